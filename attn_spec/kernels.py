@@ -1,0 +1,325 @@
+"""A kernel: a callable plus what it declares. The decorator that declares it, and how a name finds it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attn_spec.contract import Contract, ContractError, as_contract
+from attn_spec.formats import DTYPES
+
+#: What a kernel may declare in ``supports``, with one sentence each. A declared option is mandatory.
+OPTIONS: dict[str, str] = {
+    "scale": "takes a scale; without it the kernel always uses 1/sqrt(D)",
+    "causal": "hides keys after the query",
+    "causal_alignment": "takes causal_alignment; without it the alignment is the declared convention",
+    "window": "takes (left, right) around the diagonal, both inclusive",
+    "mask": "takes a bool mask, True = attend, any broadcast to [B, Hq, Sq, Sk]",
+    "bias": "takes an additive bias, -inf allowed, any broadcast to [B, Hq, Sq, Sk]",
+    "softcap": "takes c of c * tanh(s / c)",
+    "gqa": "Hq may be a multiple of Hkv",
+    "dv": "the value dimension may differ from the head dimension",
+    "cross": "the query length may differ from the key length",
+    "empty": "either length may be zero",
+    "lse": "returns (out, lse)",
+    "backward": "is differentiable by torch autograd in q, k, v and bias",
+}
+
+#: Options that travel as keyword arguments, with the spellings accepted from undecorated callables.
+KEYWORDS: dict[str, tuple[str, ...]] = {
+    "scale": ("scale", "softmax_scale", "sm_scale"),
+    "causal": ("causal", "is_causal"),
+    "causal_alignment": ("causal_alignment",),
+    "window": ("window", "window_size"),
+    "mask": ("mask", "attn_mask"),
+    "bias": ("bias", "attn_bias"),
+    "softcap": ("softcap", "logits_soft_cap"),
+}
+
+FRAMEWORKS = ("numpy", "torch")
+LAYOUTS = ("BHSD", "BSHD")
+
+
+class KernelError(Exception):
+    """A kernel that cannot be found, imported or declared; the text says what to do next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """The choices on which sound systems differ."""
+
+    #: Which corner the diagonal starts from when Sq != Sk: "top_left" or "bottom_right".
+    causal_alignment: str = "top_left"
+    #: Output of a query that sees no key: "zero", "mean_of_v" or "nan".
+    empty_row: str = "zero"
+    #: Base of the logarithm in the LSE: "e" or "2".
+    lse_base: str = "e"
+    #: LSE of a query that sees no key: "-inf", "+inf" or "undeclared".
+    empty_lse: str = "-inf"
+    #: Whether Inf or NaN in a hidden key or value is kept out of the result: "excluded" or "may_leak".
+    masked_nonfinite: str = "may_leak"
+    #: Whether two equal calls agree bit for bit.
+    deterministic: bool = True
+    #: Whether a row's bits are independent of the rest of the batch.
+    batch_invariant: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CONVENTION_CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise KernelError(f"convention {name} must be one of {allowed}, not {getattr(self, name)!r}")
+
+
+_CONVENTION_CHOICES: dict[str, tuple[Any, ...]] = {
+    "causal_alignment": ("top_left", "bottom_right"),
+    "empty_row": ("zero", "mean_of_v", "nan"),
+    "lse_base": ("e", "2"),
+    "empty_lse": ("-inf", "+inf", "undeclared"),
+    "masked_nonfinite": ("excluded", "may_leak"),
+    "deterministic": (True, False),
+    "batch_invariant": (True, False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A callable ``fn(q, k, v, **options) -> out | (out, lse)`` and its declarations."""
+
+    function: Callable[..., Any]
+    #: How reports call it, e.g. ``torch_sdpa:flash``.
+    name: str
+    #: Which arrays it takes: "numpy" or "torch" (Triton kernels take torch tensors).
+    framework: str
+    #: Input formats it accepts.
+    dtypes: tuple[str, ...]
+    #: The arithmetic it claims, one contract for all dtypes or one for each.
+    contract: Contract | Mapping[str, Contract]
+    #: Names from OPTIONS.
+    supports: frozenset[str]
+    conventions: Conventions = field(default_factory=Conventions)
+    #: Device types it runs on.
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    #: "BHSD", or "BSHD" when heads and lengths are swapped in q, k, v and out.
+    layout: str = "BHSD"
+    #: Head dimensions it accepts; None is any.
+    head_dims: tuple[int, ...] | None = None
+    #: Lengths must be a multiple of this; 1 is any.
+    length_multiple: int = 1
+    #: False for an undecorated callable, whose shape options are found by trying them.
+    declared: bool = True
+    #: The string a user typed to name it.
+    spec: str = ""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.function(*args, **options)
+
+    def contract_for(self, dtype: str) -> Contract:
+        """The contract for inputs of ``dtype``, every stage a format."""
+        chosen = self.contract[dtype] if isinstance(self.contract, Mapping) else self.contract
+        return chosen.at(dtype)
+
+    def keyword(self, option: str) -> str:
+        """The parameter name the callable uses for an option."""
+        names = inspect.signature(self.function).parameters
+        return next((spelling for spelling in KEYWORDS[option] if spelling in names), option)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file that defines the function (of its bytecode when there is no file)."""
+        try:
+            source = Path(inspect.getsourcefile(inspect.unwrap(self.function)) or "").read_bytes()
+        except (OSError, TypeError):
+            source = getattr(getattr(self.function, "__code__", None), "co_code", b"")
+        return hashlib.sha256(source).hexdigest()
+
+
+def kernel(
+    *,
+    framework: str,
+    dtypes: Iterable[str],
+    contract: str | Contract | Mapping[str, str | Contract] = "fused",
+    supports: Iterable[str] = (),
+    conventions: Mapping[str, Any] | Conventions | None = None,
+    name: str | None = None,
+    **limits: Any,
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
+
+    ``limits`` are the fields ``devices``, ``layout``, ``head_dims`` and ``length_multiple`` of :class:`Kernel`.
+    """
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
+        declared = Kernel(
+            function=function,
+            name=name or _default_name(function),
+            framework=framework,
+            dtypes=tuple(dtypes),
+            contract=_contracts(contract),
+            supports=frozenset(supports),
+            conventions=agreed,
+            **limits,
+        )
+        _check(declared)
+        return declared
+
+    return declare
+
+
+def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
+    """A kernel from an undecorated callable: options are read from its signature, the rest has defaults.
+
+    The contract is ``eager``, the loosest preset, since nothing was promised. ``declared`` overrides any
+    argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
+    """
+    parameters = inspect.signature(function).parameters
+    framework = declared.get("framework") or ("torch" if _uses_torch(function) else "numpy")
+    dtypes = ("float32", "float16", "bfloat16") if framework == "torch" else ("float64", "float32")
+    supports = {option for option, spellings in KEYWORDS.items() if set(spellings) & set(parameters)}
+    defaults = {"framework": framework, "dtypes": dtypes, "contract": "eager", "supports": supports}
+    given = {key: value for key, value in declared.items() if value}
+    given["supports"] = supports | set(given.get("supports", ()))
+    return replace(kernel(**{**defaults, **given})(function), declared=False)
+
+
+def resolve(spec: str, **declared: Any) -> Kernel:
+    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or an entry-point short name.
+
+    ``declared`` fills in for undecorated callables, and is refused for decorated ones.
+    Raises :class:`KernelError` with the next step in its text.
+    """
+    module_name, _, attribute = spec.partition(":")
+    if module_name.endswith(".py"):
+        found = _attribute(_import_file(Path(module_name)), attribute, spec)
+    elif spec in (plugins := {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}):
+        found = plugins[spec].load()
+    elif module_name in _in_tree_modules():
+        found = _attribute(_import(f"attn_spec.implementations.{module_name}"), attribute, spec)
+    elif attribute:
+        found = _attribute(_import(module_name), attribute, spec)
+    else:
+        short = ", ".join(sorted([*_in_tree_modules(), *plugins]))
+        raise KernelError(f"no kernel is called {spec!r}. Write file.py:name or package.module:name, or one of: {short}")
+    if isinstance(found, Kernel):
+        if given := sorted(key for key, value in declared.items() if value):
+            raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(given)}")
+        return replace(found, spec=spec)
+    if not callable(found):
+        raise KernelError(f"{spec} is a {type(found).__name__}, not a function or a kernel")
+    return replace(from_callable(found, **declared), spec=spec)
+
+
+def in_tree() -> list[str]:
+    """Short names of every kernel in ``implementations``."""
+    names = []
+    for stem in _in_tree_modules():
+        kernels = kernels_of(_import(f"attn_spec.implementations.{stem}"))
+        names += [stem if name == "attention" else f"{stem}:{name}" for name in kernels]
+    return names
+
+
+def kernels_of(module: ModuleType) -> dict[str, Kernel]:
+    """The kernels a module defines, by attribute name."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
+
+
+def _in_tree_modules() -> list[str]:
+    package = importlib.util.find_spec("attn_spec.implementations")
+    if package is None:
+        return []
+    return sorted(module.name for module in pkgutil.iter_modules(package.submodule_search_locations))
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a Python file")
+    location = importlib.util.spec_from_file_location(path.stem, path)
+    if location is None or location.loader is None:
+        raise KernelError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(location)
+    sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[path.stem] = module
+    try:
+        location.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise KernelError(f"{path} does not import: {_summary(error)}. Run `python {path}` to see why") from error
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise KernelError(f"{name} does not import: {_summary(error)}. Run `python -c 'import {name}'`") from error
+
+
+def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
+    kernels = kernels_of(module)
+    if not attribute:
+        if "attention" in kernels or len(kernels) == 1:
+            return kernels.get("attention") or next(iter(kernels.values()))
+        choices = ", ".join(kernels) or ", ".join(n for n in vars(module) if inspect.isfunction(getattr(module, n)))
+        raise KernelError(f"{spec} must name one of its kernels: write {spec}:NAME with NAME one of {choices}")
+    if not hasattr(module, attribute):
+        choices = ", ".join(kernels or (n for n in vars(module) if inspect.isfunction(getattr(module, n))))
+        raise KernelError(f"{module.__name__} has no {attribute!r}; it has {choices or 'no functions'}")
+    return getattr(module, attribute)
+
+
+def _default_name(function: Callable[..., Any]) -> str:
+    stem = getattr(function, "__module__", "kernel").rpartition(".")[2]
+    name = getattr(function, "__name__", type(function).__name__)
+    return stem if name == "attention" else f"{stem}:{name}"
+
+
+def _uses_torch(function: Callable[..., Any]) -> bool:
+    values = getattr(inspect.unwrap(function), "__globals__", {}).values()
+    return any(getattr(value, "__name__", "").partition(".")[0] == "torch" for value in values)
+
+
+def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
+    try:
+        if isinstance(declared, Mapping):
+            return {dtype: as_contract(contract) for dtype, contract in declared.items()}
+        return as_contract(declared)
+    except ContractError as error:
+        raise KernelError(str(error)) from error
+
+
+def _conventions(declared: Mapping[str, Any]) -> Conventions:
+    known = [item.name for item in fields(Conventions)]
+    if unknown := sorted(set(declared) - set(known)):
+        raise KernelError(f"unknown conventions {', '.join(unknown)}; known are {', '.join(known)}")
+    return Conventions(**declared)
+
+
+def _check(declared: Kernel) -> None:
+    if unknown := sorted(declared.supports - set(OPTIONS)):
+        raise KernelError(f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(OPTIONS)}")
+    if unknown := sorted(set(declared.dtypes) - set(DTYPES)):
+        raise KernelError(f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}")
+    if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
+        raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
+    for name, value, allowed in (
+        ("framework", declared.framework, FRAMEWORKS),
+        ("layout", declared.layout, LAYOUTS),
+    ):
+        if value not in allowed:
+            raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def _summary(error: Exception) -> str:
+    line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}: {error}{line}"

@@ -1,0 +1,108 @@
+"""What a property is: one claim about every problem, its source, the bug it hunts, and what it needs.
+
+A property is a function ``(subject, problem)`` that raises when its claim is false. :func:`attention_property`
+turns it into a pytest function that searches for such a problem with Hypothesis, and registers it, so that a
+stored case can be replayed and the catalogue can be printed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.problem import Problem
+    from attn_spec.subject import Subject
+
+Check = Callable[["Subject", "Problem"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """A claim, with everything the catalogue, the certificate and a replay need to know about it."""
+
+    #: family.claim, e.g. ``causality.future_keys_change_nothing``.
+    id: str
+    #: The claim as a sentence: the first line of the docstring.
+    statement: str
+    #: Why it is true, or where it is stated.
+    source: str
+    #: The bug it hunts.
+    hunts: str
+    #: Options of kernels.OPTIONS a kernel must declare for the claim to concern it.
+    needs: tuple[str, ...]
+    check: Check
+    #: Problems the claim is searched over.
+    problems: Callable[[Subject], SearchStrategy[Problem]]
+
+
+#: Every property defined so far, by id.
+REGISTRY: dict[str, Property] = {}
+
+
+def attention_property(
+    *,
+    source: str,
+    hunts: str,
+    needs: tuple[str, ...] = (),
+    problems: Callable[[Subject], SearchStrategy[Problem]] | None = None,
+) -> Callable[[Check], Callable[..., None]]:
+    """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
+
+    ``problems`` gives the strategy to search, by default every problem the kernel supports.
+    """
+
+    def decorate(check: Check) -> Callable[..., None]:
+        family = check.__module__.rpartition(".")[2].removeprefix("test_")
+        statement = inspect.cleandoc(check.__doc__ or "").splitlines()[0]
+        name = check.__name__.removeprefix("test_")
+        made = Property(
+            id=f"{family}.{name}",
+            statement=statement,
+            source=source,
+            hunts=hunts,
+            needs=needs,
+            check=check,
+            problems=problems or _every_problem,
+        )
+        REGISTRY[made.id] = made
+
+        def test(subject: Subject, search: Any) -> None:
+            search(made, subject)
+
+        test.__name__ = check.__name__
+        test.__doc__ = check.__doc__
+        test.__module__ = check.__module__
+        test.attention_property = made  # type: ignore[attr-defined]
+        return _marked(test, made)
+
+    return decorate
+
+
+def load_all() -> dict[str, Property]:
+    """Import every module of ``attn_spec.properties`` and return the registry."""
+    package = importlib.import_module("attn_spec.properties")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("test_"):
+            importlib.import_module(f"attn_spec.properties.{module.name}")
+    return REGISTRY
+
+
+def _every_problem(subject: Subject) -> SearchStrategy[Problem]:
+    from attn_spec import strategies
+
+    return strategies.problems(subject)
+
+
+def _marked(test: Callable[..., None], made: Property) -> Callable[..., None]:
+    import pytest
+
+    mark: pytest.MarkDecorator = pytest.mark.property(made)
+    return mark(test)

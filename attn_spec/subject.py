@@ -1,0 +1,190 @@
+"""A subject is a kernel at one dtype on one device: give it a problem, get exact values and checked manners.
+
+Every call hands the kernel fresh tensors, under a time limit, and refuses an answer that no attention kernel may
+give: an exception, a wrong type, shape, dtype or device, inputs changed in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from attn_spec import bits
+from attn_spec.contract import Contract
+from attn_spec.kernels import KEYWORDS, Conventions, Kernel
+from attn_spec.problem import Problem
+
+#: Seconds one kernel call may take, compilation included.
+CALL_LIMIT = 60.0
+
+
+class Misbehaviour(AssertionError):
+    """A call that did not produce an attention output at all; the text says what came back instead."""
+
+
+class OutOfTime(BaseException):
+    """Raised inside a call that ran past its time limit; a BaseException so that kernels do not swallow it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a kernel returned, as exact values."""
+
+    #: [B, Hq, Sq, Dv]
+    output: bits.Values
+    #: [B, Hq, Sq], or None when the kernel returns none.
+    lse: bits.Values | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel at one dtype on one device. Raises :class:`Misbehaviour`."""
+
+    kernel: Kernel
+    dtype: str
+    device: str = "cpu"
+    call_limit: float = CALL_LIMIT
+    #: Called with every problem before the kernel sees it.
+    before_call: Callable[[Problem], None] = lambda problem: None
+
+    @property
+    def contract(self) -> Contract:
+        """The contract for this dtype, every stage a format."""
+        return self.kernel.contract_for(self.dtype)
+
+    @property
+    def conventions(self) -> Conventions:
+        return self.kernel.conventions
+
+    def supports(self, *options: str) -> bool:
+        """Whether the kernel declares every one of ``options``."""
+        return self.kernel.supports.issuperset(options)
+
+    def __call__(self, problem: Problem, *, arrange: Callable[[Any], Any] = lambda tensor: tensor) -> Answer:
+        """Run the kernel on a problem. ``arrange`` may re-lay each of q, k, v in memory, values unchanged."""
+        tensors = {name: arrange(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
+        options = self._options(problem)
+        returned = self._call(problem, tensors, options)
+        out, lse = returned if isinstance(returned, tuple) else (returned, None)
+        if self.supports("lse") and lse is None:
+            raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
+        self._check_inputs_untouched(problem, tensors, options)
+        shape = (problem.batch, problem.query_heads, problem.query_length)
+        output = self._values("out", out, (*shape, problem.value_dim), self.dtype)
+        return Answer(output, None if lse is None else self._values("lse", lse, shape, None))
+
+    def gradients(self, problem: Problem, cotangent: np.ndarray) -> dict[str, bits.Values]:
+        """dQ, dK, dV (and dBias) by torch autograd, for the cotangent dO [B, Hq, Sq, Dv]."""
+        tensors = {name: self._tensor(getattr(problem, name)).requires_grad_() for name in ("q", "k", "v")}
+        options = self._options(problem)
+        leaves = dict(tensors)
+        if problem.bias is not None:
+            leaves["bias"] = options[self.kernel.keyword("bias")].requires_grad_()
+        returned = self._call(problem, tensors, options)
+        out = returned[0] if isinstance(returned, tuple) else returned
+        with self._guarded("backward"):
+            out.backward(self._tensor(cotangent))
+        zeros = {name: np.zeros(tuple(leaf.shape)) for name, leaf in leaves.items()}
+        found = {n: zeros[n] if leaf.grad is None else bits.values_of(leaf.grad) for n, leaf in leaves.items()}
+        return {f"d{name}": self._to_bhsd(values) if name != "bias" else values for name, values in found.items()}
+
+    def _call(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
+        self.before_call(problem)
+        with self._guarded("call"), time_limit(self.call_limit):
+            return self.kernel(*tensors.values(), **options)
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OutOfTime as error:
+            raise Misbehaviour(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            raise Misbehaviour(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
+
+    def _options(self, problem: Problem) -> dict[str, Any]:
+        """The keyword arguments that differ from their defaults, under the callable's own spellings."""
+        supported = self.kernel.supports
+        values = {name: getattr(problem, name) for name in KEYWORDS}
+        active = {n: v for n, v in values.items() if n in supported and v is not None and v is not False}
+        if problem.causal_alignment == self.conventions.causal_alignment:
+            active.pop("causal_alignment", None)
+        for name in {"mask", "bias"} & set(active):
+            active[name] = self._tensor(active[name], swap=False)
+        return {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
+
+    def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
+        code = getattr(self.kernel.function, "__code__", None)
+        named = code is not None and "enable_gqa" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        return {"enable_gqa": True} if named and problem.group != 1 else {}
+
+    def _tensor(self, values: np.ndarray, swap: bool = True) -> Any:
+        if self.kernel.layout == "BSHD" and swap:
+            values = values.swapaxes(1, 2)
+        if self.kernel.framework == "torch":
+            return bits.to_torch(values, self.dtype, self.device)
+        return np.array(values) if values.dtype == np.bool_ else bits.to_numpy(values, self.dtype)
+
+    def _to_bhsd(self, values: np.ndarray) -> np.ndarray:
+        return values.swapaxes(1, 2) if self.kernel.layout == "BSHD" else values
+
+    def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
+        wanted = np.ndarray if self.kernel.framework == "numpy" else _torch_tensor_type()
+        if type(tensor) is not wanted:
+            raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {wanted.__name__}")
+        if name == "out" and self.kernel.layout == "BSHD":
+            tensor = tensor.swapaxes(1, 2)
+        if tuple(tensor.shape) != shape:
+            raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
+        if dtype is not None and bits.dtype_name(tensor) != dtype:
+            raise Misbehaviour(f"{name} has dtype {bits.dtype_name(tensor)}; it must be {dtype}, the inputs' dtype")
+        device = getattr(tensor.device, "type", "cpu") if self.kernel.framework == "torch" else "cpu"
+        if device != self.device.partition(":")[0]:
+            raise Misbehaviour(f"{name} is on device {device}; it must be on {self.device}, the inputs' device")
+        return bits.values_of(tensor)
+
+    def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
+        given = {name: (tensor, getattr(problem, name)) for name, tensor in tensors.items()}
+        given |= {n: (options[n], getattr(problem, n)) for n in ("mask", "bias") if n in options}
+        for name, (tensor, original) in given.items():
+            now = bits.values_of(tensor)
+            before = original.swapaxes(1, 2) if self.kernel.layout == "BSHD" and name in "qkv" else original
+            if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
+                raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")
+
+
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise :class:`OutOfTime` in the block after ``seconds``; no limit outside the main thread or on Windows."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _torch_tensor_type() -> type:
+    import torch
+
+    return torch.Tensor

@@ -1,0 +1,99 @@
+"""Softmax attention as written on the board, in NumPy: the whole score matrix at once.
+
+    s = scale q k^T          [B, Hq, Sq, Sk]
+    s = softcap tanh(s / softcap) + bias
+    p = softmax(s)           over the keys that the query may attend
+    o = p v                  [B, Hq, Sq, Dv]
+
+s, p and o are each stored in the dtype of q (the "eager" contract). float16 is a storage format only, as it is on
+hardware: the arithmetic between two stores is done in float32.
+"""
+
+import math
+
+import numpy as np
+
+from attn_spec import kernel
+
+
+def wide(x):
+    """x in the arithmetic that belongs to its dtype: float64 stays, everything else becomes float32."""
+    return x.astype(np.promote_types(x.dtype, np.float32), order="C")
+
+
+def attended(shape, causal, causal_alignment, window, mask, bias):
+    """Boolean [B, Hq, Sq, Sk]: may query i attend key j?"""
+    Sq, Sk = shape[-2:]
+    diagonal = np.arange(Sq)[:, None] + (Sk - Sq if causal_alignment == "bottom_right" else 0)
+    j = np.arange(Sk)
+    left, right = window or (None, None)
+    allowed = np.ones(shape, dtype=bool)
+    if causal:
+        allowed &= j <= diagonal
+    if left is not None:
+        allowed &= j >= diagonal - left
+    if right is not None:
+        allowed &= j <= diagonal + right
+    if mask is not None:
+        allowed &= mask
+    if bias is not None:
+        allowed &= bias != -np.inf
+    return allowed
+
+
+def scores(q, k, scale, softcap, bias):
+    """Scores before the mask, [B, Hq, Sq, Sk], in the arithmetic of q and k."""
+    s = scale * (q @ k.swapaxes(-1, -2))
+    if softcap is not None:
+        s = softcap * np.tanh(s / softcap)
+    if bias is not None:
+        s = s + wide(bias)
+    return s
+
+
+def softmax(s, allowed):
+    """Probabilities and log-sum-exp over the allowed keys. A row without one has p = 0 and lse = -inf."""
+    s = np.where(allowed, s, -np.inf)
+    m = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    m = np.where(m == -np.inf, 0, m)  # an empty row: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+    p = np.exp(s - m)
+    l = p.sum(axis=-1, keepdims=True)
+    empty = l == 0
+    l = np.where(empty, 1, l)
+    lse = np.where(empty, -np.inf, m + np.log(l))
+    return p / l, lse[..., 0]
+
+
+def weighted_sum(p, v, allowed):
+    """p v, in which a key that is not attended has no say even when its value is Inf or NaN (0 * NaN is NaN)."""
+    poisoned = ~np.isfinite(v).all(axis=-1, keepdims=True)
+    out = p @ np.where(poisoned, 0, v)
+    for j in np.flatnonzero(poisoned.any(axis=(0, 1))):
+        contribution = p[..., j, None] * v[..., None, j, :]
+        out += np.where(allowed[..., j, None] & poisoned[..., None, j, :], contribution, 0)
+    return out
+
+
+@kernel(
+    framework="numpy",
+    dtypes=("float64", "float32", "float16"),
+    contract="eager",
+    supports=("causal", "causal_alignment", "window", "scale", "mask", "bias", "softcap", "gqa", "dv", "cross",
+              "empty", "lse"),
+    conventions=dict(empty_row="zero", empty_lse="-inf", masked_nonfinite="excluded",
+                     causal_alignment="top_left", deterministic=True, batch_invariant=True),
+)
+def attention(q, k, v, *, scale=None, causal=False, causal_alignment="top_left", window=None, mask=None,
+              bias=None, softcap=None):
+    """q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] -> out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    stored = q.dtype
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    allowed = attended((*q.shape[:-1], k.shape[-2]), causal, causal_alignment, window, mask, bias)
+    group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
+    q, k, v = wide(q), np.repeat(wide(k), group, axis=1), np.repeat(wide(v), group, axis=1)
+
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond the range, answer Inf or NaN as hardware does
+        s = scores(q, k, scale, softcap, bias).astype(stored)
+        p, lse = softmax(wide(s), allowed)
+        out = weighted_sum(wide(p.astype(stored)), v, allowed)
+        return out.astype(stored), lse
