@@ -29,27 +29,31 @@ class Contract:
     stored_scores: str = "work"
     #: "scores": the scale multiplies q.k. "operands": it may multiply q and k first, rounded to stored_scores.
     scale_on: str = "scores"
-    #: Format of s - max, of the exponentials, of the row sum and of the normalisation.
+    #: Format of s - max, of the exponentials, of the finished row sum and of the normalization.
     softmax: str = "work"
-    #: Relative error of one exponential beyond its rounding to ``softmax``.
-    exp_error: float = 2.0**-21
+    #: Format the row sum is accumulated in.
+    row_sum: str = "work"
+    #: Relative error of one exponential beyond its rounding to ``softmax``, in unit roundoffs of "work".
+    exp_error: float = 8.0
     #: Whether exp(0) is exactly 1, so that rescaling by an unchanged maximum is exact.
     exp_of_zero_is_one: bool = True
     #: "natural", or "base2": exp2 of arguments multiplied by a rounded log2(e).
     exponent: str = "base2"
-    #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``.
-    tanh_error: float = 2.0**-21
+    #: Error of one logarithm relative to 1 + |log|, in unit roundoffs of "work".
+    log_error: float = 4.0
+    #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
+    tanh_error: float = 8.0
     #: Format of the probabilities when they enter the product with v.
     probabilities: str = "input"
     #: "after_product": out = (w @ v) / sum(w). "before_product": out = (w / sum(w)) @ v.
-    normalise: str = "after_product"
+    normalize: str = "after_product"
     #: Whether the row sum adds the probabilities after their cast ("cast"), before it ("uncast"), or "either".
     row_sum_of: str = "either"
     #: Format the products p.v are accumulated in.
     output_accumulation: str = "work"
     #: Format of the output.
     output: str = "input"
-    #: Rounding of accumulations: "nearest", or "toward_zero" (twice the unit roundoff).
+    #: Rounding of every operation: "nearest", or "toward_zero" (twice the unit roundoff).
     rounding: str = "nearest"
     #: "flushed": results below the smallest normal of float32, tf32, bfloat16 may become 0. "kept": never.
     subnormals: str = "flushed"
@@ -57,6 +61,8 @@ class Contract:
     summation_depth: int | None = None
     #: Smallest number of keys per tile, which bounds the rescalings; 1 is any tiling.
     kv_tile: int = 1
+    #: How far the subtracted reference may stay from the running maximum (lazy rescaling), natural units.
+    reference_slack: float = 0.0
     #: Format of the log-sum-exp.
     lse: str = "work"
 
@@ -80,6 +86,7 @@ _STAGES = (
     "score_accumulation",
     "stored_scores",
     "softmax",
+    "row_sum",
     "probabilities",
     "output_accumulation",
     "output",
@@ -89,30 +96,30 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(_STAGES, (*FORMATS, "input", "work")),
     "scale_on": ("scores", "operands"),
     "exponent": ("natural", "base2"),
-    "normalise": ("after_product", "before_product"),
+    "normalize": ("after_product", "before_product"),
     "row_sum_of": ("cast", "uncast", "either"),
     "rounding": ("nearest", "toward_zero"),
     "subnormals": ("flushed", "kept"),
     "exp_of_zero_is_one": (True, False),
 }
 
-FUSED = Contract()
+FUSED = Contract(scale_on="operands")
 FP32 = Contract(scale_on="operands", softmax="float32", probabilities="float32")
-TF32 = Contract(multiplicands="tf32", probabilities="tf32")
+TF32 = Contract(multiplicands="tf32", probabilities="tf32", scale_on="operands")
 EAGER = Contract(
     stored_scores="input",
     scale_on="operands",
     softmax="input",
-    exp_error=2.0**-19,
-    normalise="before_product",
+    exp_error=32.0,
+    normalize="before_product",
     lse="input",
 )
 FP64 = Contract(
-    **dict.fromkeys(("score_accumulation", "stored_scores", "softmax", "output_accumulation", "lse"), "float64"),
+    **dict.fromkeys(
+        ("score_accumulation", "stored_scores", "softmax", "row_sum", "output_accumulation", "lse"), "float64"
+    ),
     probabilities="float64",
     scale_on="operands",
-    exp_error=2.0**-50,
-    tanh_error=2.0**-50,
     subnormals="kept",
 )
 
@@ -130,7 +137,7 @@ def as_contract(declared: str | Contract) -> Contract:
 
 
 def describe(contract: Contract) -> str:
-    """The preset's name with the fields that differ from it, e.g. ``fused(exp_error=1.9e-06)``."""
+    """The preset's name with the fields that differ from it, e.g. ``fused(exp_error=32.0)``."""
 
     def differences(preset: Contract) -> dict[str, Any]:
         names = [field.name for field in fields(Contract)]

@@ -118,14 +118,19 @@ class Kernel:
     declared: bool = True
     #: The string a user typed to name it.
     spec: str = ""
+    #: What the user declared beside the name of an undecorated callable.
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.function(*args, **options)
 
+    def contract_declared(self, dtype: str) -> Contract:
+        """The contract for inputs of ``dtype`` as declared."""
+        return self.contract[dtype] if isinstance(self.contract, Mapping) else self.contract
+
     def contract_for(self, dtype: str) -> Contract:
         """The contract for inputs of ``dtype``, every stage a format."""
-        chosen = self.contract[dtype] if isinstance(self.contract, Mapping) else self.contract
-        return chosen.at(dtype)
+        return self.contract_declared(dtype).at(dtype)
 
     def keyword(self, option: str) -> str:
         """The parameter name the callable uses for an option."""
@@ -208,14 +213,17 @@ def resolve(spec: str, **declared: Any) -> Kernel:
         found = _attribute(_import(module_name), attribute, spec)
     else:
         short = ", ".join(sorted([*_in_tree_modules(), *plugins]))
-        raise KernelError(f"no kernel is called {spec!r}. Write file.py:name or package.module:name, or one of: {short}")
+        raise KernelError(
+            f"no kernel is called {spec!r}. Write file.py:name or package.module:name, or one of: {short}"
+        )
     if isinstance(found, Kernel):
         if given := sorted(key for key, value in declared.items() if value):
             raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(given)}")
         return replace(found, spec=spec)
     if not callable(found):
         raise KernelError(f"{spec} is a {type(found).__name__}, not a function or a kernel")
-    return replace(from_callable(found, **declared), spec=spec)
+    given = {key: value for key, value in declared.items() if value}
+    return replace(from_callable(found, **given), spec=spec, given=given)
 
 
 def in_tree() -> list[str]:
@@ -307,9 +315,13 @@ def _conventions(declared: Mapping[str, Any]) -> Conventions:
 
 def _check(declared: Kernel) -> None:
     if unknown := sorted(declared.supports - set(OPTIONS)):
-        raise KernelError(f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(OPTIONS)}")
+        raise KernelError(
+            f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(OPTIONS)}"
+        )
     if unknown := sorted(set(declared.dtypes) - set(DTYPES)):
-        raise KernelError(f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}")
+        raise KernelError(
+            f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}"
+        )
     if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
         raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
     for name, value, allowed in (

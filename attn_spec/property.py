@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     import pytest
     from hypothesis.strategies import SearchStrategy
 
+    from attn_spec.measure import Measurement
     from attn_spec.problem import Problem
     from attn_spec.subject import Subject
 
@@ -41,6 +45,38 @@ class Property:
     check: Check
     #: Problems the claim is searched over.
     problems: Callable[[Subject], SearchStrategy[Problem]]
+
+
+class Refutation(AssertionError):
+    """A claim found false for one problem. ``measurement`` is the worst element, where the claim measures one."""
+
+    def __init__(self, text: str, measurement: Measurement | None = None) -> None:
+        super().__init__(text)
+        self.measurement = measurement
+
+
+_heard: ContextVar[dict[str, float] | None] = ContextVar("_heard", default=None)
+
+
+def observe(ratio: float, what: str = "error / bound") -> None:
+    """Tell the search how near a problem came to a refutation (1 refutes); the search climbs towards larger ratios.
+
+    Does nothing outside a search, so that a property replays as it stands.
+    """
+    heard = _heard.get()
+    if heard is not None:
+        heard[what] = max(heard.get(what, 0.0), math.inf if math.isnan(ratio) else float(ratio))
+
+
+@contextmanager
+def listening() -> Iterator[dict[str, float]]:
+    """Collect what :func:`observe` is told inside the block: the largest ratio of each kind."""
+    heard: dict[str, float] = {}
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
 
 
 #: Every property defined so far, by id.

@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -28,6 +29,10 @@ CALL_LIMIT = 60.0
 
 class Misbehaviour(AssertionError):
     """A call that did not produce an attention output at all; the text says what came back instead."""
+
+
+class CallFailed(Misbehaviour):
+    """A call that raised, or did not return in time."""
 
 
 class OutOfTime(BaseException):
@@ -52,8 +57,8 @@ class Subject:
     dtype: str
     device: str = "cpu"
     call_limit: float = CALL_LIMIT
-    #: Called with every problem before the kernel sees it.
-    before_call: Callable[[Problem], None] = lambda problem: None
+    #: Entered around every call, with the seconds it may take; a search arms its last resort here.
+    guard: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property
     def contract(self) -> Contract:
@@ -72,7 +77,7 @@ class Subject:
         """Run the kernel on a problem. ``arrange`` may re-lay each of q, k, v in memory, values unchanged."""
         tensors = {name: arrange(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
         options = self._options(problem)
-        returned = self._call(problem, tensors, options)
+        returned = self._call(tensors, options)
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
         if self.supports("lse") and lse is None:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
@@ -88,29 +93,39 @@ class Subject:
         leaves = dict(tensors)
         if problem.bias is not None:
             leaves["bias"] = options[self.kernel.keyword("bias")].requires_grad_()
-        returned = self._call(problem, tensors, options)
+        returned = self._call(tensors, options)
         out = returned[0] if isinstance(returned, tuple) else returned
         with self._guarded("backward"):
             out.backward(self._tensor(cotangent))
+            self._wait()
         zeros = {name: np.zeros(tuple(leaf.shape)) for name, leaf in leaves.items()}
         found = {n: zeros[n] if leaf.grad is None else bits.values_of(leaf.grad) for n, leaf in leaves.items()}
         return {f"d{name}": self._to_bhsd(values) if name != "bias" else values for name, values in found.items()}
 
-    def _call(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
-        self.before_call(problem)
-        with self._guarded("call"), time_limit(self.call_limit):
-            return self.kernel(*tensors.values(), **options)
+    def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
+        with self._guarded("call"):
+            returned = self.kernel(*tensors.values(), **options)
+            self._wait()
+            return returned
+
+    def _wait(self) -> None:
+        """Wait for the GPU, so that what goes wrong there is reported by the call that started it."""
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.device)
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         try:
-            yield
+            with self.guard(self.call_limit), time_limit(self.call_limit):
+                yield
         except OutOfTime as error:
-            raise Misbehaviour(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
+            raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            raise Misbehaviour(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
+            raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
 
     def _options(self, problem: Problem) -> dict[str, Any]:
         """The keyword arguments that differ from their defaults, under the callable's own spellings."""
@@ -161,8 +176,6 @@ class Subject:
             before = original.swapaxes(1, 2) if self.kernel.layout == "BSHD" and name in "qkv" else original
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
                 raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")
-
-
 
 
 @contextlib.contextmanager

@@ -13,16 +13,27 @@ import math
 
 import numpy as np
 
-from attn_spec import kernel
+from attn_spec import Contract, kernel
+
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap")
+SHAPES = ("gqa", "dv", "cross", "empty")
 
 
-def wide(x):
-    """x in the arithmetic that belongs to its dtype: float64 stays, everything else becomes float32."""
+def wide(x: np.ndarray) -> np.ndarray:
+    """Copy x into the arithmetic that belongs to its dtype: float64 stays, everything else becomes float32."""
     return x.astype(np.promote_types(x.dtype, np.float32), order="C")
 
 
-def attended(shape, causal, causal_alignment, window, mask, bias):
-    """Boolean [B, Hq, Sq, Sk]: may query i attend key j?"""
+def attended(
+    shape: tuple[int, ...],
+    *,
+    causal: bool,
+    causal_alignment: str,
+    window: tuple[int | None, int | None] | None,
+    mask: np.ndarray | None,
+    bias: np.ndarray | None,
+) -> np.ndarray:
+    """Tell whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[-2:]
     diagonal = np.arange(Sq)[:, None] + (Sk - Sq if causal_alignment == "bottom_right" else 0)
     j = np.arange(Sk)
@@ -41,7 +52,7 @@ def attended(shape, causal, causal_alignment, window, mask, bias):
     return allowed
 
 
-def scores(q, k, scale, softcap, bias):
+def scores(q: np.ndarray, k: np.ndarray, *, scale: float, softcap: float | None, bias: np.ndarray | None) -> np.ndarray:
     """Scores before the mask, [B, Hq, Sq, Sk], in the arithmetic of q and k."""
     s = scale * (q @ k.swapaxes(-1, -2))
     if softcap is not None:
@@ -51,7 +62,7 @@ def scores(q, k, scale, softcap, bias):
     return s
 
 
-def softmax(s, allowed):
+def softmax(s: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities and log-sum-exp over the allowed keys. A row without one has p = 0 and lse = -inf."""
     s = np.where(allowed, s, -np.inf)
     m = s.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -64,8 +75,8 @@ def softmax(s, allowed):
     return p / l, lse[..., 0]
 
 
-def weighted_sum(p, v, allowed):
-    """p v, in which a key that is not attended has no say even when its value is Inf or NaN (0 * NaN is NaN)."""
+def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Multiply p v so that a hidden key has no say even if its value is Inf or NaN (0 * NaN is NaN)."""
     poisoned = ~np.isfinite(v).all(axis=-1, keepdims=True)
     out = p @ np.where(poisoned, 0, v)
     for j in np.flatnonzero(poisoned.any(axis=(0, 1))):
@@ -77,23 +88,43 @@ def weighted_sum(p, v, allowed):
 @kernel(
     framework="numpy",
     dtypes=("float64", "float32", "float16"),
-    contract="eager",
-    supports=("causal", "causal_alignment", "window", "scale", "mask", "bias", "softcap", "gqa", "dv", "cross",
-              "empty", "lse"),
-    conventions=dict(empty_row="zero", empty_lse="-inf", masked_nonfinite="excluded",
-                     causal_alignment="top_left", deterministic=True, batch_invariant=True),
+    contract={
+        "float64": Contract(normalize="before_product", subnormals="kept"),
+        "float32": "eager",
+        "float16": "eager",
+    },
+    supports=(*OPTIONS, *SHAPES, "lse"),
+    conventions={"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
 )
-def attention(q, k, v, *, scale=None, causal=False, causal_alignment="top_left", window=None, mask=None,
-              bias=None, softcap=None):
-    """q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] -> out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+def attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    causal_alignment: str = "top_left",
+    window: tuple[int | None, int | None] | None = None,
+    mask: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    softcap: float | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     stored = q.dtype
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    allowed = attended((*q.shape[:-1], k.shape[-2]), causal, causal_alignment, window, mask, bias)
+    allowed = attended(
+        (*q.shape[:-1], k.shape[-2]),
+        causal=causal,
+        causal_alignment=causal_alignment,
+        window=window,
+        mask=mask,
+        bias=bias,
+    )
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
     q, k, v = wide(q), np.repeat(wide(k), group, axis=1), np.repeat(wide(v), group, axis=1)
 
     with np.errstate(over="ignore", invalid="ignore"):  # beyond the range, answer Inf or NaN as hardware does
-        s = scores(q, k, scale, softcap, bias).astype(stored)
+        s = scores(q, k, scale=scale, softcap=softcap, bias=bias).astype(stored)
         p, lse = softmax(wide(s), allowed)
         out = weighted_sum(wide(p.astype(stored)), v, allowed)
         return out.astype(stored), lse

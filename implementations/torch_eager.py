@@ -1,30 +1,42 @@
-"""Textbook attention in PyTorch, differentiable, with every option, sound where textbooks are not.
+"""Textbook attention in PyTorch, differentiable, with every option, and sound where textbooks are not.
 
-Two places need care, both about queries that may attend no key at all. softmax of a row of -inf is NaN, and so is its
-gradient; so such a row is given finite scores, and its probabilities are cleared afterwards. Clearing also makes
-the gradient exactly zero wherever the mask hides a key, since the backward of ``masked_fill`` writes a zero there.
+Two places need care, both because a query may have no key to attend. The softmax of a row of -inf is NaN, and so is
+its gradient; so such a row is given finite scores and its probabilities are cleared afterwards. Clearing also makes
+the gradient exactly zero wherever a key is hidden, since the backward of ``masked_fill`` writes a zero there.
 """
 
 import math
 
 import torch
+from torch import Tensor
 
 from attn_spec import Contract, kernel
 
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap")
+SHAPES = ("gqa", "dv", "cross", "empty")
 
-def attended(q, k, causal, causal_alignment, window, mask, bias):
-    """bool [Sq, Sk], or [B, Hq, Sq, Sk] by broadcast when mask or bias says so: may query i attend key j?"""
-    Sq, Sk = q.shape[-2], k.shape[-2]
-    offset = Sk - Sq if causal_alignment == "bottom_right" else 0
-    distance = torch.arange(Sk, device=q.device) - torch.arange(Sq, device=q.device)[:, None] - offset
+
+def attended(
+    s: Tensor,
+    *,
+    causal: bool,
+    causal_alignment: str,
+    window: tuple[int | None, int | None] | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """Tell whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
+    Sq, Sk = s.shape[-2:]
+    diagonal = torch.arange(Sq, device=s.device)[:, None] + (Sk - Sq if causal_alignment == "bottom_right" else 0)
+    j = torch.arange(Sk, device=s.device)
     left, right = window or (None, None)
-    allowed = torch.ones_like(distance, dtype=torch.bool)
+    allowed = torch.ones(Sq, Sk, dtype=torch.bool, device=s.device)
     if causal:
-        allowed = allowed & (distance <= 0)
+        allowed = allowed & (j <= diagonal)
     if left is not None:
-        allowed = allowed & (distance >= -left)
+        allowed = allowed & (j >= diagonal - left)
     if right is not None:
-        allowed = allowed & (distance <= right)
+        allowed = allowed & (j <= diagonal + right)
     if mask is not None:
         allowed = allowed & mask
     if bias is not None:
@@ -32,8 +44,8 @@ def attended(q, k, causal, causal_alignment, window, mask, bias):
     return allowed
 
 
-def masked_softmax(s, allowed):
-    """softmax over the allowed keys of s [B, Hq, Sq, Sk]; a row without one is all zeros, with zero gradient."""
+def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
+    """Softmax of s [B, Hq, Sq, Sk] over the allowed keys; a row without one is all zeros, with zero gradient."""
     empty = ~allowed.any(dim=-1, keepdim=True)
     s = s.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
     return s.softmax(dim=-1).masked_fill(~allowed, 0.0)
@@ -43,19 +55,28 @@ def masked_softmax(s, allowed):
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
     contract={
-        "float64": Contract(exp_error=2**-50, tanh_error=2**-50, normalise="before_product", subnormals="kept"),
+        "float64": Contract(normalize="before_product", subnormals="kept"),
         "float32": "eager",
         "float16": "eager",
         "bfloat16": "eager",
     },
-    supports=("causal", "causal_alignment", "window", "scale", "mask", "bias", "softcap", "gqa", "dv", "cross",
-              "empty", "lse", "backward"),
-    conventions={"causal_alignment": "top_left", "empty_row": "zero", "empty_lse": "-inf",
-                 "masked_nonfinite": "may_leak", "deterministic": True, "batch_invariant": False},
+    supports=(*OPTIONS, *SHAPES, "lse", "backward"),
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
-def attention(q, k, v, *, scale=None, causal=False, causal_alignment="top_left", window=None, mask=None, bias=None,
-              softcap=None):
-    """q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] -> out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    causal_alignment: str = "top_left",
+    window: tuple[int | None, int | None] | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -65,10 +86,10 @@ def attention(q, k, v, *, scale=None, causal=False, causal_alignment="top_left",
         s = softcap * torch.tanh(s / softcap)
     if bias is not None:
         s = s + bias
-    allowed = attended(q, k, causal, causal_alignment, window, mask, bias)
+    allowed = attended(s, causal=causal, causal_alignment=causal_alignment, window=window, mask=mask, bias=bias)
     out = masked_softmax(s, allowed) @ v
 
-    # For inspection only: the log-sum-exp of the scores as they were stored, outside the graph.
+    # For inspection, outside the graph: the log-sum-exp of the scores as they were stored.
     work = torch.promote_types(q.dtype, torch.float32)
     lse = s.detach().masked_fill(~allowed, -math.inf).to(work).logsumexp(dim=-1)
     return out, lse

@@ -1,0 +1,221 @@
+"""Certify one kernel: run the properties in a process of their own, outlive its death, build the certificate.
+
+The child is pytest with a configuration of its own, so that neither the user's settings nor a kernel that crashes,
+hangs or exits can do harm here. It reports line by line; what it had in flight when it died names the culprit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attn_spec.certificate import Certificate, build
+from attn_spec.reproduce import HOME, InFlight, save
+from attn_spec.verdict import Row, Verdict
+
+#: Deaths of the child after which the remaining properties are not exercised.
+DEATHS = 3
+#: Seconds between two looks at the report.
+POLL = 0.1
+#: Seconds without a word, beyond the limit of a call, after which the child is ended.
+PATIENCE = 600.0
+
+Event = dict[str, Any]
+
+
+class CannotRunError(Exception):
+    """The kernel could not be examined at all; the text says why and what to do next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to certify. Empty fields leave the choice to the kernel or the profile."""
+
+    kernel: str
+    dtypes: tuple[str, ...] = ()
+    device: str = "cpu"
+    profile: str = "smoke"
+    seed: int | None = None
+    call_limit: float = 60.0
+    framework: str | None = None
+    contract: str | None = None
+    supports: str | None = None
+
+    def arguments(self) -> list[str]:
+        """The options of the pytest plugin that say the same."""
+        pairs = [("kernel", self.kernel), *(("dtype", dtype) for dtype in self.dtypes), ("device", self.device)]
+        pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
+        pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
+        return [f"--attn-{name}={value}" for name, value in pairs if value is not None]
+
+
+@dataclass
+class Progress:
+    """What the child has said so far."""
+
+    kernel: Event | None = None
+    #: Every (property, kernel, dtype) there is to examine.
+    keys: list[tuple[str, ...]] = field(default_factory=list)
+    #: The one under examination.
+    current: tuple[str, ...] | None = None
+    examples: int = 0
+    rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
+    #: Failure blocks of refuted properties.
+    blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
+    refusal: str | None = None
+    ended: bool = False
+
+    def hear(self, event: Event) -> None:
+        """Take in one line of the report."""
+        match event:
+            case {"kind": "kernel"}:
+                self.kernel = event
+            case {"kind": "collected"}:
+                self.keys = self.keys or [tuple(key) for key in event["keys"]]
+            case {"kind": "start"}:
+                self.current, self.examples = tuple(event["key"]), 0
+            case {"kind": "tick"}:
+                self.examples = event["examples"]
+            case {"kind": "row"}:
+                self.add(Row.from_json(event["row"]), event.get("block", ""))
+            case {"kind": "refusal"}:
+                self.refusal = event["message"]
+            case {"kind": "end"}:
+                self.ended = True
+
+    def add(self, row: Row, block: str = "") -> None:
+        """Take in one verdict."""
+        key = (row.property, row.kernel, row.dtype)
+        self.rows[key] = row
+        if row.verdict is Verdict.REFUTED:
+            self.blocks[key] = block
+        self.current = None
+
+
+def certify(request: Request, watch: Callable[[Progress], None] = lambda progress: None) -> tuple[Certificate, Progress]:
+    """Examine a kernel; ``watch`` is called as the work goes on. Raises :class:`CannotRunError`."""
+    progress = Progress()
+    with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder:
+        for _ in range(DEATHS):
+            child = _Child(request, Path(folder))
+            for event in child.events():
+                if event:
+                    progress.hear(event)
+                watch(progress)
+            if progress.ended or progress.refusal:
+                break
+            child.blame(progress)
+        output = child.output()
+    if progress.refusal:
+        raise CannotRunError(progress.refusal)
+    if progress.kernel is None or not progress.keys:
+        raise CannotRunError(f"no property was examined. The last words of pytest were:\n{output}")
+    why = "not run, since the process had died too often" if not progress.ended else "ended without a verdict"
+    for property_id, kernel, dtype in progress.keys:
+        if (property_id, kernel, dtype) not in progress.rows:
+            verdict = Verdict.NOT_EXERCISED
+            progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
+    return build(progress.kernel, progress.rows.values()), progress
+
+
+class _Child:
+    """One pytest process."""
+
+    def __init__(self, request: Request, folder: Path) -> None:
+        self.request = request
+        self.report, self.log = folder / "report.jsonl", folder / "output.txt"
+        config = folder / "pytest.ini"
+        config.write_text("[pytest]\n", encoding="utf-8")
+        self.heard = self.report.stat().st_size if self.report.exists() else 0
+        self.silence = PATIENCE + request.call_limit
+        self.stalled = False
+        command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(folder)]
+        command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-p", "attn_spec.pytest_plugin", "-q"]
+        command += ["--pyargs", "attn_spec.properties", f"--attn-report={self.report}", "--attn-continue"]
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+        environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(  # noqa: S603 -- the command is this interpreter's pytest
+                [*command, *request.arguments()], stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def events(self) -> Iterator[Event]:
+        """What the child reports, as it does; an empty event at every look. Ends with the child."""
+        last = time.monotonic()
+        try:
+            while True:
+                alive = self.process.poll() is None
+                for event in self._news():
+                    last = time.monotonic()
+                    yield event
+                if not alive:
+                    return
+                if time.monotonic() - last > self.silence:
+                    self.stalled = True
+                    self.process.kill()
+                yield {}
+                time.sleep(POLL)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    def blame(self, progress: Progress) -> None:
+        """The child died: refute the claim it was checking, with the case it had in flight."""
+        reason = self._cause()
+        case = InFlight(process=self.process.pid).take(reason)
+        if progress.current is None:
+            if not progress.keys:
+                raise CannotRunError(f"{reason} before the first property was examined.\n{self.output()}")
+            return
+        property_id, kernel, dtype = progress.current
+        verdict = Verdict.REFUTED if case and not self.stalled else Verdict.NOT_EXERCISED
+        row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
+        block = f"REFUTED  {reason}\n  property  {property_id}\n  kernel    {kernel}, {dtype}"
+        if case:
+            save(case)
+            row = Row(**{**row.to_json(), "verdict": verdict, "case": case.id})
+            block += f"\n  problem   {case.problem!r}\n  replay    attn-spec replay {case.id}"
+        progress.add(row, block)
+        with self.report.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": "row", "row": row.to_json(), "block": block}) + "\n")
+
+    def output(self, lines: int = 12) -> str:
+        """The last words of the child."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _news(self) -> Iterator[Event]:
+        if not self.report.exists():
+            return
+        with self.report.open("rb") as file:
+            file.seek(self.heard)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self.heard += len(line)
+                    yield json.loads(line)
+
+    def _cause(self) -> str:
+        """How the child died, in a sentence."""
+        if self.stalled:
+            return f"the examination made no progress for {self.silence:g} s and was stopped"
+        code = self.process.returncode
+        if "Timeout (" in self.log.read_text(errors="replace"):
+            return f"the kernel hung: a call did not return within {self.request.call_limit:g} s, nor to the interpreter"
+        with contextlib.suppress(ValueError):
+            return f"the kernel crashed the process ({signal.Signals(-code).name})"
+        return f"the kernel ended the process (exit code {code})"
+
+
+def forget(home: Path = HOME) -> None:
+    """Remove what dead processes left in flight."""
+    for path in (home / "in-flight").glob("*.json"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,56 @@
+"""The failure block: what is shown of a refuted claim, in about twelve lines, and never a tensor."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from attn_spec.contract import describe
+from attn_spec.property import Property
+from attn_spec.reproduce import Case, WorstElement
+from attn_spec.subject import Subject
+
+#: Longest line shown.
+WIDTH = 120
+
+
+def block(case: Case, claim: Property, subject: Subject, script: Path) -> str:
+    """The claim, the kernel, the problem, the worst element, and how to run it again."""
+    problem = repr(case.problem)
+    if len(problem) > 4 * WIDTH:
+        problem = f"load({str(script.with_suffix('.json'))!r}).problem  # from attn_spec.reproduce import load"
+    return "\n".join(
+        [
+            f"REFUTED  {claim.statement}",
+            f"  property  {claim.id}",
+            f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
+            f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
+            f"  problem   {problem}",
+            *(_worst(case.worst, subject.dtype) if case.worst else []),
+            *textwrap.wrap(case.message, WIDTH, initial_indent="  why       ", subsequent_indent="            ")[:4],
+            f"  source    {claim.source}",
+            f"  replay    attn-spec replay {case.id}",
+            f"  script    python {script}",
+        ]
+    )
+
+
+def _worst(worst: WorstElement, dtype: str) -> list[str]:
+    """Where, what came, what the truth is, and how far that is beyond what is allowed."""
+    index = ", ".join(map(str, worst.index))
+    return [
+        f"  element   {worst.quantity}[{index}] of {dtype} inputs; outside: {worst.outside} / {worst.elements} "
+        f"elements in {worst.rows} rows",
+        f"  got       {_both(worst.got)}",
+        f"  truth     {_both(worst.truth)} +- {_short(worst.radius)}",
+        f"  error     {_short(worst.ulps)} ulp; allowed {_short(worst.allowed)} by the forward bound of the contract",
+    ]
+
+
+def _both(value: str) -> str:
+    """Decimal and hexadecimal."""
+    return f"{float.fromhex(value):.9g} ({value})"
+
+
+def _short(value: str) -> str:
+    return f"{float.fromhex(value):.3g}"

@@ -1,0 +1,193 @@
+"""How large an error was: in ulps, relatively, and as a ratio to the bound, against the oracle's enclosure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attn_spec import bits
+from attn_spec.bounds import ForwardBound, forward_bound
+from attn_spec.contract import PRESETS, Contract
+from attn_spec.enclosure import Enclosed, Truth
+from attn_spec.intermediates import intermediates
+from attn_spec.oracle import float64_truth, oracle
+from attn_spec.problem import Problem
+
+#: The oracle's radius stays below this fraction of the allowed error.
+ORACLE_FRACTION = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The errors of one quantity of one answer; arrays have the quantity's shape, NaN where nothing is measured."""
+
+    #: "output" or "lse".
+    name: str
+    #: The format whose ulp is the unit of ``ulps``.
+    dtype: str
+    got: np.ndarray
+    truth: Enclosed
+    #: Largest error the contract allows, for each element.
+    allowed: np.ndarray
+    #: Upper bound on |got - truth|.
+    error: np.ndarray
+    #: Elements that are outside their bound for certain: even the nearest point of the enclosure is too far.
+    outside: np.ndarray
+    #: Elements the bound speaks about: visible rows without overflow, empty rows by convention.
+    measured: np.ndarray
+
+    @property
+    @np.errstate(all="ignore")
+    def ulps(self) -> np.ndarray:
+        """Error in units of the spacing of ``dtype`` at the truth."""
+        return self.error / bits.spacing(self.truth.value, self.dtype)
+
+    @property
+    @np.errstate(all="ignore")
+    def relative(self) -> np.ndarray:
+        """Error relative to the truth; NaN where the truth is 0."""
+        return np.where(self.truth.value == 0, np.nan, self.error / np.abs(self.truth.value))
+
+    @property
+    @np.errstate(all="ignore")
+    def ratios(self) -> np.ndarray:
+        """Error over allowed error; 0 where both are 0, NaN where nothing is measured."""
+        ratio = np.where(self.error == 0, 0.0, self.error / self.allowed)
+        return np.where(self.measured, np.where(np.isnan(ratio), np.inf, ratio), np.nan)
+
+    @property
+    def ratio(self) -> float:
+        """The largest error/allowed, 0.0 when nothing was measured."""
+        return float(np.max(self.ratios, where=self.measured, initial=0.0))
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        """Index of the element with the largest ratio, certain violations first."""
+        if not self.measured.any():
+            return (0,) * self.got.ndim
+        rank = np.where(self.outside, np.inf, np.where(self.measured, self.ratios, -1.0))
+        finite = np.where(np.isinf(rank) & np.isfinite(self.ratios), 1e300 + self.ratios, rank)
+        return tuple(int(n) for n in np.unravel_index(int(np.argmax(finite)), finite.shape))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one answer."""
+
+    problem: Problem
+    contract: Contract
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some element lies outside its bound for certain."""
+        return any(m.outside.any() for m in self.measurements)
+
+    @property
+    def ratio(self) -> float:
+        """The largest error/allowed over all quantities."""
+        return max((m.ratio for m in self.measurements), default=0.0)
+
+    @property
+    def exercised(self) -> bool:
+        """Whether anything at all was measured."""
+        return any(m.measured.any() for m in self.measurements)
+
+    @property
+    def worst(self) -> Measurement:
+        """The quantity that holds the worst element."""
+        return max(self.measurements, key=lambda m: (bool(m.outside.any()), m.ratio))
+
+
+@np.errstate(all="ignore")
+def judge(
+    problem: Problem,
+    contract: Contract,
+    *,
+    output: np.ndarray | None = None,
+    lse: np.ndarray | None = None,
+    lse_base: str = "e",
+    empty_row: str = "zero",
+    empty_lse: str = "-inf",
+) -> Judgement:
+    """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
+
+    The three conventions are fields of ``kernels.Conventions``. Neither quantity is required.
+    """
+    truth, bound = truth_and_bound(problem, contract)
+    measurements = []
+    empty = problem.empty_rows
+    if output is not None:
+        expected, allowed = _with_empty_rows(problem, contract, truth.output, bound, empty_row)
+        measured = np.broadcast_to((bound.in_domain | empty)[..., None], output.shape)
+        measurements.append(_measure("output", contract.output, output, expected, allowed, measured))
+    if lse is not None:
+        expected, allowed = _in_base(truth.lse, bound.lse, lse_base, contract)
+        value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
+        expected = replace(expected, value=np.where(empty, value, expected.value))
+        measured = bound.in_domain | (empty & (empty_lse != "undeclared"))
+        measurements.append(_measure("lse", contract.lse, lse, expected, np.where(empty, 0.0, allowed), measured))
+    return Judgement(problem, contract, tuple(measurements))
+
+
+@np.errstate(all="ignore")
+def truth_and_bound(problem: Problem, contract: Contract) -> tuple[Truth, ForwardBound]:
+    """The oracle's truth, sharp enough for the bound, and the bound."""
+    x = intermediates(problem)
+    first = float64_truth(x)
+    finite = np.where(np.isfinite(first.output.radius), first.output.radius, 0.0)
+    bound = forward_bound(x, contract, first.output.value, finite)
+    truth = oracle(problem, ORACLE_FRACTION * bound.output, ORACLE_FRACTION * bound.lse, x=x)
+    if truth.output.value is not first.output.value:
+        sharp = np.where(np.isfinite(truth.output.radius), truth.output.radius, 0.0) + np.abs(truth.output.low)
+        bound = forward_bound(x, contract, truth.output.value, sharp)
+    return truth, bound
+
+
+def presets_that_hold(problem: Problem, **answer: np.ndarray) -> list[str]:
+    """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
+    fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
+    judgements = {name: judge(problem, contract, **answer) for name, contract in fitting.items()}
+    return [name for name, again in judgements.items() if again.exercised and not again.refuted]
+
+
+def _with_empty_rows(
+    problem: Problem, contract: Contract, truth: Enclosed, bound: ForwardBound, empty_row: str
+) -> tuple[Enclosed, np.ndarray]:
+    """Put the convention's answer and allowed error into the rows that see no key."""
+    empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
+    if not empty.any() or empty_row == "zero":
+        return truth, np.where(empty, 0.0, bound.output)
+    if empty_row == "nan":
+        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output)
+    everything = {"causal": False, "window": None, "mask": None, "bias": None, "softcap": None}
+    mean, mean_bound = truth_and_bound(problem.replace(q=np.zeros(problem.q.shape), **everything), contract)
+    fields = {
+        name: np.where(empty, getattr(mean.output, name), getattr(truth, name)) for name in ("value", "low", "radius")
+    }
+    return Enclosed(**fields), np.where(empty, mean_bound.output, bound.output)
+
+
+def _in_base(truth: Enclosed, allowed: np.ndarray, base: str, contract: Contract) -> tuple[Enclosed, np.ndarray]:
+    """The LSE as a logarithm of another base: one more multiplication by a rounded constant."""
+    if base == "e":
+        return truth, allowed
+    value = truth.value / np.log(2.0)
+    tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
+    extra = 3 * contract.format("lse").unit_roundoff * (np.where(np.isfinite(value), np.abs(value), 0.0) + allowed)
+    converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
+    return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + extra
+
+
+def _measure(
+    name: str, dtype: str, got: np.ndarray, truth: Enclosed, allowed: np.ndarray, measured: np.ndarray
+) -> Measurement:
+    distance = np.abs((got - truth.value) - truth.low)
+    same = bits.identical(got, truth.value) | (got == truth.value)
+    exact = same & ~np.isfinite(truth.value)
+    distance = np.where(exact, 0.0, np.where(np.isfinite(distance), distance, np.inf))
+    error = distance + np.where(np.isfinite(truth.value), truth.radius, 0.0)
+    measured = measured & (np.isfinite(allowed) | np.isinf(distance))
+    outside = measured & (distance - truth.radius > allowed)
+    return Measurement(name, dtype, got, truth, allowed, np.where(measured, error, np.nan), outside, measured)

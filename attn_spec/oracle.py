@@ -1,0 +1,75 @@
+"""The one call for truth: value and proved radius, from the cheapest tier that is sharp enough.
+
+Tier 0 is a float64 evaluation with its own proved bound (``bounds.evaluation_error``); it serves every verdict on
+float32 and narrower kernels. Tier 2 is ball arithmetic (``enclosure``), at a precision raised until it is sharp
+enough. (Tier 1, error-free double-double products, is reserved for long float64 problems.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_spec import bits
+from attn_spec.bounds import evaluation_error
+from attn_spec.enclosure import Enclosed, Truth, enclose
+from attn_spec.formats import FORMATS
+from attn_spec.intermediates import Intermediates, intermediates
+from attn_spec.problem import Problem
+
+#: Precision of the first enclosure, in bits, and of the last one tried.
+FIRST_PRECISION, LAST_PRECISION = 96, 4096
+
+#: Fraction of an output ulp the radius must stay below when the caller names no radius.
+SHARPNESS = 2.0**-20
+
+
+def oracle(
+    problem: Problem,
+    output_radius: np.ndarray | None = None,
+    lse_radius: np.ndarray | None = None,
+    *,
+    x: Intermediates | None = None,
+) -> Truth:
+    """Output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
+
+    ``output_radius`` [B, Hq, Sq, Dv] and ``lse_radius`` [B, Hq, Sq] default to 2^-20 ulp of the problem's dtype (of
+    float32 for the LSE of narrower ones), an ulp never below the smallest subnormal. ``x`` saves recomputing the
+    float64 intermediates. Rows that see no key are output 0, LSE -inf, radius 0.
+    """
+    truth = float64_truth(intermediates(problem) if x is None else x)
+    wide = "float64" if problem.dtype == "float64" else "float32"
+    if output_radius is None:
+        output_radius = SHARPNESS * _ulp(truth.output.value, problem.dtype)
+    if lse_radius is None:
+        lse_radius = SHARPNESS * _ulp(truth.lse.value, wide)
+    precision = FIRST_PRECISION
+    while not (_sharp(truth.output, output_radius) and _sharp(truth.lse, lse_radius)):
+        if precision > LAST_PRECISION:
+            break
+        truth = enclose(problem, precision)
+        precision = int(precision * 1.6)
+    return truth
+
+
+def float64_truth(x: Intermediates) -> Truth:
+    """Tier 0: the float64 intermediates with their own proved error; inf radius where float64 overflows."""
+    error = evaluation_error(x)
+    empty = x.keys == 0
+    usable = error.in_domain[..., None] & np.isfinite(x.O)
+    output_radius = np.where(empty, 0.0, np.where(usable, error.output, np.inf))
+    L = x.L[..., 0]
+    lse_radius = np.where(empty[..., 0], 0.0, np.where(error.in_domain & np.isfinite(L), error.lse, np.inf))
+    return Truth(_enclosed(np.where(empty, 0.0, x.O), output_radius), _enclosed(L, lse_radius))
+
+
+def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
+    return Enclosed(value, np.zeros(value.shape), np.where(np.isnan(radius), np.inf, radius))
+
+
+def _ulp(value: np.ndarray, dtype: str) -> np.ndarray:
+    return np.maximum(bits.spacing(value, dtype), FORMATS[dtype].smallest_subnormal)
+
+
+def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:
+    """Whether every radius is small enough; an infinite or undefined value cannot become sharper."""
+    return bool(np.all((quantity.radius <= wanted) | (np.isinf(quantity.radius) & ~np.isfinite(quantity.value))))

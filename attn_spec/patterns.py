@@ -1,0 +1,123 @@
+"""Masks and biases by name. A pattern may end in "@" and four letters that say along which axes it varies.
+
+``"padding@B11K"`` has the shape [B, 1, 1, Sk]: each letter of B, H, Q, K keeps its axis, a 1 broadcasts it.
+Without a suffix a pattern is "@11QK", one matrix for every batch entry and head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+Shape = tuple[int, int, int, int]
+#: (rng, shape) -> array of that shape, or broadcastable to it; the axes are batch, query head, query, key.
+Pattern = Callable[[np.random.Generator, Shape], np.ndarray]
+
+#: The broadcasts that callers use, and that kernels get wrong one by one.
+BROADCASTS = ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1")
+#: Lengths of hidden prefixes: a whole first tile, of several tile sizes, and one key more or less.
+_TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
+
+
+def _padding(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """The last keys do not exist; each batch entry has its own length, at least 1."""
+    length = rng.integers(1, max(shape[3], 1) + 1, size=(*shape[:2], 1, 1))
+    return np.arange(shape[3]) < length
+
+
+def _leading(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """The first keys are hidden, whole tiles of them; the last key is visible."""
+    hidden = rng.choice(_TILES, size=(*shape[:2], 1, 1))
+    return np.arange(shape[3]) >= np.minimum(hidden, shape[3] - 1)
+
+
+def _empty_rows(place: Callable[[int], slice]) -> Pattern:
+    """Random keys are hidden, and for some queries in a row all of them."""
+
+    def pattern(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        seen = rng.random(shape) < 0.7
+        seen[:, :, place(shape[2])] = False
+        return seen
+
+    return pattern
+
+
+def _documents(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Packed sequences: queries and keys are cut at the same fractions of their lengths."""
+    cuts = np.sort(rng.random(2))
+    document = [np.searchsorted(cuts, (np.arange(n) + 0.5) / max(n, 1)) for n in shape[2:]]
+    return np.broadcast_to(document[0][:, None] == document[1], shape)
+
+
+def _one_key(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Each query sees one key."""
+    return np.arange(shape[3]) == rng.integers(max(shape[3], 1), size=(*shape[:3], 1))
+
+
+#: Visible keys as bool arrays, from plain to wild.
+MASKS: dict[str, Pattern] = {
+    "all": lambda rng, shape: np.ones(shape, dtype=bool),
+    "padding": _padding,
+    "random": lambda rng, shape: rng.random(shape) < 0.5,
+    "checkerboard": lambda rng, shape: np.indices(shape)[2:].sum(axis=0) % 2 == 0,
+    "documents": _documents,
+    "one_key": _one_key,
+    "leading_hidden": _leading,
+    "empty_first_rows": _empty_rows(lambda n: slice(0, (n + 3) // 4)),
+    "empty_middle_rows": _empty_rows(lambda n: slice(n // 2, n // 2 + (n + 3) // 4)),
+    "empty_last_rows": _empty_rows(lambda n: slice(n - (n + 3) // 4, None)),
+    "all_hidden": lambda rng, shape: np.zeros(shape, dtype=bool),
+}
+
+
+def _alibi(_: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Slope 2**(-8 (h + 1) / Hq) times minus the distance to the diagonal (arXiv 2108.12409)."""
+    slope = np.exp2(-8.0 * (np.arange(shape[1]) + 1) / shape[1])[:, None, None]
+    distance = np.abs(np.arange(shape[2])[:, None] - np.arange(shape[3]))
+    return np.broadcast_to(-slope * distance, shape)
+
+
+def _with_holes(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return np.where(rng.random(shape) < 0.3, -np.inf, rng.standard_normal(shape))
+
+
+def _leading_holes(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return np.where(_leading(rng, shape), rng.standard_normal(shape), -np.inf)
+
+
+#: Biases added to the scores; -inf hides a key. From plain to wild.
+BIASES: dict[str, Pattern] = {
+    "zero": lambda rng, shape: np.zeros(shape),
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "row_constant": lambda rng, shape: np.broadcast_to(20.0 * rng.standard_normal((*shape[:3], 1)), shape),
+    "alibi": _alibi,
+    "large": lambda rng, shape: 100.0 * rng.standard_normal(shape),
+    "minus_inf": _with_holes,
+    "leading_minus_inf": _leading_holes,
+    "all_minus_inf": lambda rng, shape: np.full(shape, -np.inf),
+}
+
+
+def is_known(name: str, patterns: Mapping[str, Pattern]) -> bool:
+    """Whether ``name`` is a pattern with a valid broadcast, or with none."""
+    stem, at, letters = name.partition("@")
+    valid = len(letters) == 4 and all(letter in "1" + axis for letter, axis in zip(letters, "BHQK", strict=True))
+    return stem in patterns and (valid or not at)
+
+
+def mask(name: str | None, rng: np.random.Generator, shape: Shape) -> np.ndarray | None:
+    """The mask of that name for scores of ``shape``, bool, broadcast as the name says; None for no name."""
+    return None if name is None else _build(MASKS, name, rng, shape).astype(bool)
+
+
+def bias(name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """The bias of that name for scores of ``shape``, unrounded float64, broadcast as the name says."""
+    return _build(BIASES, name, rng, shape).astype(np.float64)
+
+
+def _build(known: Mapping[str, Pattern], name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    stem, _, letters = name.partition("@")
+    batch, heads, queries, keys = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
+    reduced = (batch, heads, queries, keys)
+    return np.broadcast_to(known[stem](rng, reduced), reduced)

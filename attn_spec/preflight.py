@@ -1,0 +1,125 @@
+"""Before the search: can the kernel be called at all, and what does an undecorated callable accept?
+
+One small, plain call for each dtype. A kernel that fails it in every dtype cannot be certified or refuted. For an
+undecorated callable, dtypes and shape options nobody named are found by trying them; one that fails is *not claimed*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attn_spec import bits
+from attn_spec.kernels import Kernel, KernelError
+from attn_spec.problem import Problem
+from attn_spec.subject import CallFailed, Misbehaviour, Subject
+
+#: Options that show in shapes or results only, so that no signature tells whether they are supported.
+TRIED = ("gqa", "dv", "cross", "empty", "lse", "backward")
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A kernel ready to be searched."""
+
+    #: One for each dtype to examine.
+    subjects: tuple[Subject, ...]
+    #: Dtypes and options that were tried in vain, with the reason.
+    declined: dict[str, str] = field(default_factory=dict)
+
+
+def preflight(kernel: Kernel, dtypes: Sequence[str] = (), device: str = "cpu", call_limit: float = 60.0) -> Preflight:
+    """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`."""
+    _check_device(kernel, device)
+    _check_dtypes(kernel, dtypes)
+    subjects = [Subject(kernel, dtype, device, call_limit) for dtype in dtypes or kernel.dtypes]
+    failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
+    if len(failures) == len(subjects):
+        reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
+        raise KernelError(
+            f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
+            f"Call it with q, k, v of shape {_plain(kernel, 'float32').q.shape} ({kernel.layout}) to see why"
+        )
+    if kernel.declared:
+        return Preflight(tuple(subjects))
+    named = set(dtypes) | set(kernel.given.get("dtypes", ()))
+    able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
+    declined = {dtype: reason for dtype, reason in failures.items() if dtype not in named}
+    first = next(subject for subject in subjects if subject.dtype not in failures)
+    refused = {option: reason for option in TRIED if (reason := _refusal(first, option))}
+    found = replace(kernel, supports=kernel.supports | set(TRIED) - set(refused))
+    return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
+
+
+def _check_device(kernel: Kernel, device: str) -> None:
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise KernelError(f"unknown device {device!r}; write cpu, cuda or cuda:N")
+    if kind not in kernel.devices:
+        runs_on = " and ".join(kernel.devices)
+        raise KernelError(
+            f"{kernel.name} runs on {runs_on} only, not on {device}; choose with --device {kernel.devices[0]}"
+        )
+    if kind == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise KernelError("no CUDA device is available to torch; run where there is one, or with --device cpu")
+
+
+def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
+    if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
+        raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
+    if kernel.framework == "numpy" and "bfloat16" in (dtypes or kernel.dtypes):
+        raise KernelError(f"{kernel.name} takes NumPy arrays, which have no bfloat16; leave that dtype out")
+
+
+def _failure(subject: Subject) -> str | None:
+    """Why a plain call did not return; None when it did, whatever it returned."""
+    try:
+        subject(_plain(subject.kernel, subject.dtype))
+    except CallFailed as error:
+        return str(error)
+    except Misbehaviour:
+        return None  # it returned something wrong, which a property will refute with a case to replay
+    return None
+
+
+def _refusal(subject: Subject, option: str) -> str | None:
+    """Why an undecorated callable does not do ``option``; None when it does, or when the user declared it."""
+    if option in subject.kernel.supports:
+        return None
+    problem = _plain(subject.kernel, subject.dtype, option)
+    willing = replace(subject, kernel=replace(subject.kernel, supports=subject.kernel.supports | {option}))
+    try:
+        if option == "backward":
+            willing.gradients(problem, np.ones_like(problem.q))
+        else:
+            willing(problem)
+    except Misbehaviour as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
+    """A small problem without options, or with the one shape option named."""
+    length = 8 * kernel.length_multiple
+    head_dim = 16 if kernel.head_dims is None else kernel.head_dims[0]
+    key_length = {"cross": 2 * length, "empty": 0}.get(option or "", length)
+    value_dim = head_dim + 8 if option == "dv" else head_dim
+    rng = np.random.default_rng(0)
+
+    def normal(heads: int, length: int, dim: int) -> bits.Values:
+        return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
+
+    kv_heads = 2 if option != "gqa" else 1
+    return Problem(
+        q=normal(2, length, head_dim),
+        k=normal(kv_heads, key_length, head_dim),
+        v=normal(kv_heads, key_length, value_dim),
+        dtype=dtype,
+    )

@@ -1,0 +1,36 @@
+"""How long to search: the profiles ``smoke``, ``ci`` and ``certify``.
+
+A search is a function of its seed: equal seeds draw equal problems. Profiles with a fixed seed are for comparing
+runs; ``certify`` draws a new seed for each run and records it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One effort of search. The numbers are for one property, one kernel, one dtype."""
+
+    name: str
+    #: Problems tried.
+    examples: int
+    #: Fewest problems for the verdict "held"; with fewer it is "not exercised".
+    floor: int
+    #: Seconds after which no new problem is drawn.
+    seconds: float
+    #: Seconds spent on making a failing problem smaller.
+    shrink_seconds: float
+    #: Seed of the search; None draws one.
+    seed: int | None
+
+
+_ROWS = (
+    Profile(name="smoke", examples=12, floor=6, seconds=60, shrink_seconds=15, seed=0),
+    Profile(name="ci", examples=60, floor=30, seconds=180, shrink_seconds=30, seed=0),
+    Profile(name="certify", examples=400, floor=200, seconds=900, shrink_seconds=60, seed=None),
+)
+
+#: Profiles by name.
+PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}

@@ -1,0 +1,136 @@
+"""The pytest side: options, one test for each property x kernel x dtype, rows, and the denominator.
+
+pytest loads this module at every start in every environment that has attn-spec, so it imports nothing heavy until
+a property is collected. Rows travel in ``report.user_properties``, which pytest-xdist carries to its controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from attn_spec.profiles import PROFILES
+from attn_spec.session import ROW, Key, Session
+from attn_spec.verdict import Verdict
+
+if TYPE_CHECKING:
+    from attn_spec.property import Property
+    from attn_spec.subject import Subject
+
+_SESSION = pytest.StashKey[Session]()
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "kernel": {"action": "append", "default": [], "help": "kernel to examine, file.py:name, package.module:name or a "
+               "short name; may be repeated; default: every kernel of attn_spec.implementations"},
+    "dtype": {"action": "append", "default": [], "help": "dtype to examine; may be repeated; default: all declared"},
+    "device": {"default": "cpu", "help": "device to run kernels on, e.g. cuda (default: cpu)"},
+    "profile": {"default": "smoke", "choices": list(PROFILES), "help": "how long to search (default: smoke)"},
+    "seed": {"type": int, "help": "seed of the search; default: the profile's"},
+    "call-limit": {"type": float, "default": 60.0, "help": "seconds one kernel call may take (default: 60)"},
+    "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
+    "continue": {"action": "store_true", "help": "keep the verdicts in the report and run only what has none"},
+    "framework": {"help": "for undecorated callables: numpy or torch"},
+    "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
+    "supports": {"help": "for undecorated callables: options they must support, comma separated"},
+}  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options, all named --attn-..."""
+    group = parser.getgroup("attn-spec", "certify attention kernels")
+    for name, settings in OPTIONS.items():
+        group.addoption(f"--attn-{name}", dest=f"attn_{name.replace('-', '_')}", **settings)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker; when kernels are named, find them now, so that a wrong name ends in one line."""
+    config.addinivalue_line("markers", "property(claim): a property of attention kernels (attn-spec)")
+    session = config.stash[_SESSION] = Session(config)
+    config.pluginmanager.register(session, "attn_spec.session")
+    if config.getoption("attn_kernel"):
+        from attn_spec.kernels import KernelError
+
+        try:
+            session.examine_kernels()
+        except KernelError as error:
+            session.tell("refusal", message=str(error))
+            raise pytest.UsageError(str(error)) from None
+        session.describe()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give every xdist worker the seed that was drawn here."""
+    node.workerinput["attn_seed"] = node.config.stash[_SESSION].seed
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name what is examined, when kernels were named."""
+    return config.stash[_SESSION].header() if config.getoption("attn_kernel") else []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a property once for each kernel and dtype."""
+    if hasattr(metafunc.function, "attention_property"):
+        session = metafunc.config.stash[_SESSION]
+        session.examine_kernels()
+        ids = [f"{subject.kernel.name}-{subject.dtype}" for subject in session.subjects]
+        metafunc.parametrize("subject", session.subjects, ids=ids)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note what there is to examine; with --attn-continue, drop what has a verdict already."""
+    session = config.stash[_SESSION]
+    done = session.reported() if config.getoption("attn_continue") else set()
+    keys = {item: key_of(item) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if keys[item] in done])
+    items[:] = [item for item in items if keys[item] not in done]
+    session.collected = [key for item in items if (key := keys[item])]
+    session.tell("collected", keys=session.collected)
+
+
+def key_of(item: pytest.Item) -> Key | None:
+    """(property, kernel, dtype) of a test, None for one that is no property."""
+    claim = getattr(getattr(item, "function", None), "attention_property", None)
+    if claim is None:
+        return None
+    subject = item.callspec.params["subject"]  # type: ignore[attr-defined]
+    return claim.id, subject.kernel.name, subject.dtype
+
+
+@pytest.fixture
+def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None]:
+    """Search for a problem that refutes a property, and record the verdict as a row."""
+    session = request.config.stash[_SESSION]
+
+    def run(claim: Property, subject: Subject) -> None:
+        from attn_spec.search import PropertyError
+
+        try:
+            row, block = session.examine(claim, subject)
+        except PropertyError as fault:
+            request.node.user_properties.append((ROW, fault.row.to_json()))
+            raise
+        request.node.user_properties.append((ROW, row.to_json()))
+        if row.verdict is Verdict.NOT_CLAIMED:
+            pytest.skip(f"not claimed: {row.message}")
+        if row.verdict is not Verdict.HELD:
+            pytest.fail(block or f"{row.verdict}: {row.message}", pytrace=False)
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what the verdicts are verdicts of."""
+    session = config.stash[_SESSION]
+    if session.rows:
+        terminalreporter.section("attn-spec")
+        terminalreporter.write_line("\n".join(session.summary()))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Mark the report as whole."""
+    session.config.stash[_SESSION].tell("end", exit=int(exitstatus))

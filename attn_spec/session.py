@@ -1,0 +1,163 @@
+"""One pytest session: the kernels it examines, the verdicts it reaches, and the report it writes as it goes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attn_spec.profiles import PROFILES
+from attn_spec.verdict import Row, denominator
+
+if TYPE_CHECKING:
+    import pytest
+
+    from attn_spec.preflight import Preflight
+    from attn_spec.property import Property
+    from attn_spec.subject import Subject
+
+#: Key of a row in ``report.user_properties``.
+ROW = "attn_spec_row"
+
+#: (property id, kernel name, dtype)
+Key = tuple[str, str, str]
+
+#: Seconds between two messages on how far a search has come.
+TICK = 0.25
+
+
+class Session:
+    """What the plugin knows. ``option`` reads the options named --attn-..."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.profile = PROFILES[self.option("profile")]
+        self.seed = self._seed()
+        self.preflights: list[Preflight] | None = None
+        #: Kernels left out because they do not run here, with the reason.
+        self.left_out: dict[str, str] = {}
+        self.collected: list[Key] = []
+        self.rows: list[Row] = []
+
+    def option(self, name: str) -> Any:
+        """The value of an option."""
+        return self.config.getoption(f"attn_{name}")
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """Every kernel at every dtype."""
+        return [subject for checked in self.preflights or [] for subject in checked.subjects]
+
+    def examine_kernels(self) -> None:
+        """Find the kernels and call each once, unless done before. Raises :class:`attn_spec.kernels.KernelError`."""
+        if self.preflights is None:
+            from attn_spec.kernels import in_tree
+
+            named = self.option("kernel")
+            found = [self._preflight(spec, named=bool(named)) for spec in named or in_tree()]
+            self.preflights = [checked for checked in found if checked is not None]
+
+    def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
+        """The verdict on a claim, and the failure block if it is refuted; the case and its script are stored."""
+        from attn_spec import failure, reproduce, script
+        from attn_spec.search import search
+
+        self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
+        row, case = search(claim, subject, self.profile, self.seed, self._ticker())
+        if case is None:
+            return row, ""
+        path = reproduce.save(case)
+        written = script.write(case, claim, subject, path.with_suffix(".py"))
+        return row, failure.block(case, claim, subject, written)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect rows, in the process that has the terminal."""
+        for key, value in report.user_properties if report.when == "call" else ():
+            if key == ROW:
+                self.rows.append(Row.from_json(value))  # type: ignore[arg-type]
+                self.tell("row", row=value)
+
+    def header(self) -> list[str]:
+        """Kernels, device, dtypes, profile and seed."""
+        kernels = {subject.kernel.name: subject.kernel for subject in self.subjects}
+        named = ", ".join(f"{name} ({kernel.digest[:8]})" for name, kernel in kernels.items())
+        dtypes = ", ".join(dict.fromkeys(subject.dtype for subject in self.subjects))
+        search = f"profile {self.profile.name}, seed {self.seed}"
+        return [f"attn-spec: {named}", f"attn-spec: {self.option('device')}, {dtypes}, {search}"]
+
+    def summary(self) -> list[str]:
+        """The denominator, and what was left out of it."""
+        left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
+        return [f"profile {self.profile.name}, seed {self.seed}", denominator(self.rows), *left_out]
+
+    def describe(self) -> None:
+        """Report, for each kernel, what a certificate says beside the verdicts."""
+        if self.option("report") is None:
+            return
+        from attn_spec import provenance
+
+        device = self.option("device")
+        for checked in self.preflights or []:
+            self.tell(
+                "kernel",
+                subject=provenance.subject(checked.subjects[0].kernel),
+                environment=provenance.environment(device),
+                suite=provenance.suite(),
+                configuration=provenance.configuration(checked, device, self.profile, self.seed),
+                claims=provenance.claims(checked),
+                catalogue=provenance.catalogue(),
+            )
+
+    def reported(self) -> set[Key]:
+        """Keys of the verdicts in the report file."""
+        path = self.option("report")
+        lines = path.read_text().splitlines() if path and path.is_file() else []
+        rows = [row for line in lines if (row := json.loads(line).get("row"))]
+        return {(row["property"], row["kernel"], row["dtype"]) for row in rows}
+
+    def tell(self, kind: str, **content: Any) -> None:
+        """Append one line to the report, unless this is a worker of pytest-xdist."""
+        path = self.option("report")
+        if path and not hasattr(self.config, "workerinput"):
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, **content}) + "\n")
+
+    def _seed(self) -> int:
+        """The seed of this run: given, or the controller's, or the profile's, or a new one."""
+        inherited = getattr(self.config, "workerinput", {}).get("attn_seed")
+        choices = (self.option("seed"), inherited, self.profile.seed)
+        return next((seed for seed in choices if seed is not None), secrets.randbits(32))
+
+    def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
+        """A kernel's preflight; one that nobody named and that does not run here is left out."""
+        from attn_spec.kernels import KernelError, resolve
+        from attn_spec.preflight import preflight
+
+        declared = {name: self.option(name) for name in ("framework", "contract")}
+        declared["supports"] = tuple(filter(None, (self.option("supports") or "").split(",")))
+        try:
+            kernel = resolve(spec, **declared)
+            dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]
+            if self.option("dtype") and not dtypes:
+                self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
+                return None
+            return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"))
+        except KernelError as error:
+            if named:
+                raise
+            self.left_out[spec] = str(error).splitlines()[0]
+            return None
+
+    def _ticker(self) -> Callable[[int], None]:
+        """A function that reports the number of problems tried, at most every TICK seconds."""
+        last = time.monotonic()
+
+        def tick(examples: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > TICK:
+                last = time.monotonic()
+                self.tell("tick", examples=examples)
+
+        return tick

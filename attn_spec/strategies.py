@@ -1,0 +1,209 @@
+"""Hypothesis strategies of problems that a subject's kernel declares it can solve.
+
+What is drawn is a recipe (shape, options, regime, seed), never a large array, so that an example costs about a
+millisecond and shrinks to one batch entry, one head, one query, one key, one dimension, the plainest regime, seed 0.
+Every list below therefore runs from plain to wild. Only tensors of a few entries are drawn entry by entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isqrt
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from hypothesis import event
+from hypothesis import strategies as st
+
+from attn_spec import bits, patterns
+from attn_spec.formats import FORMATS
+from attn_spec.masks import ALIGNMENTS
+from attn_spec.problem import Problem
+from attn_spec.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+    from attn_spec.subject import Subject
+
+#: Lengths beside the edges of tiles of 16, 32, 64 and 128.
+TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
+#: Powers of two, and dimensions that kernels must pad.
+HEAD_DIMS = (1, 2, 16, 64, 63, 72, 104, 128)
+VALUE_DIMS = (1, 8, 16, 40, 96, 128)
+#: (Hq, Hkv)
+EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5))
+GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
+SCALES = (1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10)
+SOFTCAPS = (50.0, 30.0, 5.0, 1.0)
+WINDOW_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, None)
+#: Most entries B * Hq * Sq * Sk of a score matrix.
+BUDGET = 40_000
+#: Bits of the floats that entries are drawn from, before rounding.
+_WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
+#: Chance of an option in a problem, in sixths; an option that is not listed is on in two of six.
+_SIXTHS = {"cross": 4, "softcap": 1}
+
+
+def problems(
+    subject: Subject,
+    *,
+    needs: Collection[str] = (),
+    without: Collection[str] = (),
+    regimes: Sequence[str] | None = None,
+    **fixed: Any,
+) -> SearchStrategy[Problem]:
+    """Draw problems the kernel declares it can solve.
+
+    ``needs`` are options (of kernels.OPTIONS) that every problem uses, ``without`` those that none uses; ``regimes``
+    replaces all regimes; ``fixed`` are fields of :class:`Recipe` that are not drawn.
+    """
+    drawn = recipes(subject, needs=needs, without=without, regimes=regimes, **fixed).map(Recipe.problem)
+    entrywise = not (needs or without or regimes or fixed) and _takes_any_shape(subject)
+    return _often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
+
+
+@st.composite
+def recipes(
+    draw: DrawFn,
+    subject: Subject,
+    *,
+    needs: Collection[str] = (),
+    without: Collection[str] = (),
+    regimes: Sequence[str] | None = None,
+    **fixed: Any,
+) -> Recipe:
+    """Draw the recipes behind :func:`problems`, which describes the arguments."""
+    chosen = _options(draw, subject, needs, without)
+    recipe = Recipe(
+        dtype=subject.dtype,
+        regime=draw(_regimes(regimes)),
+        **_shape(draw, subject, chosen),
+        **_option_values(draw, subject, chosen),
+        shift=0.0 if regimes else draw(_often(0.0, SHIFTS[1:])),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+    recipe = _within_budget(replace(recipe, **fixed), subject)
+    event("dtype", recipe.dtype)
+    event("regime", recipe.regime)
+    return recipe
+
+
+@st.composite
+def tiny_problems(draw: DrawFn, subject: Subject) -> Problem:
+    """Draw problems of at most three queries, keys and dimensions, entry by entry."""
+    queries, keys, D = (draw(st.integers(1, 3)) for _ in range(3))
+    if not subject.supports("cross"):
+        keys = queries
+    entries = entry(subject.dtype)
+
+    def tensor(*shape: int) -> np.ndarray:
+        size = int(np.prod(shape))
+        return np.array(draw(st.lists(entries, min_size=size, max_size=size))).reshape(shape)
+
+    event("dtype", subject.dtype)
+    event("regime", "entry by entry")
+    return Problem(
+        q=tensor(1, 1, queries, D),
+        k=tensor(1, 1, keys, D),
+        v=tensor(1, 1, keys, D),
+        dtype=subject.dtype,
+        causal=subject.supports("causal") and draw(st.booleans()),
+        causal_alignment=subject.conventions.causal_alignment,
+    )
+
+
+def entry(dtype: str) -> SearchStrategy[float]:
+    """Draw finite numbers of a dtype: half of them within 8, half from the whole range."""
+    numbers = [st.floats(-bound, bound, width=_WIDTHS[dtype]) for bound in (8.0, FORMATS[dtype].largest)]
+    return st.one_of(numbers).map(lambda x: float(bits.nearest(np.array(x), dtype)))
+
+
+def _often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
+    """Draw ``plain``, or one time in ``share`` something wild."""
+    return st.sampled_from([plain] * ((share - 1) * len(wild)) + list(wild))
+
+
+def _regimes(allowed: Sequence[str] | None) -> SearchStrategy[str]:
+    if allowed:
+        return st.sampled_from(list(allowed))
+    values = _often("", [f"+{name}" for name in VALUE_REGIMES], share=2)
+    return st.builds(str.__add__, st.sampled_from(SCORE_REGIMES), values)
+
+
+def _options(draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str]) -> frozenset[str]:
+    """Which declared options a problem uses: those it needs, and each other one with its own chance."""
+    possible = sorted(subject.kernel.supports - set(without) - set(needs) - {"empty", "lse", "backward"})
+    chances = {name: _SIXTHS.get(name, 2) for name in possible}
+    drawn = {
+        name for name, sixths in chances.items() if draw(st.sampled_from([False] * (6 - sixths) + [True] * sixths))
+    }
+    if "empty" not in without and subject.supports("empty") and draw(st.integers(0, 15)) == 15:
+        drawn.add("empty")
+    return frozenset(drawn | set(needs))
+
+
+def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
+    heads, kv_heads = draw(st.sampled_from(GROUPED_HEADS if "gqa" in chosen else EQUAL_HEADS))
+    keys = queries = draw(_lengths())
+    if "cross" in chosen:
+        queries = draw(_lengths().filter(lambda length: length != keys))
+    if "empty" in chosen:
+        keys, queries = (
+            draw(st.sampled_from([(0, queries), (keys, 0), (0, 0)])) if subject.supports("cross") else (0, 0)
+        )
+    D = draw(st.sampled_from(sorted(subject.kernel.head_dims or HEAD_DIMS)))
+    values = [dim for dim in subject.kernel.head_dims or VALUE_DIMS if dim != D] or [D]
+    return {
+        "batch": draw(st.sampled_from((1, 1, 2, 3))),
+        "query_heads": heads,
+        "kv_heads": kv_heads,
+        "query_length": queries,
+        "key_length": keys,
+        "head_dim": D,
+        "value_dim": draw(st.sampled_from(values)) if "dv" in chosen else D,
+    }
+
+
+def _lengths() -> SearchStrategy[int]:
+    return st.one_of(st.integers(1, 9), st.sampled_from(TILE_EDGES))
+
+
+def _option_values(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, Any]:
+    """The values of the options that are on, as fields of a recipe."""
+    alignments = ALIGNMENTS if "causal_alignment" in chosen else (subject.conventions.causal_alignment,)
+    broadcasts = st.sampled_from(patterns.BROADCASTS)
+    sides = st.sampled_from(WINDOW_SIDES)
+    values = {
+        "scale": st.sampled_from(SCALES),
+        "causal": st.just(value=True),
+        "window": st.tuples(sides, sides),
+        "mask": st.builds("{}@{}".format, st.sampled_from(list(patterns.MASKS)), broadcasts),
+        "bias": st.builds("{}@{}".format, st.sampled_from(list(patterns.BIASES)), broadcasts),
+        "softcap": st.sampled_from(SOFTCAPS),
+    }
+    drawn = {name: draw(strategy) for name, strategy in values.items() if name in chosen}
+    return drawn | {"causal_alignment": draw(st.sampled_from(alignments))}
+
+
+def _within_budget(recipe: Recipe, subject: Subject) -> Recipe:
+    """The recipe with lengths that are multiples of what the kernel takes and that keep scores in budget."""
+    rows = recipe.batch * recipe.query_heads
+    step = subject.kernel.length_multiple
+    keys = _rounded_up(recipe.key_length, step)
+    queries = _rounded_up(recipe.query_length, step)
+    if subject.supports("cross"):
+        limit = max(BUDGET // (rows * max(keys, 1)) // step * step, step)
+        return replace(recipe, query_length=min(queries, limit), key_length=keys)
+    limit = max(isqrt(BUDGET // rows) // step * step, step)
+    return replace(recipe, query_length=min(keys, limit), key_length=min(keys, limit))
+
+
+def _rounded_up(length: int, step: int) -> int:
+    return -(-length // step) * step
+
+
+def _takes_any_shape(subject: Subject) -> bool:
+    return subject.kernel.head_dims is None and subject.kernel.length_multiple == 1

@@ -1,0 +1,130 @@
+"""Each backend of ``torch.nn.functional.scaled_dot_product_attention`` as a kernel of its own.
+
+``sdpa_kernel`` pins the backend, so a problem that a backend cannot take is an error and never a silent fall-back.
+The CPU backends declare what was measured on torch 2.13; the CUDA backends what their documentation says.
+
+``is_causal`` aligns the diagonal with the top left corner and is refused next to ``attn_mask``; so a causal problem
+that also has a mask or a bias gets all of them written into one ``attn_mask``.
+"""
+
+import math as real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attn_spec import Contract, kernel
+
+HALVES = ("float16", "bfloat16")
+CPU_DTYPES = ("float64", "float32", *HALVES)
+
+# The math backend widens half precision to float32 first, so nothing but its output is stored in half.
+MATH = Contract(scale_on="operands", probabilities="work", normalize="before_product", exp_error=32)
+MATH_FLOAT64 = Contract(
+    scale_on="operands", normalize="before_product", subnormals="kept"
+)
+
+# The CPU flash kernel trades the accuracy of exp for speed: 20 ulp in float32; 2^-13 in half, even at exp(0).
+FLASH = Contract(exponent="natural", row_sum_of="uncast", kv_tile=512, exp_error=32)
+FLASH_HALF = Contract(
+    exponent="natural", row_sum_of="uncast", kv_tile=512, exp_error=2**11.1, exp_of_zero_is_one=False
+)
+FLASH_CONTRACTS = {"float64": "fp64", "float32": FLASH, "float16": FLASH_HALF, "bfloat16": FLASH_HALF}
+
+
+def attention_mask(
+    q: Tensor, k: Tensor, *, causal: bool = False, mask: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor | None:
+    """Write causality, mask and bias into one tensor, boolean unless there is a bias; None for nothing at all."""
+    if causal:
+        lower = torch.ones(1, 1, q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = lower if mask is None else mask & lower
+    if bias is None:
+        return mask
+    return bias if mask is None else bias.masked_fill(~mask, -real.inf)
+
+
+def run(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **masking: Any) -> Tensor:
+    """Call scaled_dot_product_attention on one backend only."""
+    only_causal = masking.get("causal", False) and set(masking) == {"causal"}
+    with sdpa_kernel(backend):
+        return scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=None if only_causal else attention_mask(q, k, **masking),
+            is_causal=only_causal,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+
+
+@kernel(
+    framework="torch",
+    dtypes=CPU_DTYPES,
+    contract={"float64": MATH_FLOAT64, "float32": MATH, "float16": MATH, "bfloat16": MATH},
+    supports=("scale", "causal", "mask", "bias", "gqa", "dv", "cross", "empty", "backward"),
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
+)
+def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Run the composition of matmul, softmax and matmul, on any device."""
+    return run(SDPBackend.MATH, q, k, v, **options)
+
+
+@kernel(
+    framework="torch",
+    dtypes=CPU_DTYPES,
+    contract=FLASH_CONTRACTS,
+    supports=("scale", "causal", "mask", "gqa", "cross", "empty", "backward"),
+    conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
+    devices=("cpu",),
+)
+def flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Run the CPU flash kernel. It wants Dv = D, unit stride along D, and no bias that requires a gradient."""
+    return run(SDPBackend.FLASH_ATTENTION, q.contiguous(), k.contiguous(), v.contiguous(), **options)
+
+
+@kernel(
+    framework="torch",
+    dtypes=CPU_DTYPES,
+    contract=FLASH_CONTRACTS,
+    supports=("scale", "causal", "mask", "bias", "gqa", "cross", "lse"),
+    conventions={"empty_row": "zero", "empty_lse": "undeclared", "masked_nonfinite": "may_leak"},
+    devices=("cpu",),
+)
+def flash_operator(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **masking: Any
+) -> tuple[Tensor, Tensor]:
+    """Call the operator beneath `flash`, which also returns the LSE. It divides by zero when there are no keys."""
+    attn_mask = attention_mask(q, k, **masking)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -real.inf)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+        q.contiguous(), k.contiguous(), v.contiguous(), attn_mask=attn_mask, scale=scale
+    )
+
+
+@kernel(
+    framework="torch",
+    dtypes=HALVES,
+    supports=("scale", "causal", "mask", "bias", "backward"),
+    devices=("cuda",),
+    head_dims=(16, 32, 64, 72, 96, 104, 128),
+)
+def efficient(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Run the memory-efficient CUDA kernel."""
+    return run(SDPBackend.EFFICIENT_ATTENTION, q, k, v, **options)
+
+
+@kernel(
+    framework="torch",
+    dtypes=HALVES,
+    supports=("scale", "causal", "backward"),
+    devices=("cuda",),
+    head_dims=(16, 32, 64, 72, 96, 104, 128),
+)
+def cudnn(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Run the fused attention of cuDNN."""
+    return run(SDPBackend.CUDNN_ATTENTION, q, k, v, **options)

@@ -1,0 +1,32 @@
+"""Accuracy: every element lies as near to the truth as the arithmetic the kernel claims allows."""
+
+from attn_spec.claims import within_bound
+from attn_spec.problem import Problem
+from attn_spec.property import attention_property
+from attn_spec.subject import Subject
+
+
+@attention_property(
+    source="attn_spec.bounds.output_error, the forward bound of the declared contract",
+    hunts="any wrong formula, index, scale, mask or format, whatever the size of the values",
+)
+def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
+    """Each output element differs from the true attention by no more than the contract's roundings can cause.
+
+    The bound is a theorem about every order and tiling of the claimed arithmetic, so no sound kernel exceeds it.
+    """
+    within_bound(subject, problem, subject(problem), "output")
+
+
+@attention_property(
+    source="attn_spec.bounds.lse_error, the forward bound of the declared contract",
+    hunts="base-2 logarithms returned as natural ones, a row sum that lost or invented keys, inexact exponentials",
+    needs=("lse",),
+)
+def test_log_sum_exp_is_within_its_bound(subject: Subject, problem: Problem) -> None:
+    """Each log-sum-exp differs from the true one by no more than the contract's roundings can cause.
+
+    The log-sum-exp is kept in the working format even where the output is narrow, which makes it the most sensitive
+    witness of the scores and of the row sum.
+    """
+    within_bound(subject, problem, subject(problem), "lse")

@@ -1,0 +1,279 @@
+"""How large the error is: kernels x dtypes x lengths, score magnitudes and regimes, one row per measurement.
+
+Three sweeps cover the grid. ``length`` varies the number of keys at scores of standard deviation 1, ``magnitude``
+varies that deviation at a fixed length, ``regime`` walks through every recipe of :mod:`attn_spec.regimes`. A row
+pools the elements of all its seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from attn_spec import bits, measure
+from attn_spec.contract import describe
+from attn_spec.measure import Measurement
+from attn_spec.problem import Problem
+from attn_spec.regimes import REGIMES, Recipe
+from attn_spec.subject import Misbehaviour, Subject
+
+QUANTITIES = ("output", "lse")
+#: D = Dv of every problem: 1/sqrt(64) is a power of two, so that the scale itself adds no rounding.
+HEAD_DIM = 64
+
+
+class SweepError(ValueError):
+    """A sweep that cannot start; the text says which choice to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Which problems a sweep measures."""
+
+    #: Sk of the ``length`` sweep: powers of two and their ragged neighbours.
+    lengths: tuple[int, ...]
+    #: log2 of the scores' standard deviation in the ``magnitude`` sweep.
+    magnitudes: tuple[int, ...]
+    #: Sk of the ``magnitude`` and ``regime`` sweeps.
+    fixed_length: int
+    #: Most queries per problem.
+    queries: int
+    seeds: int
+
+
+SMOKE = Grid(
+    lengths=(1, 2, 7, 16, 33, 64, 129, 256),
+    magnitudes=tuple(range(-4, 13, 2)),
+    fixed_length=100,
+    queries=8,
+    seeds=1,
+)
+FULL = Grid(
+    lengths=(1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 129, 256, 500, 512, 1000, 1024, 1025, 2048),
+    magnitudes=tuple(range(-4, 13)),
+    fixed_length=200,
+    queries=32,
+    seeds=4,
+)
+#: For kernels that a CPU runs through an interpreter, a thousand times slower.
+INTERPRETED = Grid(lengths=(1, 2, 16, 33, 64, 129), magnitudes=(-4, 0, 4, 8, 12), fixed_length=65, queries=4, seeds=1)
+
+GRIDS: dict[str, Grid] = {"smoke": SMOKE, "ci": FULL, "certify": FULL}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a quantity is distributed over the elements; NaN throughout when there are none."""
+
+    max: float
+    p99: float
+    median: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Self:
+        """Order statistics that are themselves values of the sample, so that infinities stay exact."""
+        if values.size == 0:
+            return cls(math.nan, math.nan, math.nan)
+        ranked = np.sort(np.where(np.isnan(values), np.inf, values), axis=None)
+        at = [ranked[math.ceil(q * ranked.size) - 1] for q in (1.0, 0.99, 0.5)]
+        return cls(*map(float, at))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worst:
+    """The element of largest error / bound."""
+
+    #: Position in [B, Hq, Sq, Dv], or in [B, Hq, Sq] for the LSE.
+    index: tuple[int, ...]
+    got: float
+    truth: float
+    #: Error in ulp of the quantity's format.
+    ulps: float
+    #: Allowed error in the same ulp.
+    allowed: float
+    ratio: float
+    #: The expression that makes the problem again.
+    recipe: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One kernel at one dtype on one point of the grid, for one quantity, all seeds together."""
+
+    kernel: str
+    #: The string that finds the kernel again.
+    spec: str
+    dtype: str
+    device: str
+    #: "output" or "lse".
+    quantity: str
+    contract: str
+    #: "length", "magnitude" or "regime".
+    sweep: str
+    regime: str
+    key_length: int
+    #: Standard deviation the scores were given; NaN where the regime decides.
+    magnitude: float
+    #: Elements measured; those outside the contract's domain, where nothing is claimed, are not among them.
+    elements: int
+    outside_domain: int
+    #: Elements further from the truth than the bound.
+    outside_bound: int
+    #: Error in ulp of the format of the quantity.
+    ulps: Spread
+    #: Error / abs(truth).
+    relative: Spread
+    #: Error / bound.
+    ratio: Spread
+    #: Bound in ulp.
+    allowed: Spread
+    worst: Worst | None
+    #: What a kernel that gave no answer did instead; empty otherwise.
+    failure: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The row for JSON, non-finite numbers as strings."""
+        return _finite(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A place on the grid for one subject: the recipes, one per seed, that become its rows."""
+
+    subject: Subject
+    sweep: str
+    magnitude: float
+    recipes: tuple[Recipe, ...]
+
+
+def points(subjects: Sequence[Subject], profile: str) -> list[Point]:
+    """Everything there is to measure, kernel by kernel. Raises :class:`SweepError` for an unknown profile."""
+    if profile not in GRIDS:
+        raise SweepError(f"unknown profile {profile!r}; known are {', '.join(GRIDS)}")
+    return [point for subject in subjects for point in points_of(subject, grid_for(subject, GRIDS[profile]))]
+
+
+def grid_for(subject: Subject, grid: Grid) -> Grid:
+    """The grid, or the small one for a Triton kernel on a CPU, which can only be interpreted there."""
+    names = getattr(subject.kernel.function, "__globals__", {})
+    return INTERPRETED if subject.device == "cpu" and "triton" in names else grid
+
+
+def points_of(subject: Subject, grid: Grid) -> list[Point]:
+    """The three sweeps of one subject, without the problems that its kernel does not support."""
+    fixed = grid.fixed_length
+    places = [("length", "normal", length, 1.0) for length in grid.lengths]
+    places += [("magnitude", "normal", fixed, 2.0**exponent) for exponent in grid.magnitudes]
+    places += [("regime", regime, fixed, math.nan) for regime in REGIMES]
+    made = (_point(subject, grid, *place) for place in places)
+    return [point for point in made if _is_claimed(subject, point.recipes[0])]
+
+
+def _point(subject: Subject, grid: Grid, sweep: str, regime: str, length: int, magnitude: float) -> Point:
+    head_dim = min(subject.kernel.head_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
+    length = -(-length // subject.kernel.length_multiple) * subject.kernel.length_multiple
+    recipes = tuple(
+        Recipe(
+            regime=regime,
+            seed=seed,
+            dtype=subject.dtype,
+            query_length=min(length, grid.queries) if subject.supports("cross") else length,
+            key_length=length,
+            head_dim=head_dim,
+            value_dim=head_dim,
+            scale=magnitude * head_dim**-0.5 if sweep == "magnitude" else None,
+        )
+        for seed in range(grid.seeds)
+    )
+    return Point(subject=subject, sweep=sweep, magnitude=magnitude, recipes=recipes)
+
+
+def _is_claimed(subject: Subject, recipe: Recipe) -> bool:
+    wanted = {"scale": recipe.scale is not None, "cross": recipe.query_length != recipe.key_length}
+    return subject.supports(*(option for option, used in wanted.items() if used))
+
+
+def measured(point: Point) -> list[Row]:
+    """The rows of a point, one per quantity; a single row that says so when the kernel gives no answer."""
+    found: dict[str, list[tuple[Recipe, Measurement]]] = {}
+    for recipe in point.recipes:
+        try:
+            measurements = judge(point.subject, recipe.problem())
+        except Misbehaviour as error:
+            return [_row(point, "output", [], failure=f"{error} in {recipe!r}.problem()")]
+        for one in measurements:
+            found.setdefault(one.name, []).append((recipe, one))
+    return [_row(point, quantity, pool) for quantity, pool in found.items()]
+
+
+def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
+    """The errors of one call, by the subject's own contract and conventions. Raises :class:`Misbehaviour`."""
+    answer = subject(problem)
+    names = ("lse_base", "empty_row", "empty_lse")
+    conventions = {name: getattr(subject.conventions, name) for name in names}
+    judged = measure.judge(problem, subject.contract, output=answer.output, lse=answer.lse, **conventions)
+    return judged.measurements
+
+
+def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]], failure: str = "") -> Row:
+    recipe = point.recipes[0]
+    relative = _pooled(pool, lambda one: one.relative)
+    return Row(
+        kernel=point.subject.kernel.name,
+        spec=point.subject.kernel.spec,
+        dtype=point.subject.dtype,
+        device=point.subject.device,
+        quantity=quantity,
+        contract=describe(point.subject.kernel.contract_for(point.subject.dtype)),
+        sweep=point.sweep,
+        regime=recipe.regime,
+        key_length=recipe.key_length,
+        magnitude=point.magnitude,
+        elements=sum(int(one.measured.sum()) for _, one in pool),
+        outside_domain=sum(int((~one.measured).sum()) for _, one in pool),
+        outside_bound=sum(int(one.outside.sum()) for _, one in pool),
+        ulps=Spread.of(_pooled(pool, lambda one: one.ulps)),
+        relative=Spread.of(relative[~np.isnan(relative)]),
+        ratio=Spread.of(_pooled(pool, lambda one: one.ratios)),
+        allowed=Spread.of(_pooled(pool, _allowed_ulps)),
+        worst=_worst(pool),
+        failure=failure,
+    )
+
+
+def _pooled(pool: Sequence[tuple[Recipe, Measurement]], of: Callable[[Measurement], np.ndarray]) -> np.ndarray:
+    return np.concatenate([of(one)[one.measured] for _, one in pool]) if pool else np.empty(0)
+
+
+def _allowed_ulps(one: Measurement) -> np.ndarray:
+    return one.allowed / bits.spacing(one.truth.value, one.dtype)
+
+
+def _worst(pool: Sequence[tuple[Recipe, Measurement]]) -> Worst | None:
+    exercised = [(recipe, one) for recipe, one in pool if one.measured.any()]
+    if not exercised:
+        return None
+    recipe, one = max(exercised, key=lambda pair: (bool(pair[1].outside.any()), pair[1].ratio))
+    at = one.worst
+    return Worst(
+        index=at,
+        got=float(one.got[at]),
+        truth=float(one.truth.value[at]),
+        ulps=float(one.ulps[at]),
+        allowed=float(_allowed_ulps(one)[at]),
+        ratio=float(one.ratios[at]),
+        recipe=f"{recipe!r}.problem()",
+    )
+
+
+def _finite(value: Any) -> Any:
+    """The same document with inf and NaN as strings, which JSON has no numbers for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
