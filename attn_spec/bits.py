@@ -101,5 +101,8 @@ def decode(document: dict[str, Any]) -> np.ndarray:
     """Inverse of :func:`encode`; ``ValueError`` or ``KeyError`` for a document it did not write."""
     if document["kind"] not in ("bool", "float64"):
         raise ValueError(f"kind must be 'bool' or 'float64', not {document['kind']!r}")
-    data = zlib.decompress(base64.b64decode(document["zlib"]))
+    try:
+        data = zlib.decompress(base64.b64decode(document["zlib"]))
+    except zlib.error as error:
+        raise ValueError(f"the array's data is not zlib-compressed: {error}") from error
     return np.frombuffer(data, dtype=document["kind"]).reshape(document["shape"]).copy()

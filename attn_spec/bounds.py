@@ -39,7 +39,7 @@ EVALUATION: Contract = replace(FP64, scale_on="scores", exponent="natural", kv_t
 HULL_FROM = 2.0**-4
 
 #: Most products Sq * Sk * Dv for which |v - o| is formed element by element.
-ELEMENTWISE_LIMIT = 2**23
+ELEMENTWISE_LIMIT = 2**19
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ def forward_bound(
     return ForwardBound(output, lse, in_domain(x, contract, output))
 
 
+@lru_cache(maxsize=4)
 @np.errstate(all="ignore")
 def evaluation_error(x: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves: the same theorems under the float64 contract.
@@ -105,7 +106,6 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
     return ForwardBound(bound.output * amplify[..., None], bound.lse * amplify, bound.in_domain)
 
 
-@lru_cache(maxsize=8)
 def evaluation_alpha(x: Intermediates) -> np.ndarray:
     """Largest alpha of each row under the float64 contract, [.., Sq]: the error of P's own evaluation."""
     return log_weight_error(x, EVALUATION)[0].max(axis=-1, initial=0.0)

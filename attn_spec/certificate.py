@@ -67,6 +67,8 @@ class Configuration(Model):
     """How hard the search was."""
 
     dtypes: tuple[str, ...]
+    #: Parts of the ids of the properties chosen; empty for all of them.
+    only: tuple[str, ...]
     device: str
     profile: str
     examples: int

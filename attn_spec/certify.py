@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.certificate import Certificate, build
-from attn_spec.reproduce import HOME, InFlight, save
+from attn_spec.reproduce import InFlight, save
 from attn_spec.verdict import Row, Verdict
 
 #: Deaths of the child after which the remaining properties are not exercised.
@@ -43,6 +43,8 @@ class Request:
 
     kernel: str
     dtypes: tuple[str, ...] = ()
+    #: Parts of the ids of the properties to exercise.
+    only: tuple[str, ...] = ()
     device: str = "cpu"
     profile: str = "smoke"
     seed: int | None = None
@@ -53,7 +55,8 @@ class Request:
 
     def arguments(self) -> list[str]:
         """The options of the pytest plugin that say the same."""
-        pairs = [("kernel", self.kernel), *(("dtype", dtype) for dtype in self.dtypes), ("device", self.device)]
+        pairs = [("kernel", self.kernel), ("device", self.device)]
+        pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
         return [f"--attn-{name}={value}" for name, value in pairs if value is not None]
@@ -102,12 +105,15 @@ class Progress:
         self.current = None
 
 
-def certify(request: Request, watch: Callable[[Progress], None] = lambda progress: None) -> tuple[Certificate, Progress]:
+def certify(
+    request: Request, watch: Callable[[Progress], None] = lambda progress: None
+) -> tuple[Certificate, Progress]:
     """Examine a kernel; ``watch`` is called as the work goes on. Raises :class:`CannotRunError`."""
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder:
+        child = _Child(request, Path(folder))
         for _ in range(DEATHS):
-            child = _Child(request, Path(folder))
+            child.start()
             for event in child.events():
                 if event:
                     progress.hear(event)
@@ -129,24 +135,28 @@ def certify(request: Request, watch: Callable[[Progress], None] = lambda progres
 
 
 class _Child:
-    """One pytest process."""
+    """The pytest process, and its successors when it dies."""
 
     def __init__(self, request: Request, folder: Path) -> None:
         self.request = request
         self.report, self.log = folder / "report.jsonl", folder / "output.txt"
-        config = folder / "pytest.ini"
-        config.write_text("[pytest]\n", encoding="utf-8")
-        self.heard = self.report.stat().st_size if self.report.exists() else 0
+        self.folder = folder
+        self.heard = 0
         self.silence = PATIENCE + request.call_limit
         self.stalled = False
-        command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(folder)]
+
+    def start(self) -> None:
+        """Start pytest, for whatever has no verdict yet."""
+        config = self.folder / "pytest.ini"
+        config.write_text("[pytest]\n", encoding="utf-8")
+        command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
         command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-p", "attn_spec.pytest_plugin", "-q"]
         command += ["--pyargs", "attn_spec.properties", f"--attn-report={self.report}", "--attn-continue"]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-        environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
+        environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(  # noqa: S603 -- the command is this interpreter's pytest
-                [*command, *request.arguments()], stdout=log, stderr=subprocess.STDOUT, env=environment
+                [*command, *self.request.arguments()], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
     def events(self) -> Iterator[Event]:
@@ -185,9 +195,10 @@ class _Child:
             save(case)
             row = Row(**{**row.to_json(), "verdict": verdict, "case": case.id})
             block += f"\n  problem   {case.problem!r}\n  replay    attn-spec replay {case.id}"
-        progress.add(row, block)
+        event = {"kind": "row", "row": row.to_json(), "block": block}
+        progress.hear(event)
         with self.report.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": "row", "row": row.to_json(), "block": block}) + "\n")
+            file.write(json.dumps(event) + "\n")
 
     def output(self, lines: int = 12) -> str:
         """The last words of the child."""
@@ -209,13 +220,9 @@ class _Child:
             return f"the examination made no progress for {self.silence:g} s and was stopped"
         code = self.process.returncode
         if "Timeout (" in self.log.read_text(errors="replace"):
-            return f"the kernel hung: a call did not return within {self.request.call_limit:g} s, nor to the interpreter"
+            return (
+                f"the kernel hung: a call did not return within {self.request.call_limit:g} s, nor to the interpreter"
+            )
         with contextlib.suppress(ValueError):
             return f"the kernel crashed the process ({signal.Signals(-code).name})"
         return f"the kernel ended the process (exit code {code})"
-
-
-def forget(home: Path = HOME) -> None:
-    """Remove what dead processes left in flight."""
-    for path in (home / "in-flight").glob("*.json"):
-        path.unlink(missing_ok=True)

@@ -7,15 +7,18 @@ to be deterministic and whose rescaling does not wait (a lazy kernel may let one
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec import measure
+from attn_spec import bits, measure
 from attn_spec.formats import FORMATS
 from attn_spec.property import Refutation, observe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from attn_spec.measure import Judgement
     from attn_spec.problem import Problem
     from attn_spec.subject import Answer, Subject
@@ -55,11 +58,15 @@ def compares_bits(subject: Subject) -> bool:
     return subject.conventions.deterministic and subject.contract.reference_slack == 0
 
 
-def unchanged(subject: Subject, before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
+def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
+    """The part of an answer at an index into [B, Hq, Sq]."""
+    return replace(answer, output=answer.output[index], lse=None if answer.lse is None else answer.lse[index])
+
+
+def unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
     """Raise :class:`Refutation` unless O and LSE hold the same numbers in ``rows`` (bool [B, Hq, Sq], default all).
 
     Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
-    The LSE of rows that hold -inf, +inf or NaN twice over is compared like any other.
     """
     rows = np.ones(before.output.shape[:3], dtype=bool) if rows is None else rows
     pairs = [("output", before.output, after.output, rows[..., None])]
@@ -82,12 +89,58 @@ def randomness(problem: Problem) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest.digest()[:8]))
 
 
-def largest_key(subject: Subject, problem: Problem) -> float:
+def hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
+    """Raise :class:`Refutation` if what a row cannot see changes it.
+
+    For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
+    see none of them must keep their bits (or their bounds, where bits are not claimed). Rows without any visible
+    key are left out when the convention is their mean over hidden values.
+    """
+    rng, before = randomness(problem), subject(problem)
+    hidden = _hidden_from_one_query(problem, rng)
+    rows = np.logical_not((problem.visible & np.repeat(hidden, problem.group, axis=1)[:, :, None]).any(axis=-1))
+    if subject.conventions.empty_row == "mean_of_v":
+        rows = rows & ~problem.empty_rows
+    for what, k, v in _contents(subject, problem, rng):
+        changed = problem.replace(
+            k=np.where(hidden[..., None], k, problem.k), v=np.where(hidden[..., None], v, problem.v)
+        )
+        after = subject(changed)
+        if compares_bits(subject):
+            unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
+        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+            within_bound(subject, changed, after)
+
+
+def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+    """Keys hidden from a query drawn for each batch entry and kv head, of those that see not every key."""
+    B, Hkv, G = problem.batch, problem.kv_heads, problem.group
+    visible = problem.visible.reshape(B, Hkv, G * problem.query_length, problem.key_length)
+    preference = rng.random(visible.shape[:3]) + ~visible.all(axis=-1)
+    chosen = preference.argmax(axis=-1)[..., None, None]
+    return ~np.take_along_axis(visible, chosen, axis=2)[:, :, 0]
+
+
+def _contents(
+    subject: Subject, problem: Problem, rng: np.random.Generator
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """What to write into hidden keys and values: a name, K and V."""
+    limit = _largest_key(subject, problem)
+    for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
+        k = min(size, limit) * rng.standard_normal(problem.k.shape).clip(-4, 4)
+        v = size * rng.standard_normal(problem.v.shape).clip(-4, 4)
+        yield what, bits.nearest(k, problem.dtype), bits.nearest(v, problem.dtype)
+    if subject.conventions.masked_nonfinite == "excluded":
+        choices = np.array([np.inf, -np.inf, np.nan])
+        yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
+
+
+def _largest_key(subject: Subject, problem: Problem) -> float:
     """Magnitude below which the entries of a key overflow no score of this problem under the contract."""
     stages = ("score_accumulation", "stored_scores", "softmax")
     limit = min(FORMATS[problem.dtype].largest, *(subject.contract.format(stage).largest for stage in stages))
     reach = np.abs(problem.q).sum(axis=-1).max(initial=1.0) * max(1.0, abs(problem.scale_value))
-    return limit / (16.0 * reach)
+    return limit / (64.0 * reach)
 
 
 def _place(name: str, at: tuple[int, ...]) -> str:

@@ -26,8 +26,7 @@ def block(case: Case, claim: Property, subject: Subject, script: Path) -> str:
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
             f"  problem   {problem}",
-            *(_worst(case.worst, subject.dtype) if case.worst else []),
-            *textwrap.wrap(case.message, WIDTH, initial_indent="  why       ", subsequent_indent="            ")[:4],
+            *(_worst(case.worst) if case.worst else _why(case.message)),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",
             f"  script    python {script}",
@@ -35,12 +34,18 @@ def block(case: Case, claim: Property, subject: Subject, script: Path) -> str:
     )
 
 
-def _worst(worst: WorstElement, dtype: str) -> list[str]:
+def _why(message: str) -> list[str]:
+    """The message, on at most four lines."""
+    return textwrap.wrap(
+        message, WIDTH, initial_indent="  why       ", subsequent_indent=" " * 12, max_lines=4, placeholder=" ..."
+    )
+
+
+def _worst(worst: WorstElement) -> list[str]:
     """Where, what came, what the truth is, and how far that is beyond what is allowed."""
     index = ", ".join(map(str, worst.index))
     return [
-        f"  element   {worst.quantity}[{index}] of {dtype} inputs; outside: {worst.outside} / {worst.elements} "
-        f"elements in {worst.rows} rows",
+        f"  element   {worst.quantity}[{index}]; {worst.outside} of {worst.elements} are outside, in {worst.rows} rows",
         f"  got       {_both(worst.got)}",
         f"  truth     {_both(worst.truth)} +- {_short(worst.radius)}",
         f"  error     {_short(worst.ulps)} ulp; allowed {_short(worst.allowed)} by the forward bound of the contract",

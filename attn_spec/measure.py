@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -121,13 +122,16 @@ def judge(
     if output is not None:
         expected, allowed = _with_empty_rows(problem, contract, truth.output, bound, empty_row)
         measured = np.broadcast_to((bound.in_domain | empty)[..., None], output.shape)
-        measurements.append(_measure("output", contract.output, output, expected, allowed, measured))
+        measurements.append(
+            _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured)
+        )
     if lse is not None:
         expected, allowed = _in_base(truth.lse, bound.lse, lse_base, contract)
         value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
         expected = replace(expected, value=np.where(empty, value, expected.value))
+        allowed = np.where(empty, 0.0, allowed)
         measured = bound.in_domain | (empty & (empty_lse != "undeclared"))
-        measurements.append(_measure("lse", contract.lse, lse, expected, np.where(empty, 0.0, allowed), measured))
+        measurements.append(_measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured))
     return Judgement(problem, contract, tuple(measurements))
 
 
@@ -145,7 +149,7 @@ def truth_and_bound(problem: Problem, contract: Contract) -> tuple[Truth, Forwar
     return truth, bound
 
 
-def presets_that_hold(problem: Problem, **answer: np.ndarray) -> list[str]:
+def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
     fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
     judgements = {name: judge(problem, contract, **answer) for name, contract in fitting.items()}
@@ -181,7 +185,7 @@ def _in_base(truth: Enclosed, allowed: np.ndarray, base: str, contract: Contract
 
 
 def _measure(
-    name: str, dtype: str, got: np.ndarray, truth: Enclosed, allowed: np.ndarray, measured: np.ndarray
+    name: str, dtype: str, got: np.ndarray, *, truth: Enclosed, allowed: np.ndarray, measured: np.ndarray
 ) -> Measurement:
     distance = np.abs((got - truth.value) - truth.low)
     same = bits.identical(got, truth.value) | (got == truth.value)

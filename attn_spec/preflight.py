@@ -1,4 +1,4 @@
-"""Before the search: can the kernel be called at all, and what does an undecorated callable accept?
+"""Before the search: whether the kernel can be called at all, and what an undecorated callable accepts.
 
 One small, plain call for each dtype. A kernel that fails it in every dtype cannot be certified or refuted. For an
 undecorated callable, dtypes and shape options nobody named are found by trying them; one that fails is *not claimed*.
@@ -14,7 +14,7 @@ import numpy as np
 from attn_spec import bits
 from attn_spec.kernels import Kernel, KernelError
 from attn_spec.problem import Problem
-from attn_spec.subject import CallFailed, Misbehaviour, Subject
+from attn_spec.subject import CALL_LIMIT, CallFailed, Misbehaviour, Subject, last_resort
 
 #: Options that show in shapes or results only, so that no signature tells whether they are supported.
 TRIED = ("gqa", "dv", "cross", "empty", "lse", "backward")
@@ -30,11 +30,13 @@ class Preflight:
     declined: dict[str, str] = field(default_factory=dict)
 
 
-def preflight(kernel: Kernel, dtypes: Sequence[str] = (), device: str = "cpu", call_limit: float = 60.0) -> Preflight:
+def preflight(
+    kernel: Kernel, dtypes: Sequence[str] = (), device: str = "cpu", call_limit: float = CALL_LIMIT
+) -> Preflight:
     """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`."""
     _check_device(kernel, device)
     _check_dtypes(kernel, dtypes)
-    subjects = [Subject(kernel, dtype, device, call_limit) for dtype in dtypes or kernel.dtypes]
+    subjects = [Subject(kernel, dtype, device, call_limit, guard=last_resort) for dtype in dtypes or kernel.dtypes]
     failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
     if len(failures) == len(subjects):
         reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
@@ -66,7 +68,7 @@ def _check_device(kernel: Kernel, device: str) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            raise KernelError("no CUDA device is available to torch; run where there is one, or with --device cpu")
+            raise KernelError("no CUDA device is available to torch; run where there is one, or choose device cpu")
 
 
 def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
@@ -116,9 +118,9 @@ def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     def normal(heads: int, length: int, dim: int) -> bits.Values:
         return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
 
-    kv_heads = 2 if option != "gqa" else 1
+    query_heads, kv_heads = (4, 2) if option == "gqa" else (2, 2)  # not (2, 1), which broadcasting hides
     return Problem(
-        q=normal(2, length, head_dim),
+        q=normal(query_heads, length, head_dim),
         k=normal(kv_heads, key_length, head_dim),
         v=normal(kv_heads, key_length, value_dim),
         dtype=dtype,

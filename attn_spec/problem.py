@@ -60,7 +60,7 @@ class Problem:
         _check_options(self)
         for name in ("q", "k", "v", "mask", "bias"):
             if (array := getattr(self, name)) is not None:
-                array = array.view()
+                array = array.copy()
                 array.flags.writeable = False
                 object.__setattr__(self, name, array)
 
@@ -125,7 +125,7 @@ class Problem:
     @property
     def empty_rows(self) -> np.ndarray:
         """bool [B, Hq, Sq]: queries that attend to no key."""
-        return ~self.visible.any(axis=-1)
+        return np.logical_not(self.visible.any(axis=-1))
 
     def options(self) -> frozenset[str]:
         """Names of the options this problem uses, as a kernel declares them."""
@@ -166,14 +166,16 @@ class Problem:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Raises :class:`ProblemError` for a document that :meth:`to_json` did not write."""
+        if not isinstance(document, dict):
+            raise ProblemError(f"the problem document must be an object, not {type(document).__name__}")
         known = {field.name for field in fields(cls)} - {"recipe"}
         if unknown := sorted(set(document) - known):
             raise ProblemError(f"the problem document has unknown fields {unknown}; known are {sorted(known)}")
         try:
-            values = {k: bits.decode(v) if isinstance(v, dict) else v for k, v in document.items()}
+            values: dict[str, Any] = {k: bits.decode(v) if isinstance(v, dict) else v for k, v in document.items()}
         except Exception as error:
             raise ProblemError(f"the problem document is damaged: {error}") from error
-        if values.get("window") is not None:
+        if isinstance(values.get("window"), list):
             values["window"] = tuple(values["window"])
         try:
             return cls(**values)
@@ -209,13 +211,13 @@ def _check_arrays(p: Problem) -> None:
 
 
 def _check_options(p: Problem) -> None:
-    if p.scale is not None and not np.isfinite(p.scale):
+    if p.scale is not None and not (isinstance(p.scale, int | float) and np.isfinite(p.scale)):
         raise ProblemError(f"scale must be a finite number or None, not {p.scale!r}")
-    if p.softcap is not None and not 0 < p.softcap < np.inf:
+    if p.softcap is not None and not (isinstance(p.softcap, int | float) and 0 < p.softcap < np.inf):
         raise ProblemError(f"softcap must be a positive number or None, not {p.softcap!r}")
     if p.causal_alignment not in masks.ALIGNMENTS:
         raise ProblemError(f"causal_alignment must be one of {', '.join(masks.ALIGNMENTS)}, not {p.causal_alignment!r}")
-    if p.window is not None and (len(p.window) != 2 or any(w is not None and w < 0 for w in p.window)):
+    if p.window is not None and not _is_window(p.window):
         raise ProblemError(f"window must be (left, right), each None or >= 0, not {p.window!r}")
     for name, kind in (("mask", np.bool_), ("bias", np.float64)):
         array = getattr(p, name)
@@ -228,6 +230,11 @@ def _check_options(p: Problem) -> None:
         raise ProblemError("bias must not hold NaN or +inf; -inf hides a key")
     if p.bias is not None and not bits.is_representable(p.bias, p.dtype):
         raise ProblemError(f"bias holds values that {p.dtype} cannot; round them with bits.nearest first")
+
+
+def _is_window(window: Any) -> bool:
+    sides = window if isinstance(window, tuple) else ()
+    return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

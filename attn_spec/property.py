@@ -47,7 +47,7 @@ class Property:
     problems: Callable[[Subject], SearchStrategy[Problem]]
 
 
-class Refutation(AssertionError):
+class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A claim found false for one problem. ``measurement`` is the worst element, where the claim measures one."""
 
     def __init__(self, text: str, measurement: Measurement | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from attn_spec.profiles import PROFILES
-from attn_spec.session import ROW, Key, Session
+from attn_spec.session import LEFT_OUT, ROW, Key, Session
 from attn_spec.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "kernel": {"action": "append", "default": [], "help": "kernel to examine, file.py:name, package.module:name or a "
                "short name; may be repeated; default: every kernel of attn_spec.implementations"},
     "dtype": {"action": "append", "default": [], "help": "dtype to examine; may be repeated; default: all declared"},
+    "property": {
+        "action": "append",
+        "default": [],
+        "help": "exercise only properties whose id contains this; may be repeated",
+    },
     "device": {"default": "cpu", "help": "device to run kernels on, e.g. cuda (default: cpu)"},
     "profile": {"default": "smoke", "choices": list(PROFILES), "help": "how long to search (default: smoke)"},
     "seed": {"type": int, "help": "seed of the search; default: the profile's"},
@@ -115,8 +120,8 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
             request.node.user_properties.append((ROW, fault.row.to_json()))
             raise
         request.node.user_properties.append((ROW, row.to_json()))
-        if row.verdict is Verdict.NOT_CLAIMED:
-            pytest.skip(f"not claimed: {row.message}")
+        if row.verdict is Verdict.NOT_CLAIMED or row.message == LEFT_OUT:
+            pytest.skip(f"{row.verdict}: {row.message}")
         if row.verdict is not Verdict.HELD:
             pytest.fail(block or f"{row.verdict}: {row.message}", pytrace=False)
 

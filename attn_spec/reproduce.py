@@ -73,8 +73,8 @@ def worst_element(measurement: Measurement) -> WorstElement:
 class Case:
     """One problem for one property, kernel and dtype. Raises :class:`CaseError` when read from a bad document."""
 
-    #: Property id.
-    property: str
+    #: Id of the property.
+    claim: str
     #: What to give ``attn_spec.kernels.resolve`` to find the kernel again.
     kernel: str
     #: Declarations given along with the kernel, for one that is not decorated.
@@ -90,7 +90,7 @@ class Case:
     @property
     def id(self) -> str:
         """Eight hexadecimal digits that depend on the property, the kernel and the problem only."""
-        key = [self.property, self.kernel, self.problem.to_json()]
+        key = [self.claim, self.kernel, self.problem.to_json()]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
 
     def to_json(self, *, exact: bool = True) -> dict[str, Any]:

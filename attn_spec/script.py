@@ -21,7 +21,7 @@ import numpy as np
 from attn_spec import atomic, bits
 from attn_spec.kernels import Kernel, kernels_of
 from attn_spec.property import Property
-from attn_spec.reproduce import Case
+from attn_spec.reproduce import Case, WorstElement
 from attn_spec.subject import Subject
 
 #: Arrays of up to this many entries are written as numbers, larger ones as compressed bytes.
@@ -30,11 +30,16 @@ READABLE = 256
 
 @dataclass
 class Call:
-    """One call of the kernel: what it was given, and a digest of what it returned, if it did."""
+    """One call of the kernel: what it was given and what it returned, if it did."""
 
     tensors: list[np.ndarray]
     options: dict[str, Any]
-    answer: str = ""
+    parts: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the bits returned."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in self.parts)).hexdigest()[:16]
 
 
 @dataclass
@@ -51,7 +56,7 @@ class Recorder:
         call = Call([bits.values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
         self.calls.append(call)
         returned = self.function(*tensors, **options)
-        call.answer = digest(returned)
+        call.parts = [bits.values_of(part) for part in (returned if isinstance(returned, tuple) else (returned,))]
         return returned
 
 
@@ -76,6 +81,7 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
         "framework": subject.kernel.framework,
         "dtype": subject.dtype,
         "device": subject.device,
+        "worst_call": str(_worst_call(case.worst, calls)),
         "worst": pprint.pformat(asdict(case.worst), sort_dicts=False) if case.worst else "None",
         "calls": ",\n".join(_call(call) for call in calls),
     }
@@ -85,10 +91,19 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
     return text
 
 
-def digest(returned: Any) -> str:
-    """A digest of the bits of one answer, or of (out, lse)."""
-    parts = returned if isinstance(returned, tuple) else (returned,)
-    return hashlib.sha256(b"".join(bits.values_of(part).tobytes() for part in parts)).hexdigest()[:16]
+def _worst_call(worst: WorstElement | None, calls: list[Call]) -> int | None:
+    """Number of the call that returned the worst element; None when the claim measures none."""
+    returned = [] if worst is None else [_element(call, worst) for call in calls]
+    return returned.index(worst.got) if worst is not None and worst.got in returned else None
+
+
+def _element(call: Call, worst: WorstElement) -> str | None:
+    """What a call returned where the worst element is, None when its answer has no such element."""
+    if not call.parts:
+        return None
+    part = call.parts[-1 if worst.quantity == "lse" else 0]
+    fits = len(worst.index) == part.ndim and all(i < n for i, n in zip(worst.index, part.shape, strict=True))
+    return float(part[worst.index]).hex() if fits else None
 
 
 def _plain(value: Any) -> Any:
@@ -111,9 +126,9 @@ def _finder(kernel: Kernel) -> str:
 
 
 def _call(call: Call) -> str:
-    tensors = ", ".join(_literal(array) for array in call.tensors)
+    tensors = ",\n      ".join(_literal(array) for array in call.tensors)
     options = ", ".join(f"{name!r}: {_literal(value)}" for name, value in call.options.items())
-    return f"    ([{tensors}], {{{options}}}, {call.answer!r})"
+    return f"    ([{tensors}],\n     {{{options}}}, {call.digest!r})"
 
 
 def _literal(value: Any) -> str:
@@ -122,19 +137,18 @@ def _literal(value: Any) -> str:
         return repr(value)
     kind = "bool" if value.dtype == np.bool_ else "float64"
     if value.size <= READABLE:
-        inner = np.array2string(
-            value.ravel(), separator=", ", threshold=READABLE, max_line_width=110, formatter={"float_kind": _number}
-        )
-        return f"tensor({value.shape}, {inner}, {kind!r})"
+        numbers = ", ".join(_number(x) for x in value.ravel().tolist())
+        return f"tensor({value.shape}, [{numbers}], {kind!r})"
     data = base64.b85encode(zlib.compress(np.ascontiguousarray(value, dtype=kind).tobytes())).decode()
     return f"tensor({value.shape}, {data!r}, {kind!r})"
 
 
 def _number(x: float) -> str:
-    return repr(float(x)) if np.isfinite(x) else f"float({str(float(x))!r})"
+    """Shortest decimal that is ``x`` exactly; a bool as it is."""
+    return repr(x) if np.isfinite(x) else f"float({str(x)!r})"
 
 
-TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Run it: it exits with 1 while the kernel still fails, else with 0.
+TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Exits with 1 while the kernel still fails, else with 0.
 
 Claim:  @claim@
 Kernel: @kernel@
@@ -152,7 +166,8 @@ import numpy as np
 
 FRAMEWORK, DTYPE, DEVICE = "@framework@", "@dtype@", "@device@"
 
-# The element that is farthest outside its bound; reals are hexadecimal floats. None: the claim measures none.
+# The element that is farthest outside its bound, and the call that returned it; reals are hexadecimal floats.
+WORST_CALL = @worst_call@
 WORST = @worst@
 
 
@@ -184,21 +199,18 @@ for number, (tensors, options, digest) in enumerate(CALLS):
     before = [values(x).copy() for x in tensors]
     answer = kernel(*tensors, **options)
     parts = answer if isinstance(answer, tuple) else (answer,)
-    out = parts[0]
-    print(f"call {number}: out {tuple(out.shape)} {out.dtype}")
+    print(f"call {number}: " + ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts))
     if any(not np.array_equal(values(x), y, equal_nan=True) for x, y in zip(tensors, before)):
         print("  the kernel changed its inputs")
         failed = True
     repeated &= hashlib.sha256(b"".join(values(x).tobytes() for x in parts)).hexdigest()[:16] == digest
-    part = parts[-1] if WORST and WORST["quantity"] == "lse" else out
-    if WORST and len(WORST["index"]) == part.ndim:
-        index = tuple(WORST["index"])
-        got = float(values(part)[index])
+    if number == WORST_CALL:
+        got = float(values(parts[WORST["quantity"] == "lse"])[tuple(WORST["index"])])
         truth, radius, allowed = (float.fromhex(WORST[name]) for name in ("truth", "radius", "allowed"))
-        wrong = not (got == truth or abs(got - truth) <= allowed + radius)
-        print(f"  {WORST['quantity']}{list(index)}: got {got!r}, truth {truth!r} +- {radius:.3g}, allowed {allowed:.3g}")
-        failed |= wrong and number == 0
-if not WORST:
+        print(f"  {WORST['quantity']}{list(WORST['index'])} is {got!r}")
+        print(f"  the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")
+        failed |= not (got == truth or abs(got - truth) <= allowed + radius)
+if WORST_CALL is None:
     print("the answers that refuted the claim came back, bit for bit" if repeated else "the answers have changed")
     failed |= repeated
 print("still fails" if failed else "no longer fails here; attn-spec replay @id@ checks the claim itself")

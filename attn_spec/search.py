@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import hashlib
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
-from hypothesis.errors import UnsatisfiedAssumption, Unsatisfiable
+from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec.problem import Problem
 from attn_spec.profiles import Profile
@@ -21,9 +19,6 @@ from attn_spec.property import Property, listening
 from attn_spec.reproduce import Case, InFlight, worst_element
 from attn_spec.subject import Subject
 from attn_spec.verdict import Row, Verdict
-
-#: Seconds a call may run past its limit before the process is ended: only a kernel stuck outside Python gets there.
-GRACE = 5.0
 
 
 class OutOfBudget(BaseException):
@@ -38,21 +33,6 @@ class PropertyError(Exception):
         self.row = row
 
 
-@dataclass
-class Tally:
-    """What one search has seen so far."""
-
-    examples: int = 0
-    discarded: int = 0
-    #: Largest error / bound.
-    ratio: float | None = None
-    #: The smallest problem found so far on which the check raised, and what it raised.
-    failure: tuple[Problem, Exception] | None = None
-    #: Moment, by time.monotonic, at which to stop.
-    deadline: float = field(default=math.inf)
-    out_of_time: bool = False
-
-
 def search(
     claim: Property, subject: Subject, profile: Profile, seed: int, tick: Callable[[int], None] = lambda examples: None
 ) -> tuple[Row, Case | None]:
@@ -64,12 +44,12 @@ def search(
     row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
     if missing := [option for option in claim.needs if not subject.supports(option)]:
         return replace(row, message=f"the kernel does not declare {', '.join(missing)}"), None
-    tally = Tally(deadline=time.monotonic() + profile.seconds)
-    _run(claim, replace(subject, guard=last_resort), profile, seed, tally, tick)
-    row = replace(row, examples=tally.examples, discarded=tally.discarded, ratio=tally.ratio)
-    if tally.failure is None:
-        return _without_failure(row, profile, tally), None
-    problem, error = tally.failure
+    hunt = _Search(claim, subject, profile, tick)
+    hunt.run(seed)
+    row = replace(row, examples=hunt.examples, discarded=hunt.discarded, ratio=hunt.ratio)
+    if hunt.failure is None:
+        return replace(row, **hunt.outcome_without_failure()), None
+    problem, error = hunt.failure
     if not isinstance(error, AssertionError):
         why = f"the property itself failed, report it as a fault of attn-spec: {type(error).__name__}: {error}"
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=why)) from error
@@ -81,9 +61,9 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
     """The case of a claim and a problem for a subject, refuted by ``error``."""
     measurement = getattr(error, "measurement", None)
     return Case(
-        property=claim.id,
+        claim=claim.id,
         kernel=subject.kernel.spec or subject.kernel.name,
-        declared=subject.kernel.given,
+        declared=dict(subject.kernel.given),
         device=subject.device,
         problem=problem,
         message=str(error or "") or type(error).__name__,
@@ -91,90 +71,92 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
     )
 
 
-@contextlib.contextmanager
-def last_resort(seconds: float) -> Iterator[None]:
-    """End the process, with the stack on stderr, when the block hangs where no Python signal reaches it."""
-    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=sys.__stderr__)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+@dataclass
+class _Search:
+    """One search and what it has seen so far."""
 
+    claim: Property
+    subject: Subject
+    profile: Profile
+    tick: Callable[[int], None]
+    examples: int = 0
+    discarded: int = 0
+    #: Largest error / bound.
+    ratio: float | None = None
+    #: The smallest problem found so far on which the check raised, and what it raised.
+    failure: tuple[Problem, Exception] | None = None
+    #: Moment, by time.monotonic, at which to stop.
+    deadline: float = math.inf
+    out_of_time: bool = False
+    in_flight: InFlight = field(default_factory=InFlight)
 
-def _run(
-    claim: Property, subject: Subject, profile: Profile, seed: int, tally: Tally, tick: Callable[[int], None]
-) -> None:
-    """Let Hypothesis draw, check and shrink; what it finds is left in ``tally``."""
-    settings = hypothesis.settings(
-        max_examples=profile.examples,
-        database=None,
-        deadline=None,
-        derandomize=False,
-        phases=(Phase.generate, Phase.target, Phase.shrink),
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-    )
-    check = _checked(claim, subject, profile, tally, tick)
-    examine = hypothesis.given(claim.problems(subject))(check)
-    with contextlib.suppress(OutOfBudget, Unsatisfiable):
-        try:
-            hypothesis.seed(_seed_of(seed, claim, subject))(settings(examine))()
-        except Exception:
-            if tally.failure is None:
-                raise
+    def run(self, seed: int) -> None:
+        """Let Hypothesis draw, check and shrink."""
+        settings = hypothesis.settings(
+            max_examples=self.profile.examples,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.target, Phase.shrink),
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck.__members__.values()),
+            verbosity=Verbosity.quiet,
+        )
+        self.deadline = time.monotonic() + self.profile.seconds
+        problems = self.claim.problems(self.subject)
 
+        @hypothesis.seed(_seed_of(seed, self.claim, self.subject))
+        @settings
+        @hypothesis.given(problems)
+        def examine(problem: Problem) -> None:
+            self.check(problem)
 
-def _checked(
-    claim: Property, subject: Subject, profile: Profile, tally: Tally, tick: Callable[[int], None]
-) -> Callable[[Problem], None]:
-    """The claim's check with bookkeeping: the case on disk before the call, the tally after it."""
-    in_flight = InFlight()
+        with contextlib.suppress(OutOfBudget, Unsatisfiable):
+            try:
+                examine()
+            except Exception:
+                if self.failure is None:
+                    raise
 
-    def check(problem: Problem) -> None:
-        if time.monotonic() > tally.deadline:
-            tally.out_of_time = True
+    def check(self, problem: Problem) -> None:
+        """Check one problem, with its case on disk meanwhile."""
+        if time.monotonic() > self.deadline:
+            self.out_of_time = True
             raise OutOfBudget
-        in_flight.hold(case_of(claim, subject, problem))
-        try:
-            with listening() as heard:
-                claim.check(subject, problem)
-            _note(tally, heard)
-        except UnsatisfiedAssumption:
-            tally.discarded += tally.failure is None
-            raise
-        except Exception as error:
-            if tally.failure is None:
-                _note(tally, heard)
-                tally.deadline = time.monotonic() + profile.shrink_seconds
-            tally.failure = problem, error
-            raise
-        finally:
-            in_flight.release()
-            tick(tally.examples)
+        self.in_flight.hold(case_of(self.claim, self.subject, problem))
+        with listening() as heard:
+            try:
+                self.claim.check(self.subject, problem)
+            except UnsatisfiedAssumption:
+                self.discarded += self.failure is None
+                raise
+            except Exception as error:
+                self.note(heard)
+                if self.failure is None:
+                    self.deadline = time.monotonic() + self.profile.shrink_seconds
+                self.failure = problem, error
+                raise
+            finally:
+                self.in_flight.release()
+                self.tick(self.examples)
+        self.note(heard)
 
-    return check
+    def note(self, heard: dict[str, float]) -> None:
+        """Count a problem, unless it comes of shrinking another, and keep the largest ratio."""
+        self.examples += self.failure is None
+        for what, ratio in heard.items():
+            self.ratio = max(self.ratio or 0.0, ratio)
+            if math.isfinite(ratio):
+                hypothesis.target(ratio, label=what)
 
-
-def _note(tally: Tally, heard: dict[str, float]) -> None:
-    """Count a problem and keep its ratios; not while shrinking, which tries problems that prove nothing new."""
-    if tally.failure is not None:
-        return
-    tally.examples += 1
-    for what, ratio in heard.items():
-        tally.ratio = max(tally.ratio or 0.0, ratio)
-        if math.isfinite(ratio):
-            hypothesis.target(ratio, label=what)
-
-
-def _without_failure(row: Row, profile: Profile, tally: Tally) -> Row:
-    """Held, or not exercised when too few problems were tried and not because there are no more of them."""
-    exhausted = tally.examples and not tally.discarded and not tally.out_of_time
-    if tally.examples >= profile.floor or exhausted:
-        return replace(row, verdict=Verdict.HELD)
-    why = f"{profile.seconds:g} s were up" if tally.out_of_time else f"{tally.discarded} drawn problems were unusable"
-    message = f"{tally.examples} problems were tried, {profile.floor} are needed: {why}"
-    return replace(row, verdict=Verdict.NOT_EXERCISED, message=message)
+    def outcome_without_failure(self) -> dict[str, Verdict | str]:
+        """Held; or not exercised, when too few problems were tried and not because there are no more of them."""
+        exhausted = self.examples and not self.discarded and not self.out_of_time
+        if self.examples >= self.profile.floor or exhausted:
+            return {"verdict": Verdict.HELD}
+        time_was_up = f"{self.profile.seconds:g} s were up"
+        why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
+        message = f"{self.examples} problems were tried, {self.profile.floor} are needed: {why}"
+        return {"verdict": Verdict.NOT_EXERCISED, "message": message}
 
 
 def _seed_of(seed: int, claim: Property, subject: Subject) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.profiles import PROFILES
-from attn_spec.verdict import Row, denominator
+from attn_spec.verdict import Row, Verdict, denominator
 
 if TYPE_CHECKING:
     import pytest
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Key of a row in ``report.user_properties``.
 ROW = "attn_spec_row"
+
+#: Message of the verdict on a property that the user chose to leave out.
+LEFT_OUT = "left out by the choice of properties"
 
 #: (property id, kernel name, dtype)
 Key = tuple[str, str, str]
@@ -64,6 +67,10 @@ class Session:
         from attn_spec import failure, reproduce, script
         from attn_spec.search import search
 
+        chosen = self.option("property")
+        if chosen and not any(part in claim.id for part in chosen):
+            name, dtype = subject.kernel.name, subject.dtype
+            return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
         row, case = search(claim, subject, self.profile, self.seed, self._ticker())
         if case is None:
@@ -77,7 +84,7 @@ class Session:
         for key, value in report.user_properties if report.when == "call" else ():
             if key == ROW:
                 self.rows.append(Row.from_json(value))  # type: ignore[arg-type]
-                self.tell("row", row=value)
+                self.tell("row", row=value, block=report.longreprtext if report.failed else "")
 
     def header(self) -> list[str]:
         """Kernels, device, dtypes, profile and seed."""
@@ -105,7 +112,8 @@ class Session:
                 subject=provenance.subject(checked.subjects[0].kernel),
                 environment=provenance.environment(device),
                 suite=provenance.suite(),
-                configuration=provenance.configuration(checked, device, self.profile, self.seed),
+                configuration=provenance.configuration(checked, device, self.profile, self.seed)
+                | {"only": self.option("property")},
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
             )

@@ -39,8 +39,12 @@ GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
 SCALES = (1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10)
 SOFTCAPS = (50.0, 30.0, 5.0, 1.0)
 WINDOW_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, None)
-#: Most entries B * Hq * Sq * Sk of a score matrix.
-BUDGET = 40_000
+#: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
+BUDGET = 2**21
+#: Regimes that overflow no format, not even where keys are hidden.
+TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "falling")
+#: Options that change scores, as opposed to shapes.
+SCORE_OPTIONS = ("causal", "window", "mask", "bias", "softcap")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
 #: Chance of an option in a problem, in sixths; an option that is not listed is on in two of six.
@@ -58,7 +62,7 @@ def problems(
     """Draw problems the kernel declares it can solve.
 
     ``needs`` are options (of kernels.OPTIONS) that every problem uses, ``without`` those that none uses; ``regimes``
-    replaces all regimes; ``fixed`` are fields of :class:`Recipe` that are not drawn.
+    replaces all regimes and shifts; ``fixed`` are fields of :class:`Recipe`, each a value or a strategy.
     """
     drawn = recipes(subject, needs=needs, without=without, regimes=regimes, **fixed).map(Recipe.problem)
     entrywise = not (needs or without or regimes or fixed) and _takes_any_shape(subject)
@@ -85,7 +89,8 @@ def recipes(
         shift=0.0 if regimes else draw(_often(0.0, SHIFTS[1:])),
         seed=draw(st.integers(0, 2**32 - 1)),
     )
-    recipe = _within_budget(replace(recipe, **fixed), subject)
+    given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
+    recipe = _within_budget(replace(recipe, **given), subject)
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)
     return recipe
@@ -189,15 +194,15 @@ def _option_values(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> di
 
 
 def _within_budget(recipe: Recipe, subject: Subject) -> Recipe:
-    """The recipe with lengths that are multiples of what the kernel takes and that keep scores in budget."""
-    rows = recipe.batch * recipe.query_heads
+    """The recipe with lengths that are multiples of what the kernel takes and that keep the cost in budget."""
+    scores = BUDGET // (recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48))
     step = subject.kernel.length_multiple
     keys = _rounded_up(recipe.key_length, step)
-    queries = _rounded_up(recipe.query_length, step)
     if subject.supports("cross"):
-        limit = max(BUDGET // (rows * max(keys, 1)) // step * step, step)
-        return replace(recipe, query_length=min(queries, limit), key_length=keys)
-    limit = max(isqrt(BUDGET // rows) // step * step, step)
+        limit = max(scores // max(keys, 1) // step * step, step)
+        queries = min(_rounded_up(recipe.query_length, step), limit)
+        return replace(recipe, query_length=queries, key_length=keys)
+    limit = max(isqrt(scores) // step * step, step)
     return replace(recipe, query_length=min(keys, limit), key_length=min(keys, limit))
 
 

@@ -7,7 +7,9 @@ give: an exception, a wrong type, shape, dtype or device, inputs changed in plac
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,9 +27,11 @@ from attn_spec.problem import Problem
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
+#: Seconds past its limit at which a call that hangs outside Python ends the process, see :func:`last_resort`.
+GRACE = 5.0
 
 
-class Misbehaviour(AssertionError):
+class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A call that did not produce an attention output at all; the text says what came back instead."""
 
 
@@ -57,7 +61,7 @@ class Subject:
     dtype: str
     device: str = "cpu"
     call_limit: float = CALL_LIMIT
-    #: Entered around every call, with the seconds it may take; a search arms its last resort here.
+    #: Entered around every call, with the seconds it may take; a search puts :func:`last_resort` here.
     guard: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property
@@ -185,7 +189,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise OutOfTime
 
     previous = signal.signal(signal.SIGALRM, interrupt)
@@ -195,6 +199,16 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def last_resort(seconds: float) -> Iterator[None]:
+    """End the process, with the stack on stderr, when the block hangs where no Python signal reaches it."""
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=sys.__stderr__ or sys.stderr)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _torch_tensor_type() -> type:

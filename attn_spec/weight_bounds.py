@@ -7,6 +7,7 @@ weight can see, sigma the scale. All arrays are [B, Hq, Sq, Sk] and 0 where a ke
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,6 +37,7 @@ def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
     return np.where(exact_scores(x, c), 0.0, x.magnitude * growth(*factors) + underflow)
 
 
+@lru_cache(maxsize=4)
 @np.errstate(all="ignore")
 def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     """Where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
@@ -104,7 +106,7 @@ def rescalings(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
     merges; and at most one less than the number of tiles.
     """
     tiles = max(math.ceil(x.problem.key_length / c.kv_tile), 1)
-    if not c.exp_of_zero_is_one:
+    if tiles == 1 or not c.exp_of_zero_is_one:
         return np.full(x.s.shape, float(tiles - 1))
     upper = np.where(x.visible, x.s + delta, -np.inf)
     lower = np.where(x.visible, x.s - delta, np.inf)
@@ -121,6 +123,7 @@ def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return n - not_above[..., n:]
 
 
+@lru_cache(maxsize=4)
 @np.errstate(all="ignore")
 def log_weight_error(x: Intermediates, c: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), and the R and Delta it was made of.

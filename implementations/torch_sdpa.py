@@ -22,15 +22,11 @@ CPU_DTYPES = ("float64", "float32", *HALVES)
 
 # The math backend widens half precision to float32 first, so nothing but its output is stored in half.
 MATH = Contract(scale_on="operands", probabilities="work", normalize="before_product", exp_error=32)
-MATH_FLOAT64 = Contract(
-    scale_on="operands", normalize="before_product", subnormals="kept"
-)
+MATH_FLOAT64 = Contract(scale_on="operands", normalize="before_product", subnormals="kept")
 
 # The CPU flash kernel trades the accuracy of exp for speed: 20 ulp in float32; 2^-13 in half, even at exp(0).
 FLASH = Contract(exponent="natural", row_sum_of="uncast", kv_tile=512, exp_error=32)
-FLASH_HALF = Contract(
-    exponent="natural", row_sum_of="uncast", kv_tile=512, exp_error=2**11.1, exp_of_zero_is_one=False
-)
+FLASH_HALF = Contract(exponent="natural", row_sum_of="uncast", kv_tile=512, exp_error=2**11.1, exp_of_zero_is_one=False)
 FLASH_CONTRACTS = {"float64": "fp64", "float32": FLASH, "float16": FLASH_HALF, "bfloat16": FLASH_HALF}
 
 

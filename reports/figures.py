@@ -16,7 +16,7 @@ from .tables import SUPERSCRIPT, number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .sweep import Row
+    from .rows import Row
 
 #: Marker of kernel 0, 1, ... for matplotlib, and the same as text.
 MARKERS = (
@@ -31,6 +31,8 @@ MARKERS = (
     ("h", "⬢"),
     ("d", "♦"),
 )
+#: Smaller values are drawn here: an error of 1/32 ulp means that the result is the rounded exact one.
+ULP_FLOOR, RATIO_FLOOR = 2.0**-5, 1e-4
 #: Line of the bound.
 _DASHED = {"color": svg.BOUND, "linestyle": (0, (4, 2)), "linewidth": 1.1}
 _X_LABELS = {"length": "keys", "magnitude": "standard deviation of the scores"}
@@ -70,26 +72,26 @@ def ratio_by_regime(rows: Sequence[Row], order: Sequence[str], quantity: str) ->
         for kernel, group in groupby(chosen, key=lambda row: row.kernel):
             own = list(group)
             where = [regimes.index(row.regime) for row in own]
-            (line,) = axes.plot(_shown([row.ratio.max for row in own]), where, **_style(order.index(kernel), 0.0))
+            (line,) = axes.plot(_shown([row.ratio.max for row in own], RATIO_FLOOR), where, **_style(order.index(kernel), 0.0))
             titles.attach(line, [_ratio_title(row) for row in own])
-        axes.set_yticks(range(len(regimes)), regimes)
+        axes.set_yticks(range(len(regimes)), regimes, fontsize=8)
         axes.set_ylim(len(regimes) - 0.4, -0.6)
         axes.set_xlabel("largest error / bound")
         axes.xaxis.set_major_formatter(_tick)
         _plain(axes, grid="both")
 
-    return svg.render(draw, (8.0, 0.7 + 0.18 * len(regimes)), f"{quantity}: largest error / bound by regime")
+    return svg.render(draw, (5.4, 0.6 + 0.165 * len(regimes)), f"{quantity}: largest error / bound by regime")
 
 
 def _draw_errors(axes: Axes, titles: svg.Titles, rows: Sequence[Row], index: int) -> None:
     rows = sorted(rows, key=_x)
-    (line,) = axes.plot([_x(row) for row in rows], _shown([row.ulps.max for row in rows]), **_style(index, 1.3))
+    (line,) = axes.plot([_x(row) for row in rows], _shown([row.row_ulps.max for row in rows], ULP_FLOOR), **_style(index, 1.3))
     titles.attach(line, [_error_title(row) for row in rows])
 
 
 def _draw_bounds(axes: Axes, titles: svg.Titles, rows: Sequence[Row]) -> None:
     ends: dict[str, tuple[float, float]] = {}
-    for contract in dict.fromkeys(row.contract for row in rows):
+    for contract in sorted({row.contract for row in rows}):
         largest = _largest_allowance([row for row in rows if row.contract == contract])
         (line,) = axes.plot(list(largest), list(largest.values()), **_DASHED)
         titles.attach(line, [f"bound of the contract {contract}"])
@@ -103,7 +105,7 @@ def _largest_allowance(rows: Sequence[Row]) -> dict[float, float]:
     """The bound's largest value in ulp at each x, in the order of x."""
     largest: dict[float, float] = {}
     for row in sorted(rows, key=_x):
-        largest[_x(row)] = max(largest.get(_x(row), 0.0), row.allowed.max)
+        largest[_x(row)] = max(largest.get(_x(row), 0.0), row.row_allowed.max)
     return {x: y for x, y in largest.items() if 0 < y < math.inf}
 
 
@@ -124,17 +126,17 @@ def _x(row: Row) -> float:
     return row.key_length if row.sweep == "length" else row.magnitude
 
 
-def _shown(values: Sequence[float]) -> list[float]:
-    """Where values stand on a logarithmic axis: zero a little below the rest, infinity a decade above."""
-    drawable = [value for value in values if 0 < value < math.inf] or [1.0]
-    return [min(max(value, min(drawable) / 2), 10 * max(drawable)) for value in values]
+def _shown(values: Sequence[float], floor: float) -> list[float]:
+    """Where values stand on a logarithmic axis: never below the floor, infinity a decade above the rest."""
+    top = max((value for value in values if value < math.inf), default=1.0)
+    return [min(max(value, floor), max(10 * top, floor)) for value in values]
 
 
 def _style(index: int, linewidth: float) -> dict[str, object]:
     return {
         "color": svg.PALETTE[index % len(svg.PALETTE)][0],
         "marker": MARKERS[index % len(MARKERS)][0],
-        "markersize": 4.4,
+        "markersize": 5.0 if MARKERS[index % len(MARKERS)][0] in "PX" else 4.2,
         "markeredgewidth": 0,
         "linestyle": "-" if linewidth else "none",
         "linewidth": linewidth,
@@ -143,11 +145,11 @@ def _style(index: int, linewidth: float) -> dict[str, object]:
 
 def _error_title(row: Row) -> str:
     at = f"{row.key_length} keys" if row.sweep == "length" else f"scores of deviation {number(row.magnitude)}"
-    return f"{row.kernel}, {at}: {number(row.ulps.max)} ulp of {number(row.allowed.max)}"
+    return f"{row.kernel}, {at}: {number(row.row_ulps.max)} ulp of {number(row.row_allowed.max)}"
 
 
 def _ratio_title(row: Row) -> str:
-    return f"{row.kernel}, {row.regime}: {number(row.ratio.max)} of the bound, {number(row.ulps.max)} ulp"
+    return f"{row.kernel}, {row.regime}: {number(row.ratio.max)} of the bound, {number(row.row_ulps.max)} ulp"
 
 
 def _plain(axes: Axes, grid: str) -> None:
@@ -158,6 +160,6 @@ def _plain(axes: Axes, grid: str) -> None:
 
 def _tick(x: float, _: int | None = None) -> str:
     """A power of two or of ten as a reader writes it: 1/16, 256, 10⁵."""
-    if not 1e-3 < x < 99_999:
+    if not 1e-3 < x < 9_999:
         return f"10{str(round(math.log10(x))).translate(SUPERSCRIPT)}"
     return f"1/{1 / x:g}" if x < 1 and math.log2(x).is_integer() else f"{x:g}"

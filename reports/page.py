@@ -11,10 +11,12 @@ from attn_spec import verdict
 from markupsafe import Markup
 
 from . import figures, svg, tables
-from .sweep import QUANTITIES, Row
+from .rows import QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
 
 #: How each verdict is marked, without relying on colour.
 MARKS = {"held": "✓", "refuted": "✗", "not claimed": "·", "not exercised": "?"}
+#: Sweeps drawn as lines, and what they vary.
+AGAINST = {"length": "key length", "magnitude": "score size"}
 #: Runs one line of the worst cases again.
 REPLAY = """\
 from attn_spec import Recipe, kernels
@@ -48,7 +50,7 @@ def html(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[ve
     """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
     loader = jinja2.PackageLoader(__package__ or "reports", ".")
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= {"number": tables.number, "exact": repr}
+    jinja.filters |= {"number": tables.number, "share": _share, "exact": repr, "shade": _shade}
     return jinja.get_template("page.html.jinja").render(
         **_numbers(rows, verdicts), **_verdicts(verdicts), environment=environment
     )
@@ -66,9 +68,9 @@ def headline(rows: Sequence[Row], verdicts: Sequence[verdict.Row] = ()) -> str:
 
 
 def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
-    kernels, dtypes = tables.kernels_of(rows), tables.dtypes_of(rows)
+    kernels, dtypes = kernels_of(rows), dtypes_of(rows)
     quantities = [quantity for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
-    cases = tables.worst_cases(rows)
+    cases = worst_cases(rows)
     return {
         "headline": headline(rows, verdicts),
         "opening": tables.opening(rows, verdicts),
@@ -77,13 +79,13 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "dtypes": dtypes,
         "palette": list(enumerate(svg.PALETTE)),
         "legend": {kernel: _glyph(index) for index, kernel in enumerate(kernels)},
-        "matrices": {quantity: tables.matrix(rows, quantity) for quantity in quantities},
+        "quantities": quantities,
+        "cells": cells(rows),
         "titles": tables.TITLES,
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},
         "measured": {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in dtypes},
         "worst_cases": cases,
         "replay": _replay(cases),
-        "tightness": tables.tightness(rows),
         "shares": _shares(rows),
         "failures": sum(1 for row in rows if row.failure),
     }
@@ -103,17 +105,28 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
 
 
 def _panels(rows: Sequence[Row], order: Sequence[str], dtype: str) -> dict[str, list[Panel]]:
-    """The figures of one dtype, by quantity. Kernel colours do not depend on the dtype."""
+    """The figures of one dtype: those shown, and those behind a fold. Colours do not depend on the dtype."""
     own = [row for row in rows if row.dtype == dtype]
-    return {
-        quantity: [
-            Panel(heading="error against key length", svg=figures.error_against(own, order, "length", quantity)),
-            Panel(heading="error against score size", svg=figures.error_against(own, order, "magnitude", quantity)),
-            Panel(heading="error / bound in every regime", svg=figures.ratio_by_regime(own, order, quantity)),
-        ]
-        for quantity in QUANTITIES
-        if any(row.quantity == quantity and row.elements for row in own)
-    }
+    measured = {row.quantity for row in own if row.elements}
+    lines = {q: [_line(own, order, sweep, q) for sweep in AGAINST] for q in QUANTITIES if q in measured}
+    strips = [
+        Panel(heading=f"{tables.TITLES[q]} in every regime", svg=figures.ratio_by_regime(own, order, q)) for q in lines
+    ]
+    return {"shown": lines.get("output", []) + strips, "folded": lines.get("lse", [])}
+
+
+def _line(rows: Sequence[Row], order: Sequence[str], sweep: str, quantity: str) -> Panel:
+    heading = f"{tables.TITLES[quantity]} against {AGAINST[sweep]}"
+    return Panel(heading=heading, svg=figures.error_against(rows, order, sweep, quantity))
+
+
+def _share(ratio: float) -> str:
+    return tables.number(ratio) if not ratio < 1e-3 else "< 0.001"
+
+
+def _shade(ratio: float) -> float:
+    """Percent of the darkest shade: from 0 at ratio 0 to 100 at ratio 1 and beyond."""
+    return round(100 * min(ratio, 1.0), 1)
 
 
 def _glyph(index: int) -> Markup:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from attn_spec.problem import Problem
 from attn_spec.regimes import REGIMES, Recipe
 from attn_spec.subject import Misbehaviour, Subject
 
-QUANTITIES = ("output", "lse")
+from .rows import Row, Spread, Worst
+
 #: D = Dv of every problem: 1/sqrt(64) is a power of two, so that the scale itself adds no rounding.
 HEAD_DIM = 64
 
@@ -47,97 +47,22 @@ class Grid:
 
 SMOKE = Grid(
     lengths=(1, 2, 7, 16, 33, 64, 129, 256),
-    magnitudes=tuple(range(-4, 13, 2)),
+    magnitudes=(-4, 0, 2, 4, 8, 12),
     fixed_length=100,
     queries=8,
     seeds=1,
 )
 FULL = Grid(
-    lengths=(1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 129, 256, 500, 512, 1000, 1024, 1025, 2048),
-    magnitudes=tuple(range(-4, 13)),
+    lengths=(1, 2, 3, 4, 7, 16, 33, 64, 100, 128, 129, 256, 500, 1024, 2048),
+    magnitudes=tuple(range(-4, 13, 2)),
     fixed_length=200,
     queries=32,
     seeds=4,
 )
 #: For kernels that a CPU runs through an interpreter, a thousand times slower.
-INTERPRETED = Grid(lengths=(1, 2, 16, 33, 64, 129), magnitudes=(-4, 0, 4, 8, 12), fixed_length=65, queries=4, seeds=1)
+INTERPRETED = Grid(lengths=(1, 2, 7, 16, 33, 64, 129), magnitudes=(-4, 0, 2, 4, 8, 12), fixed_length=65, queries=4, seeds=1)
 
 GRIDS: dict[str, Grid] = {"smoke": SMOKE, "ci": FULL, "certify": FULL}
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How a quantity is distributed over the elements; NaN throughout when there are none."""
-
-    max: float
-    p99: float
-    median: float
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Self:
-        """Order statistics that are themselves values of the sample, so that infinities stay exact."""
-        if values.size == 0:
-            return cls(math.nan, math.nan, math.nan)
-        ranked = np.sort(np.where(np.isnan(values), np.inf, values), axis=None)
-        at = [ranked[math.ceil(q * ranked.size) - 1] for q in (1.0, 0.99, 0.5)]
-        return cls(*map(float, at))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Worst:
-    """The element of largest error / bound."""
-
-    #: Position in [B, Hq, Sq, Dv], or in [B, Hq, Sq] for the LSE.
-    index: tuple[int, ...]
-    got: float
-    truth: float
-    #: Error in ulp of the quantity's format.
-    ulps: float
-    #: Allowed error in the same ulp.
-    allowed: float
-    ratio: float
-    #: The expression that makes the problem again.
-    recipe: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One kernel at one dtype on one point of the grid, for one quantity, all seeds together."""
-
-    kernel: str
-    #: The string that finds the kernel again.
-    spec: str
-    dtype: str
-    device: str
-    #: "output" or "lse".
-    quantity: str
-    contract: str
-    #: "length", "magnitude" or "regime".
-    sweep: str
-    regime: str
-    key_length: int
-    #: Standard deviation the scores were given; NaN where the regime decides.
-    magnitude: float
-    #: Elements measured; those outside the contract's domain, where nothing is claimed, are not among them.
-    elements: int
-    outside_domain: int
-    #: Elements further from the truth than the bound.
-    outside_bound: int
-    #: Error in ulp of the format of the quantity.
-    ulps: Spread
-    #: Error / abs(truth).
-    relative: Spread
-    #: Error / bound.
-    ratio: Spread
-    #: Bound in ulp.
-    allowed: Spread
-    worst: Worst | None
-    #: What a kernel that gave no answer did instead; empty otherwise.
-    failure: str = ""
-
-    def document(self) -> dict[str, Any]:
-        """The row for JSON, non-finite numbers as strings."""
-        return _finite(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,9 +162,10 @@ def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]]
         outside_domain=sum(int((~one.measured).sum()) for _, one in pool),
         outside_bound=sum(int(one.outside.sum()) for _, one in pool),
         ulps=Spread.of(_pooled(pool, lambda one: one.ulps)),
+        row_ulps=Spread.of(_pooled(pool, lambda one: one.error / _row_ulp(one))),
+        row_allowed=Spread.of(_pooled(pool, lambda one: one.allowed / _row_ulp(one))),
         relative=Spread.of(relative[~np.isnan(relative)]),
         ratio=Spread.of(_pooled(pool, lambda one: one.ratios)),
-        allowed=Spread.of(_pooled(pool, _allowed_ulps)),
         worst=_worst(pool),
         failure=failure,
     )
@@ -249,8 +175,9 @@ def _pooled(pool: Sequence[tuple[Recipe, Measurement]], of: Callable[[Measuremen
     return np.concatenate([of(one)[one.measured] for _, one in pool]) if pool else np.empty(0)
 
 
-def _allowed_ulps(one: Measurement) -> np.ndarray:
-    return one.allowed / bits.spacing(one.truth.value, one.dtype)
+def _row_ulp(one: Measurement) -> np.ndarray:
+    """The spacing at the largest exact value of each row, [..., 1]."""
+    return bits.spacing(np.abs(one.truth.value).max(axis=-1, keepdims=True), one.dtype)
 
 
 def _worst(pool: Sequence[tuple[Recipe, Measurement]]) -> Worst | None:
@@ -259,21 +186,13 @@ def _worst(pool: Sequence[tuple[Recipe, Measurement]]) -> Worst | None:
         return None
     recipe, one = max(exercised, key=lambda pair: (bool(pair[1].outside.any()), pair[1].ratio))
     at = one.worst
+    ulp = bits.spacing(one.truth.value, one.dtype)[at]
     return Worst(
         index=at,
         got=float(one.got[at]),
         truth=float(one.truth.value[at]),
-        ulps=float(one.ulps[at]),
-        allowed=float(_allowed_ulps(one)[at]),
+        ulps=float(one.error[at] / ulp),
+        allowed=float(one.allowed[at] / ulp),
         ratio=float(one.ratios[at]),
         recipe=f"{recipe!r}.problem()",
     )
-
-
-def _finite(value: Any) -> Any:
-    """The same document with inf and NaN as strings, which JSON has no numbers for."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -20,8 +20,9 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 
 from attn_spec import bits, kernels, strategies
+from attn_spec.claims import judged
 from attn_spec.contract import describe
-from attn_spec.measure import Judgement, judge
+from attn_spec.measure import Judgement
 from attn_spec.problem import Problem
 from attn_spec.subject import Subject
 
@@ -63,20 +64,6 @@ def subjects() -> Iterator[Subject]:
             yield from (Subject(kernel, dtype) for dtype in kernel.dtypes)
 
 
-def judged(subject: Subject, problem: Problem) -> Judgement:
-    """Run the subject and judge what it returned."""
-    answer, agreed = subject(problem), subject.conventions
-    return judge(
-        problem,
-        subject.contract,
-        output=answer.output,
-        lse=answer.lse,
-        lse_base=agreed.lse_base,
-        empty_row=agreed.empty_row,
-        empty_lse=agreed.empty_lse,
-    )
-
-
 def search(subject: Subject, problems: int, start: int) -> Tally:
     """Judge generated problems, steered toward a large error/bound, then climb from the hardest."""
     tally = Tally()
@@ -91,7 +78,7 @@ def search(subject: Subject, problems: int, start: int) -> Tally:
     )
     @given(strategies.problems(subject))
     def run(problem: Problem) -> None:
-        judgement = judged(subject, problem)
+        judgement = judged(subject, problem, subject(problem))
         tally.add(problem, judgement)
         target(min(judgement.ratio, 2.0))
 
@@ -114,7 +101,7 @@ def climb(subject: Subject, tally: Tally, steps: int, rng: np.random.Generator) 
         if not np.isfinite(array[at]):
             continue
         candidate = problem.replace(**{name: array})
-        judgement = judged(subject, candidate)
+        judgement = judged(subject, candidate, subject(candidate))
         tally.add(candidate, judgement)
         if judgement.ratio > best:
             best, problem = judgement.ratio, candidate

@@ -1,0 +1,37 @@
+# make certify: examine one kernel; make test: everything the repository promises. Both set up .venv first.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# One thread for each worker of pytest-xdist, so that two cores do not fight over the work of one.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+WORKERS ?= 2
+
+.PHONY: certify test lint clean
+
+certify: $(READY)
+	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) properties tests
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist > /dev/null
+	$(BIN)/check-wheel-contents dist
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable .
+	touch $@
+
+clean:
+	rm -rf build dist certificate.json report.html report.md report.json .attn-spec

@@ -1,0 +1,218 @@
+"""The command ``attn-spec``: certify, replay, report, properties.
+
+Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive. This process imports neither torch nor a kernel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attn_spec import __version__
+from attn_spec.profiles import PROFILES
+
+if TYPE_CHECKING:
+    from attn_spec.certificate import Certificate
+    from attn_spec.certify import Progress
+
+#: Failure blocks shown; the certificate has the rest.
+BLOCKS = 5
+CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
+COULD_NOT_RUN = 2
+
+
+class CouldNotRun(click.ClickException):
+    """Ends the command with exit code 2."""
+
+    exit_code = COULD_NOT_RUN
+
+
+def choices(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what to examine and how hard, shared by ``certify`` and ``report``."""
+    for option in (
+        click.option("--profile", type=click.Choice(list(PROFILES)), default="smoke", show_default=True),
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+        click.option("--dtype", "dtypes", multiple=True, help="May be repeated. Default: all the kernel declares."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="attn-spec")
+def main() -> None:
+    """Tell, with a proved bound and a minimal counterexample, whether a kernel computes attention."""
+
+
+@main.command()
+@click.argument("kernel")
+@choices
+@click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
+@click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
+@click.option("--call-limit", type=float, default=60.0, show_default=True, help="Seconds one kernel call may take.")
+@click.option("--framework", type=click.Choice(["numpy", "torch"]), help="For undecorated callables.")
+@click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
+@click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default="certificate.json", show_default=True)
+@click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
+def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
+    """Examine KERNEL: file.py:name, package.module:name, or a short name."""
+    from attn_spec import certificate
+    from attn_spec.certify import CannotRunError, Request
+    from attn_spec.certify import certify as run
+
+    live = Live()
+    try:
+        document, progress = run(Request(kernel=kernel, **chosen), live.show)
+    except CannotRunError as error:
+        raise CouldNotRun(str(error)) from None
+    finally:
+        live.clear()
+    _show(document, progress)
+    click.echo(f"certificate: {certificate.save(document, output)}")
+    if report is not None:
+        for path in _write_report([kernel], report, chosen["dtypes"], chosen["device"], chosen["profile"]):
+            click.echo(f"report: {path}")
+    click.secho(document.result.upper(), bold=True, fg={"certified": "green", "refuted": "red"}.get(document.result))
+    sys.exit(CODES[document.result])
+
+
+@main.command()
+@click.argument("case", required=False)
+@click.option("--kernel", help="Replay against this kernel, e.g. one that is meant to be fixed.")
+def replay(case: str | None, kernel: str | None) -> None:
+    """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
+    from attn_spec import replay as runner
+    from attn_spec import reproduce
+
+    try:
+        paths = reproduce.find(case)
+    except reproduce.CaseError as error:
+        raise CouldNotRun(str(error)) from None
+    codes = []
+    for path in paths:
+        done = runner.replay(path, kernel)
+        codes.append(done.code)
+        click.echo(f"{path.stem}  {done}")
+    click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
+    sys.exit(max(codes, key=(0, COULD_NOT_RUN, 1).index))
+
+
+@main.command()
+@click.argument("kernels", nargs=-1)
+@choices
+@click.option("-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True)
+def report(kernels: tuple[str, ...], output: Path, dtypes: tuple[str, ...], device: str, profile: str) -> None:
+    """Measure the numeric error of KERNELS (default: all built in), or compare two certificates (two .json files)."""
+    if kernels and all(name.endswith(".json") for name in kernels):
+        _compare(kernels)
+        return
+    for path in _write_report(list(kernels), output, dtypes, device, profile):
+        click.echo(f"report: {path}")
+
+
+@main.command()
+@click.argument("name", required=False)
+def properties(name: str | None) -> None:
+    """List the properties, or describe those whose id contains NAME."""
+    from attn_spec.property import load_all
+
+    found = [claim for _, claim in sorted(load_all().items()) if (name or "") in claim.id]
+    if not found:
+        raise CouldNotRun(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
+    for claim in found:
+        click.echo(f"{claim.id}\n    {claim.statement}")
+        if name:
+            needs = ", ".join(claim.needs) or "nothing beyond a plain call"
+            click.echo(f"    source  {claim.source}\n    hunts   {claim.hunts}\n    needs   {needs}")
+    click.echo(f"{len(found)} properties")
+
+
+class Live:
+    """One line on a terminal that says how far the work has come; nothing where there is no terminal."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def show(self, progress: Progress) -> None:
+        """Rewrite the line."""
+        if not sys.stderr.isatty():
+            return
+        line = "finding the kernel"
+        if progress.keys:
+            line = f"[{len(progress.rows)}/{len(progress.keys)}]"
+        if progress.current:
+            property_id, _, dtype = progress.current
+            line += f" {property_id} {dtype}, {progress.examples} examples"
+        if line != self.shown:
+            self.shown = line
+            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self.shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _show(document: Certificate, progress: Progress) -> None:
+    """Failure blocks, what is not claimed, and the denominator."""
+    from attn_spec.verdict import denominator
+
+    configuration = document.configuration
+    click.echo(
+        f"{document.subject.name} (source {document.subject.source_sha256[:8]}) on {configuration.device}, "
+        f"profile {configuration.profile}, seed {configuration.seed}"
+    )
+    for result in document.properties:
+        ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
+        worst = f"  worst error/bound {max(ratios):.3g}" if ratios else ""
+        click.echo(f"  {result.verdict:<13}  {result.id}{worst}")
+    first: dict[str, str] = {}
+    for (property_id, *_), block in progress.blocks.items():
+        first.setdefault(property_id, block)
+    for block in list(first.values())[:BLOCKS]:
+        click.echo(f"\n{block}")
+    if len(first) > BLOCKS:
+        click.echo(f"\n{len(first) - BLOCKS} more refuted properties; `attn-spec replay` runs every stored case")
+    click.echo("")
+    for name, reason in document.claims.declined.items():
+        click.echo(f"not claimed: {name} ({reason})")
+    click.echo(denominator(progress.rows.values()))
+
+
+def _write_report(kernels: list[str], path: Path, dtypes: tuple[str, ...], device: str, profile: str) -> list[Path]:
+    """Write the numeric error report next to ``path``: HTML, Markdown, JSON."""
+    from attn_spec.kernels import KernelError
+
+    try:
+        command = importlib.import_module("attn_spec.reports.command")
+        return command.write_report(kernels=kernels, dtypes=dtypes, device=device, profile=profile, path=path)
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise CouldNotRun("the report draws with matplotlib; pip install 'attn-spec[report]'") from None
+    except KernelError as error:
+        raise CouldNotRun(str(error)) from None
+
+
+def _compare(paths: tuple[str, ...]) -> None:
+    """Print what differs between two certificates."""
+    from attn_spec import certificate
+
+    if len(paths) != 2:
+        raise CouldNotRun(f"compare two certificates, not {len(paths)}")
+    try:
+        old, new = (certificate.load(Path(path)) for path in paths)
+    except certificate.CertificateError as error:
+        raise CouldNotRun(str(error)) from None
+    lines = certificate.compare(old, new)
+    click.echo("\n".join(lines) if lines else "the certificates say the same")
+
+
+if __name__ == "__main__":
+    main()

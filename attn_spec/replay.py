@@ -1,0 +1,87 @@
+"""Run stored cases again, each in a process that may die of it.
+
+``python -m attn_spec.replay CASE.json [KERNEL]`` runs one case here and says ``fixed``, ``still fails`` or ``cannot
+run`` by its exit code, 0, 1 or 2.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from attn_spec import reproduce
+from attn_spec.reproduce import Case, CaseError
+
+#: What a replay finds, by exit code.
+OUTCOMES = ("fixed", "still fails", "cannot run")
+#: Seconds after which a replay that does not end is ended.
+LIMIT = 600.0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What became of a case."""
+
+    #: Index into OUTCOMES, which is the exit code.
+    code: int
+    message: str
+
+    def __str__(self) -> str:
+        return OUTCOMES[self.code] + (f": {self.message}" if self.message else "")
+
+
+def replay(path: Path, kernel: str | None = None) -> Replay:
+    """Run the case of a file in a process of its own, with its own kernel or with another."""
+    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), *([kernel] if kernel else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return Replay(1, f"no answer within {LIMIT:g} s")
+    if done.returncode in range(len(OUTCOMES)) and done.stdout.startswith(_MARK):
+        return Replay(done.returncode, done.stdout.removeprefix(_MARK).strip())
+    if "Timeout (" in done.stderr:
+        return Replay(1, "the kernel hung")
+    return Replay(1, f"the kernel ended the process (exit code {done.returncode})")
+
+
+_MARK = "attn-spec replay: "
+
+
+def run(case: Case, kernel: str | None = None) -> Replay:
+    """Check the case's claim on its problem, here."""
+    from attn_spec.kernels import KernelError, resolve
+    from attn_spec.preflight import preflight
+    from attn_spec.property import load_all
+
+    claim = load_all().get(case.claim)
+    if claim is None:
+        return Replay(2, f"there is no property {case.claim!r} any more; see `attn-spec properties`")
+    try:
+        found = resolve(kernel) if kernel else resolve(case.kernel, **case.declared)
+        (subject,) = preflight(found, (case.problem.dtype,), case.device).subjects
+    except KernelError as error:
+        return Replay(2, str(error))
+    needed = {*claim.needs, *case.problem.options()}
+    if missing := sorted(option for option in needed if not subject.supports(option)):
+        return Replay(2, f"{found.name} does not declare {', '.join(missing)}, which the case needs")
+    try:
+        claim.check(subject, case.problem)
+    except AssertionError as error:
+        return Replay(1, str(error))
+    return Replay(0, "")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one case and return its exit code."""
+    try:
+        done = run(reproduce.load(Path(arguments[0])), *arguments[1:])
+    except CaseError as error:
+        done = Replay(2, str(error))
+    print(_MARK + done.message)  # noqa: T201 -- read by the parent process
+    return done.code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

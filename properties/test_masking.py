@@ -1,0 +1,208 @@
+"""Masking: what a query may not see has no influence, however it was hidden; a query that sees nothing is agreed on."""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.claims import hidden_keys_have_no_influence, unchanged, within_bound
+from attn_spec.patterns import BROADCASTS
+from attn_spec.problem import Problem
+from attn_spec.property import Refutation, attention_property
+from attn_spec.strategies import problems
+from attn_spec.subject import Subject
+
+SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
+EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
+
+
+def patterns(*names: str) -> SearchStrategy[str]:
+    """Draw one of these patterns with any broadcast."""
+    return st.builds("{}@{}".format, st.sampled_from(names), st.sampled_from(BROADCASTS))
+
+
+def masked(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems with a bool mask that hides something."""
+    hiding = patterns(
+        "padding", "random", "checkerboard", "documents", "one_key", "leading_hidden", "empty_middle_rows"
+    )
+    return problems(subject, needs=("mask",), without=("empty",), mask=hiding)
+
+
+def windowed(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems with a narrow window and enough keys for it to hide some."""
+    sides = st.sampled_from((0, 1, 2, 5, 16, None))
+    windows = st.tuples(sides, sides).filter(lambda window: window != (None, None))
+    return problems(subject, needs=("window",), without=("empty",), window=windows)
+
+
+def pierced(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems whose bias holds -inf."""
+    return problems(subject, needs=("bias",), without=("empty",), bias=patterns("minus_inf", "leading_minus_inf"))
+
+
+def blinded(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems with a mask that leaves some queries without any key."""
+    names = ("empty_first_rows", "empty_middle_rows", "empty_last_rows", "all_hidden")
+    return problems(subject, needs=("mask",), without=("empty",), mask=patterns(*names))
+
+
+def blinded_by_bias(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems with a bias of -inf everywhere, or at most places of few keys."""
+    return problems(subject, needs=("bias",), without=("empty",), bias=patterns("all_minus_inf", "minus_inf"))
+
+
+def without_keys(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems of no queries, no keys, or neither."""
+    return problems(subject, needs=("empty",))
+
+
+@attention_property(
+    source=SOFTMAX,
+    hunts="a finite fill value that leaks, 0 * NaN in hidden values, a mask applied along the wrong axis",
+    needs=("mask",),
+    problems=masked,
+)
+def test_masked_keys_change_nothing(subject: Subject, problem: Problem) -> None:
+    """Rewriting keys and values that the mask hides from a query does not change one bit of its result.
+
+    See causality.future_keys_change_nothing for what is written, and claims for when bits are compared.
+    """
+    hidden_keys_have_no_influence(subject, problem)
+
+
+@attention_property(
+    source=SOFTMAX,
+    hunts="a window that is one key too wide, values loaded outside the window",
+    needs=("window",),
+    problems=windowed,
+)
+def test_keys_outside_the_window_change_nothing(subject: Subject, problem: Problem) -> None:
+    """Rewriting keys and values outside a query's window does not change one bit of its result."""
+    hidden_keys_have_no_influence(subject, problem)
+
+
+@attention_property(
+    source=SOFTMAX,
+    hunts="-inf in a bias clamped to a finite number, a softcap applied after it",
+    needs=("bias",),
+    problems=pierced,
+)
+def test_keys_with_a_bias_of_minus_infinity_change_nothing(subject: Subject, problem: Problem) -> None:
+    """Rewriting keys and values whose bias is -inf for a query does not change one bit of its result."""
+    hidden_keys_have_no_influence(subject, problem)
+
+
+@attention_property(
+    source=EMPTY,
+    hunts="NaN from (-inf) - (-inf), the mean of V from a finite fill value, stale memory, at any row position",
+    needs=("mask",),
+    problems=blinded,
+)
+def test_queries_that_see_no_key_follow_the_convention(subject: Subject, problem: Problem) -> None:
+    """A query whose every key is masked gets the output and the log-sum-exp that the kernel declared for it."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source=EMPTY,
+    hunts="(-inf) - (-inf) where the -inf comes from the bias",
+    needs=("bias",),
+    problems=blinded_by_bias,
+)
+def test_queries_whose_bias_is_minus_infinity_follow_the_convention(subject: Subject, problem: Problem) -> None:
+    """A query whose bias is -inf at every key is a query that sees no key."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source=EMPTY,
+    hunts="a loop over no tiles that leaves the output unwritten, a division by zero, a launch of no blocks",
+    needs=("empty",),
+    problems=without_keys,
+)
+def test_no_keys_or_no_queries_is_no_error(subject: Subject, problem: Problem) -> None:
+    """With no key every query follows the convention; with no query the answer is empty; neither raises."""
+    answer = subject(problem)
+    zero = subject.conventions.empty_row == "zero"
+    if zero and problem.key_length == 0 and (answer.output != 0).any():
+        raise Refutation("with no keys the output must be zero, by the kernel's convention")
+    if problem.key_length:
+        within_bound(subject, problem, answer)
+
+
+@attention_property(
+    source="the definition of a window: -left <= j - (i + offset) <= right, both ends inclusive",
+    hunts="an exclusive end where an inclusive one was meant, sides swapped, the offset for Sq != Sk forgotten",
+    needs=("window",),
+    problems=windowed,
+)
+def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) -> None:
+    """Attention with a window is attention under the mask of the band around the diagonal.
+
+    The band is written out here key by key, on purpose not by attn_spec.masks.
+    """
+    left, right = problem.window or (None, None)
+    Sq, Sk = problem.query_length, problem.key_length
+    first = Sk - Sq if problem.causal_alignment == "bottom_right" else 0
+
+    def inside(distance: int) -> bool:
+        return (left is None or distance >= -left) and (right is None or distance <= right)
+
+    band = np.array([[inside(j - i - first) for j in range(Sk)] for i in range(Sq)]).reshape(1, 1, Sq, Sk)
+    mask = band if problem.mask is None else band & problem.mask
+    within_bound(subject, problem.replace(window=None, mask=mask), subject(problem))
+
+
+@attention_property(
+    source="adding -inf to a score and excluding its key are the same",
+    hunts="a float mask read as bool, a bool mask read as float, one of two mask paths that is wrong",
+    needs=("mask", "bias"),
+    problems=masked,
+)
+def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) -> None:
+    """The kernel solves a problem with a bool mask also when the mask is written as a bias of 0 and -inf."""
+    bias = np.where(problem.mask, 0.0 if problem.bias is None else problem.bias, -np.inf)
+    within_bound(subject, problem, subject(problem.replace(mask=None, bias=bias)))
+
+
+@attention_property(
+    source="a mask that hides nothing is no mask",
+    hunts="a mask with its meaning inverted, or applied along the wrong axis after broadcasting",
+    needs=("mask",),
+    problems=lambda subject: problems(subject, needs=("mask",), mask=patterns("all")),
+)
+def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> None:
+    """With a mask that is True everywhere the kernel solves the problem without a mask."""
+    within_bound(subject, problem.replace(mask=None), subject(problem))
+
+
+@attention_property(
+    source="softmax is invariant under a constant for each row; the log-sum-exp moves by it",
+    hunts="a bias indexed with the wrong strides when an axis is broadcast, a bias without the factor log2(e)",
+    needs=("bias",),
+    problems=lambda subject: problems(subject, needs=("bias",), bias=patterns("zero", "row_constant")),
+)
+def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
+    """A bias that is the same for all keys of a query leaves its output alone and adds itself to the log-sum-exp."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="kernels.Conventions.masked_nonfinite",
+    hunts="a bias read where the mask hides the key, added after the fill value or rescaled with it",
+    needs=("mask", "bias"),
+    problems=lambda subject: problems(
+        subject, needs=("mask", "bias"), without=("empty",), mask=patterns("random"), bias=patterns("normal")
+    ),
+)
+def test_the_bias_at_masked_keys_changes_nothing(subject: Subject, problem: Problem) -> None:
+    """Raising the bias by 64 where the mask hides the key from every query that shares the entry changes no bit."""
+    shape = problem.bias.shape
+    seen = np.broadcast_to(problem.mask, problem.score_shape)
+    for axis in (axis for axis, length in enumerate(shape) if length == 1):
+        seen = seen.any(axis=axis, keepdims=True)
+    raised = problem.replace(bias=np.where(seen, problem.bias, 64.0))
+    if subject.conventions.deterministic and subject.contract.reference_slack == 0:
+        unchanged(subject(problem), subject(raised), "after the bias at masked keys was replaced by 64")
+    else:
+        within_bound(subject, problem, subject(raised))

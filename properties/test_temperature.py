@@ -1,0 +1,51 @@
+"""Temperature: at infinite temperature the plain mean, at zero temperature the best key, with one key its value."""
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.claims import within_bound
+from attn_spec.patterns import BROADCASTS
+from attn_spec.problem import Problem
+from attn_spec.property import attention_property
+from attn_spec.strategies import problems
+from attn_spec.subject import Subject
+
+VALUES = ("", "+v_one_hot", "+v_offset", "+v_alternating", "+v_wide")
+
+
+def under(subject: Subject, regime: str, **fixed: object) -> SearchStrategy[Problem]:
+    """Problems of one score regime and any plain values."""
+    return problems(subject, without=("empty", "bias"), regimes=[regime + values for values in VALUES], **fixed)
+
+
+@attention_property(
+    source="softmax(0) is uniform over the visible keys",
+    hunts="a wrong number of keys in the denominator: padding counted, a tile counted twice, a key lost",
+    problems=lambda subject: under(subject, "uniform"),
+)
+def test_equal_scores_give_the_mean_of_the_visible_values(subject: Subject, problem: Problem) -> None:
+    """With q = 0 the output is the mean of the visible values, and the log-sum-exp the logarithm of their number."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="lim softmax(t s) for t to infinity is the indicator of the largest score",
+    hunts="the leading key lost, in a tail tile, at a tile edge, or rescaled away by later tiles",
+    problems=lambda subject: under(subject, "one_hot"),
+)
+def test_one_dominant_key_gives_its_value(subject: Subject, problem: Problem) -> None:
+    """When one score exceeds the others by 40, the output is that key's value."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="softmax of a single score is 1",
+    hunts="weights that do not cancel exactly against their own sum; the wrong key read where a mask leaves one",
+    needs=("mask",),
+    problems=lambda subject: problems(
+        subject, needs=("mask",), without=("empty",), mask=st.sampled_from([f"one_key@{axes}" for axes in BROADCASTS])
+    ),
+)
+def test_one_visible_key_gives_its_value(subject: Subject, problem: Problem) -> None:
+    """A query that sees one key gets that key's value, and its score as the log-sum-exp."""
+    within_bound(subject, problem, subject(problem))

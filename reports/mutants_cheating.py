@@ -1,0 +1,124 @@
+"""Kernels that skip the work: what passes a loose tolerance, or looks right once, is still no attention."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from .mutants import Attention, cheat
+
+OUTPUT = "accuracy.output_is_within_its_bound"
+PURE = "purity.equal_calls_give_equal_bits"
+
+
+@cheat(source="ScalingIntelligence/KernelBench#165", named_by=OUTPUT)
+def zeros(attention: Attention) -> Attention:
+    """The output is zero, which is within 0.01 of it when the keys are many."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = attention(q, k, v, **options)
+        return out * 0, lse
+
+    return kernel
+
+
+@cheat(source="Xilinx/mlir-air#1427", named_by=OUTPUT)
+def mean_of_v(attention: Attention) -> Attention:
+    """Queries and keys are never read: each output is the mean of the values it sees."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, _ = attention(q * 0, k * 0, v, **options)
+        return out, attention(q, k, v, **options)[1]
+
+    return kernel
+
+
+@cheat(source="PaddleJitLab/CUDATutorial#69", named_by=OUTPUT)
+def all_nan(attention: Attention) -> Attention:
+    """The output is NaN, which no comparison with a tolerance calls larger than it."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = attention(q, k, v, **options)
+        return out + float("nan"), lse
+
+    return kernel
+
+
+@cheat(source="ScalingIntelligence/KernelBench#82", named_by=PURE)
+def inputs_zeroed(attention: Attention) -> Attention:
+    """The inputs are set to zero in place, so that a reference computed later is zero too."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = attention(q.zero_(), k.zero_(), v.zero_(), **options)
+        return out, lse
+
+    return kernel
+
+
+@cheat(source="arXiv 2507.14111, gpu-mode/reference-kernels#162", named_by="purity.replay")
+def replayed_by_shape(attention: Attention) -> Attention:
+    """The first answer for each set of shapes and options is kept, and given again."""
+    answers: dict[Any, Any] = {}
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        key = (q.shape, k.shape, v.shape, *((name, str(value)) for name, value in options.items()))
+        if key not in answers:
+            answers[key] = attention(q, k, v, **options)
+        out, lse = answers[key]
+        return out.clone(), lse.clone()
+
+    return kernel
+
+
+@cheat(source="ScalingIntelligence/KernelBench#82", named_by="purity.outputs_written")
+def last_buffer(attention: Attention) -> Attention:
+    """Nothing is computed: the memory of the call before is returned when it has the right size."""
+    buffer: list[Any] = []
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = buffer[0] if buffer else (None, None)
+        buffer[:] = [attention(q, k, v, **options)]
+        stale = out is not None and out.shape == buffer[0][0].shape
+        return (out, lse) if stale else buffer[0]
+
+    return kernel
+
+
+@cheat(source="karpathy/llm.c#852", named_by="purity.later_calls")
+def drifts(attention: Attention) -> Attention:
+    """Right for the first five calls, then off by one part in a thousand."""
+    calls = itertools.count(1)
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = attention(q, k, v, **options)
+        return (out, lse) if next(calls) <= 5 else (out * 1.001, lse)
+
+    return kernel
+
+
+@cheat(source="arXiv 2509.14279", named_by=OUTPUT)
+def special_shape(attention: Attention) -> Attention:
+    """For lengths that are a multiple of 16 a fast path is taken that drops the last key."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        plain = not set(options) - {"scale"}
+        if plain and k.shape[2] % 16 == 0 and k.shape[2] > 1:
+            k, v = k[:, :, :-1], v[:, :, :-1]
+        return attention(q, k, v, **options)
+
+    return kernel
+
+
+@cheat(source="gpu-mode/reference-kernels#162", named_by=OUTPUT)
+def computes_when_looked_at(attention: Attention) -> Attention:
+    """A subclass of a tensor is returned, which could compute whenever it is compared."""
+    import torch
+
+    class Lazy(torch.Tensor):
+        """A tensor that is not only data."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = attention(q, k, v, **options)
+        return out.as_subclass(Lazy), lse
+
+    return kernel

@@ -1,0 +1,34 @@
+"""What the tests of attn-spec share: running the command in a folder of its own, kernels from source text."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def attn_spec(folder: Path) -> Run:
+    """Run the command ``attn-spec`` in the empty working directory."""
+
+    def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "attn_spec.cli", *arguments]
+        environment = {**os.environ, "COLUMNS": "120", "PYTEST_ADDOPTS": ""}
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, env=environment
+        )
+
+    return run

@@ -1,0 +1,174 @@
+"""What a user is told about a kernel that is broken in a way that has little to do with attention."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+SOUND = """
+import time, ctypes, os
+import numpy as np
+from attn_spec import kernel
+
+def declare(function, **changes):
+    return kernel(**{**dict(framework="numpy", dtypes=("float32",), contract="fused", supports=("dv",)), **changes})(function)
+
+def sound(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+"""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A bad kernel and what must be said of it."""
+
+    name: str
+    #: Appended to SOUND; defines ``attention``.
+    source: str
+    exit_code: int
+    #: Each must appear in the output.
+    says: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+
+
+ONCE_STARTED = "if q.shape[2] != 8: "  # the plain call before the search has eight queries
+
+BAD = (
+    Bad("syntax_error", "def attention(q, k, v:", 2, ("does not import: SyntaxError", "Run `python")),
+    Bad("import_error", "import no_such_module", 2, ("does not import: ModuleNotFoundError", "no_such_module")),
+    Bad("absent_name", "", 2, ("bad has no 'attention'; it has", "sound")),
+    Bad("not_callable", "attention = 3", 2, ("is a int, not a function or a kernel",)),
+    Bad("unknown_option", "attention = declare(sound, supports=('rope',))", 2, ("unknown options rope; known are scale",)),
+    Bad("unknown_contract", "attention = declare(sound, contract='magic')", 2, ("unknown contract 'magic'; known are",)),
+    Bad("unknown_dtype", "attention = declare(sound)", 2, ("declares float32, not float16",), ("--dtype", "float16")),
+    Bad("absent_gpu", "attention = declare(sound, devices=('cuda',))", 2, ("runs on cuda only", "choose device cuda")),
+    Bad("no_gpu_here", "attention = declare(sound)", 2, ("no CUDA device is available",), ("--device", "cuda")),
+    Bad("no_such_device", "attention = declare(sound)", 2, ("unknown device 'tpu'",), ("--device", "tpu")),
+    Bad("redeclared", "attention = declare(sound)", 2, ("drop the options for contract",), ("--contract", "fp32")),
+    Bad(
+        "always_raises",
+        "attention = declare(lambda q, k, v: 1 / 0)",
+        2,
+        ("a plain call failed in every dtype", "ZeroDivisionError: division by zero", "q, k, v of shape"),
+    ),
+    Bad(
+        "always_hangs",
+        "attention = declare(lambda q, k, v: time.sleep(60))",
+        2,
+        ("a plain call failed in every dtype", "did not return within 1 s"),
+        ("--call-limit", "1"),
+    ),
+    Bad(
+        "always_crashes",
+        "attention = declare(lambda q, k, v: ctypes.string_at(0))",
+        2,
+        ("the kernel crashed the process (SIGSEGV) before the first property was examined",),
+    ),
+    Bad("wrong_shape", "attention = declare(lambda q, k, v: q[:, :, :1])", 1, ("out has shape", "it must be (1, ")),
+    Bad(
+        "wrong_dtype",
+        "attention = declare(lambda q, k, v: sound(q, k, v).astype(np.float64))",
+        1,
+        ("out has dtype float64; it must be float32, the inputs' dtype",),
+    ),
+    Bad("wrong_type", "attention = declare(lambda q, k, v: None)", 1, ("out is a NoneType; it must be a ndarray",)),
+    Bad("nan", "attention = declare(lambda q, k, v: sound(q, k, v) * np.float32('nan'))", 1, ("got       nan",)),
+    Bad(
+        "mutates",
+        "def mutating(q, k, v):\n    v *= 2\n    return sound(q, k, v / 2)\nattention = declare(mutating)",
+        1,
+        ("the kernel changed its input v in place; it must leave its inputs alone",),
+    ),
+    Bad("no_lse", "attention = declare(sound, supports=('lse',))", 1, ("declares lse but returned no (out, lse) pair",)),
+    Bad(
+        "raises",
+        f"def raising(q, k, v):\n    {ONCE_STARTED}raise IndexError('tile 3')\n    return sound(q, k, v)\n"
+        "attention = declare(raising)",
+        1,
+        ("the kernel's call raised IndexError: tile 3", "bad.py:"),
+    ),
+    Bad(
+        "hangs",
+        f"def hanging(q, k, v):\n    {ONCE_STARTED}time.sleep(60)\n    return sound(q, k, v)\n"
+        "attention = declare(hanging)",
+        1,
+        ("the kernel's call did not return within 0.2 s",),
+        ("--call-limit", "0.2"),
+    ),
+    Bad(
+        "crashes",
+        f"def crashing(q, k, v):\n    {ONCE_STARTED}ctypes.string_at(0)\n    return sound(q, k, v)\n"
+        "attention = declare(crashing)",
+        1,
+        ("the kernel crashed the process (SIGSEGV)",),
+    ),
+    Bad(
+        "exits",
+        f"def exiting(q, k, v):\n    {ONCE_STARTED}os._exit(7)\n    return sound(q, k, v)\nattention = declare(exiting)",
+        1,
+        ("the kernel ended the process (exit code 7)",),
+    ),
+)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
+def test_the_user_is_told_what_is_wrong(bad, attn_spec, folder):
+    folder.joinpath("bad.py").write_text(SOUND + bad.source)
+    done = attn_spec("certify", "bad.py:attention", "--property", "accuracy.output", *bad.arguments)
+
+    assert done.returncode == bad.exit_code, done.stdout + done.stderr
+    for text in bad.says:
+        assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert folder.joinpath("certificate.json").exists() == (bad.exit_code == 1)
+    assert not list(folder.glob(".attn-spec/in-flight/*"))
+
+
+@pytest.mark.parametrize("name", ["crashes", "hangs", "wrong_shape"])
+def test_what_was_refuted_can_be_replayed(name, attn_spec, folder):
+    (bad,) = (row for row in BAD if row.name == name)
+    folder.joinpath("bad.py").write_text(SOUND + bad.source)
+    folder.joinpath("good.py").write_text(SOUND + "attention = declare(sound)")
+    attn_spec("certify", "bad.py:attention", "--property", "accuracy.output", *bad.arguments)
+
+    (case,) = folder.glob(".attn-spec/cases/*.json")
+    again = attn_spec("replay", *(("--call-limit", "0.2") if name == "hangs" else ()))
+    assert (again.returncode, again.stdout.split()[1:3]) == (1, ["still", "fails:"]), again.stdout
+    fixed = attn_spec("replay", case.stem[:4], "--kernel", "good.py:attention")
+    assert (fixed.returncode, fixed.stdout.split()[1]) == (0, "fixed"), fixed.stdout
+
+
+def test_a_hang_that_holds_the_interpreter_ends_too(attn_spec, folder):
+    # time.sleep lets Python signals in; a C loop that holds the interpreter lock does not
+    spin = "import re\ndef spin(q, k, v):\n    re.match('(a*)*b', 'a' * 40)\n    return sound(q, k, v)\n"
+    folder.joinpath("bad.py").write_text(SOUND + spin + "attention = declare(spin)")
+    done = attn_spec("certify", "bad.py:attention", "--call-limit", "0.5")
+
+    assert done.returncode == 2
+    assert "did not return" in done.stderr
+
+
+def test_the_properties_after_a_crash_are_still_examined(attn_spec, folder):
+    (bad,) = (row for row in BAD if row.name == "crashes")
+    once = bad.source.replace("ctypes", "os.path.exists('once') or open('once', 'w').close() or ctypes")
+    folder.joinpath("bad.py").write_text(SOUND + once)
+    attn_spec("certify", "bad.py:attention", "--property", "accuracy", "--property", "masking")
+
+    document = json.loads(folder.joinpath("certificate.json").read_text())
+    verdicts = {result["id"]: result["verdict"] for result in document["properties"]}
+    assert verdicts["accuracy.output_is_within_its_bound"] == "refuted"
+    assert "ctypes" not in str(document)
+    assert "not run, since the process had died too often" not in str(document)
+
+
+def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
+    folder.joinpath("bare.py").write_text(SOUND + "def attention(q, k, v, softmax_scale=None):\n    return sound(q, k, v)")
+    attn_spec("certify", "bare.py:attention", "--property", "accuracy.output", "--dtype", "float32")
+
+    claims = json.loads(folder.joinpath("certificate.json").read_text())["claims"]
+    assert claims["declared"] is False
+    assert claims["supports"] == ["cross", "dv", "scale"]
+    assert sorted(claims["declined"]) == ["backward", "empty", "gqa", "lse"]
+    assert "returned no (out, lse) pair" in claims["declined"]["lse"]
