@@ -187,14 +187,21 @@ def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, B: np.ndarray) -
 
 
 @np.errstate(all="ignore")
-def lse_error(x: Intermediates, c: Contract, w: WeightError) -> np.ndarray:
-    """|LSE_hat - L|, [.., Sq]: the logarithm of the row sum's relative error, then the log and the last additions."""
-    softmax, final = rounding(c, "softmax"), rounding(c, "lse")
+def row_sum_error(x: Intermediates, w: WeightError) -> np.ndarray:
+    """|log(l_hat / l)| of the row sum relative to the kernel's own reference, [.., Sq]."""
     absolute = (w.inverse_sum * x.keys * w.eta_sum)[..., 0]
-    L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]
     rise = np.log1p((w.PA + w.P1A * w.C).sum(-1) + absolute)
     fall = w.fall.sum(-1) + absolute
     X = np.maximum(rise, np.where(fall < 1, -np.log1p(-np.minimum(fall, 1.0)), np.inf))
+    return np.where(np.isnan(X), np.inf, X)
+
+
+@np.errstate(all="ignore")
+def lse_error(x: Intermediates, c: Contract, w: WeightError) -> np.ndarray:
+    """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions."""
+    softmax, final = rounding(c, "softmax"), rounding(c, "lse")
+    L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]
+    X = row_sum_error(x, w)
     log_sum = np.abs(L - x.M[..., 0]) + w.top[..., 0]
     X = X + elementary_error(c, "log_error") * (1 + log_sum + X)
     X = X + growth((softmax.u, 2), (final.u, 1)) * (np.abs(L) + X)

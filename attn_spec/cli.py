@@ -43,6 +43,11 @@ def choices(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+call_limit = click.option(
+    "--call-limit", type=float, default=60.0, show_default=True, help="Seconds one kernel call may take."
+)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="attn-spec")
 def main() -> None:
@@ -54,7 +59,7 @@ def main() -> None:
 @choices
 @click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
-@click.option("--call-limit", type=float, default=60.0, show_default=True, help="Seconds one kernel call may take.")
+@call_limit
 @click.option("--framework", type=click.Choice(["numpy", "torch"]), help="For undecorated callables.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
@@ -76,8 +81,7 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
     _show(document, progress)
     click.echo(f"certificate: {certificate.save(document, output)}")
     if report is not None:
-        for path in _write_report([kernel], report, chosen["dtypes"], chosen["device"], chosen["profile"]):
-            click.echo(f"report: {path}")
+        _write_report([kernel], report, output, **{name: chosen[name] for name in ("dtypes", "device", "profile")})
     click.secho(document.result.upper(), bold=True, fg={"certified": "green", "refuted": "red"}.get(document.result))
     sys.exit(CODES[document.result])
 
@@ -85,7 +89,8 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
 @main.command()
 @click.argument("case", required=False)
 @click.option("--kernel", help="Replay against this kernel, e.g. one that is meant to be fixed.")
-def replay(case: str | None, kernel: str | None) -> None:
+@call_limit
+def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
     from attn_spec import replay as runner
     from attn_spec import reproduce
@@ -96,7 +101,7 @@ def replay(case: str | None, kernel: str | None) -> None:
         raise CouldNotRun(str(error)) from None
     codes = []
     for path in paths:
-        done = runner.replay(path, kernel)
+        done = runner.replay(path, kernel, call_limit)
         codes.append(done.code)
         click.echo(f"{path.stem}  {done}")
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
@@ -107,13 +112,12 @@ def replay(case: str | None, kernel: str | None) -> None:
 @click.argument("kernels", nargs=-1)
 @choices
 @click.option("-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True)
-def report(kernels: tuple[str, ...], output: Path, dtypes: tuple[str, ...], device: str, profile: str) -> None:
+def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     """Measure the numeric error of KERNELS (default: all built in), or compare two certificates (two .json files)."""
     if kernels and all(name.endswith(".json") for name in kernels):
         _compare(kernels)
         return
-    for path in _write_report(list(kernels), output, dtypes, device, profile):
-        click.echo(f"report: {path}")
+    _write_report(list(kernels), output, **chosen)
 
 
 @main.command()
@@ -185,19 +189,18 @@ def _show(document: Certificate, progress: Progress) -> None:
     click.echo(denominator(progress.rows.values()))
 
 
-def _write_report(kernels: list[str], path: Path, dtypes: tuple[str, ...], device: str, profile: str) -> list[Path]:
+def _write_report(kernels: list[str], path: Path, certificate: Path | None = None, **chosen: Any) -> None:
     """Write the numeric error report next to ``path``: HTML, Markdown, JSON."""
+    from attn_spec.certificate import CertificateError
     from attn_spec.kernels import KernelError
 
+    command = importlib.import_module("attn_spec.reports.command")
     try:
-        command = importlib.import_module("attn_spec.reports.command")
-        return command.write_report(kernels=kernels, dtypes=dtypes, device=device, profile=profile, path=path)
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise CouldNotRun("the report draws with matplotlib; pip install 'attn-spec[report]'") from None
-    except KernelError as error:
+        written = command.write_report(kernels=kernels, path=path, certificate=certificate, **chosen)
+    except (KernelError, CertificateError, command.svg.FigureError, command.sweep.SweepError) as error:
         raise CouldNotRun(str(error)) from None
+    for file in written:
+        click.echo(f"report: {file}")
 
 
 def _compare(paths: tuple[str, ...]) -> None:

@@ -27,8 +27,8 @@ class Contract:
     score_accumulation: str = "work"
     #: Format scores are kept in between operations, one rounding per operation (scale, softcap, bias).
     stored_scores: str = "work"
-    #: "scores": the scale multiplies q.k. "operands": it may multiply q and k first, rounded to stored_scores.
-    scale_on: str = "scores"
+    #: "operands": the scale may multiply q and k, rounded to stored_scores. "scores": it multiplies q.k only.
+    scale_on: str = "operands"
     #: Format of s - max, of the exponentials, of the finished row sum and of the normalization.
     softmax: str = "work"
     #: Format the row sum is accumulated in.
@@ -65,6 +65,16 @@ class Contract:
     reference_slack: float = 0.0
     #: Format of the log-sum-exp.
     lse: str = "work"
+    #: Weights of the backward pass: "recomputed" as exp(s - LSE), or "stored" by the forward pass.
+    backward_weights: str = "recomputed"
+    #: Format of dS when it enters the products with k and q.
+    score_gradients: str = "input"
+    #: Format the products of dQ, dK, dV, dBias are accumulated in.
+    gradient_accumulation: str = "work"
+    #: Format partial sums of gradients are kept in between tiles or heads.
+    partial_gradients: str = "work"
+    #: How often a partial sum is stored in that format before the last rounding, at most.
+    gradient_stores: int = 2
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -91,6 +101,9 @@ _STAGES = (
     "output_accumulation",
     "output",
     "lse",
+    "score_gradients",
+    "gradient_accumulation",
+    "partial_gradients",
 )
 _CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(_STAGES, (*FORMATS, "input", "work")),
@@ -98,28 +111,29 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "exponent": ("natural", "base2"),
     "normalize": ("after_product", "before_product"),
     "row_sum_of": ("cast", "uncast", "either"),
+    "backward_weights": ("recomputed", "stored"),
     "rounding": ("nearest", "toward_zero"),
     "subnormals": ("flushed", "kept"),
     "exp_of_zero_is_one": (True, False),
 }
 
-FUSED = Contract(scale_on="operands")
-FP32 = Contract(scale_on="operands", softmax="float32", probabilities="float32")
-TF32 = Contract(multiplicands="tf32", probabilities="tf32", scale_on="operands")
+FUSED = Contract()
+FP32 = Contract(softmax="float32", probabilities="float32", score_gradients="float32")
+TF32 = Contract(multiplicands="tf32", probabilities="tf32", score_gradients="tf32")
 EAGER = Contract(
     stored_scores="input",
-    scale_on="operands",
     softmax="input",
     exp_error=32.0,
     normalize="before_product",
     lse="input",
+    backward_weights="stored",
+    partial_gradients="input",
 )
 FP64 = Contract(
     **dict.fromkeys(
-        ("score_accumulation", "stored_scores", "softmax", "row_sum", "output_accumulation", "lse"), "float64"
+        ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "float64"
     ),
-    probabilities="float64",
-    scale_on="operands",
+    **dict.fromkeys(("lse", "score_gradients", "gradient_accumulation", "partial_gradients"), "float64"),
     subnormals="kept",
 )
 

@@ -15,7 +15,7 @@ lie within 2**-precision of the truth, a P within that relatively, and an o with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpmath import mp
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 def scores(problem: Problem, precision: int) -> np.ndarray:
     """Scores s [B, Hq, Sq, Sk], -inf where the key is hidden from the query."""
-    q, k = _exact(problem.q), _exact(problem.k)
-    bias = None if problem.bias is None else _exact(np.broadcast_to(problem.bias, problem.score_shape))
+    q, k = exact(problem.q), exact(problem.k)
+    bias = None if problem.bias is None else exact(np.broadcast_to(problem.bias, problem.score_shape))
     result = np.full(problem.score_shape, mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
-        scale = 1 / mp.sqrt(problem.head_dim) if problem.scale is None else mp.convert(problem.scale)
+        scale = real_scale(problem)
         for b, h, i, j in np.argwhere(problem.visible):
             s = scale * mp.fdot(q[b, h, i], k[b, h // problem.group, j])
             if problem.softcap is not None:
@@ -55,7 +55,7 @@ def weights(problem: Problem, precision: int) -> np.ndarray:
 
 def attention(problem: Problem, precision: int) -> np.ndarray:
     """Output o [B, Hq, Sq, Dv]; a row that sees no key is all 0."""
-    P, v = weights(problem, precision), _exact(problem.v)
+    P, v = weights(problem, precision), exact(problem.v)
     result = np.full((*problem.score_shape[:3], problem.value_dim), mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for b, h, i, c in np.ndindex(result.shape):
@@ -74,6 +74,11 @@ def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
     return result
 
 
+def real_scale(problem: Problem) -> Any:
+    """The factor on q.k, at mpmath's present precision: the real number 1/sqrt(D) when none is given."""
+    return 1 / mp.sqrt(problem.head_dim) if problem.scale is None else mp.convert(problem.scale)
+
+
 def working_precision(problem: Problem, precision: int) -> int:
     """Bits that leave ``precision`` of them after the dot products: rounding a score of 2**m costs m bits."""
 
@@ -88,7 +93,7 @@ def working_precision(problem: Problem, precision: int) -> int:
     return precision + max(product, bias, 0) + terms.bit_length() + 16
 
 
-def _exact(x: np.ndarray) -> np.ndarray:
+def exact(x: np.ndarray) -> np.ndarray:
     """The values of ``x`` as mpf; no float is rounded, whatever the precision."""
     result = np.empty(x.shape, dtype=object)
     result.reshape(-1)[:] = [mp.convert(value) for value in x.ravel().tolist()]

@@ -48,12 +48,12 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
 
     A row that sees a NaN or an infinity has no true value: NaN with infinite radius. Hidden ones do no harm.
     """
-    rows, undefined = problem.score_shape[:3], _sees_nonfinite(problem)
+    rows, undefined = problem.score_shape[:3], sees_nonfinite(problem)
     output = np.zeros((3, *rows, problem.value_dim))
     lse = np.zeros((3, *rows, 1))
     with ctx.workprec(working_precision(problem, precision)):
         for b, h in np.ndindex(rows[:2]):
-            output[:, b, h], lse[:, b, h] = map(_floats, _head(problem, b, h))
+            output[:, b, h], lse[:, b, h] = map(floats, _head(problem, b, h))
     lse[0, problem.empty_rows] = -np.inf
     for quantity in (output, lse):
         quantity[:, undefined] = np.array([np.nan, 0.0, np.inf])[:, None, None]
@@ -62,21 +62,25 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
 
 def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see no key."""
-    P, lse = [], []
-    for s in _scores(problem, b, h):
-        c = reduce(arb.max, s.values()).mid() if s else arb(0)
-        e = {j: (s_ij - c).exp() for j, s_ij in s.items()}
-        total = sum(e.values(), arb(0))
-        P += [e[j] / total if j in e else 0 for j in range(problem.key_length)]
-        lse.append(c + total.log() if s else 0)
-    weights = arb_mat(problem.query_length, problem.key_length, P)
-    return weights * _exact(problem.v[b, h // problem.group]), arb_mat(problem.query_length, 1, lse)
+    rows = [softmax(s) for s in scores(problem, b, h)]
+    weights = matrix([P for P, _ in rows], problem.key_length)
+    lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
+    return weights * exact(problem.v[b, h // problem.group]), lse
 
 
-def _scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
+def softmax(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
+    """Balls around the weights P and the log-sum-exp L of one row of scores by visible key; L = 0 if there is none."""
+    if not s:
+        return {}, arb(0)
+    c = reduce(arb.max, s.values()).mid()
+    e = {j: (s_ij - c).exp() for j, s_ij in s.items()}
+    total = sum(e.values(), arb(0))
+    return {j: e_j / total for j, e_j in e.items()}, c + total.log()
+
+
+def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
     """For each query of one head, balls around s by visible key."""
-    scale = arb(problem.head_dim).rsqrt() if problem.scale is None else arb(problem.scale)
-    s = (_exact(problem.q[b, h]) * _exact(problem.k[b, h // problem.group].T) * scale).table()
+    s = scaled_products(problem, b, h).table()
     bias = None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[b, h].tolist()
     rows = []
     for i, visible in enumerate(problem.visible[b, h]):
@@ -89,18 +93,33 @@ def _scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
     return rows
 
 
-def _exact(x: np.ndarray) -> arb_mat:
+def scaled_products(problem: Problem, b: int, h: int) -> arb_mat:
+    """Balls around scale * q.k [Sq, Sk] of one head, the scores before softcap and bias."""
+    return exact(problem.q[b, h]) * exact(problem.k[b, h // problem.group].T) * real_scale(problem)
+
+
+def real_scale(problem: Problem) -> arb:
+    """A ball around the factor on q.k."""
+    return arb(problem.head_dim).rsqrt() if problem.scale is None else arb(problem.scale)
+
+
+def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:
+    """Rows given by column as a matrix; 0 where nothing is given."""
+    return arb_mat(len(rows), columns, [row.get(j, 0) for row in rows for j in range(columns)])
+
+
+def exact(x: np.ndarray) -> arb_mat:
     """The matrix ``x`` as balls of radius 0; hidden NaN and infinities become 0."""
     rows, columns = x.shape
     return arb_mat(rows, columns, np.where(np.isfinite(x), x, 0.0).ravel().tolist())
 
 
-def _floats(balls: arb_mat) -> np.ndarray:
+def floats(balls: arb_mat) -> np.ndarray:
     """The fields of :class:`Enclosed`, stacked in the first axis."""
     value = _nearest(balls)
-    rest = balls - _exact(value)
+    rest = balls - exact(value)
     low = np.where(np.isfinite(value), _nearest(rest), 0.0)
-    rest = rest - _exact(low)
+    rest = rest - exact(low)
     is_zero = np.array([r.is_zero() for r in rest.entries()], dtype=bool).reshape(value.shape)
     bound = np.array([float(r.abs_upper()) for r in rest.entries()]).reshape(value.shape)
     return np.stack([value, low, np.where(is_zero, 0.0, np.nextafter(bound, np.inf))])
@@ -111,7 +130,7 @@ def _nearest(balls: arb_mat) -> np.ndarray:
     return np.array([float(ball) for ball in balls.entries()]).reshape(balls.nrows(), balls.ncols())
 
 
-def _sees_nonfinite(problem: Problem) -> np.ndarray:
+def sees_nonfinite(problem: Problem) -> np.ndarray:
     """Which queries [B, Hq, Sq] are, or see a key or value that is, NaN or infinite."""
     q = ~np.isfinite(problem.q).all(axis=-1, keepdims=True)
     kv = ~np.isfinite(np.concatenate([problem.k, problem.v], axis=-1)).all(axis=-1)

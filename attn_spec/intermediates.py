@@ -45,6 +45,11 @@ class Intermediates:
         """n: visible keys of each row, [.., Sq, 1]."""
         return self.visible.sum(axis=-1, keepdims=True)
 
+    def over_group(self, per_head: np.ndarray) -> np.ndarray:
+        """Sum [B, Hq, ...] over the query heads that share a kv head: [B, Hkv, ...]."""
+        B, _, *rest = per_head.shape
+        return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
+
 
 @np.errstate(all="ignore")
 def intermediates(problem: Problem) -> Intermediates:
@@ -66,3 +71,45 @@ def intermediates(problem: Problem) -> Intermediates:
     P = np.exp(log_P)
     O = P @ v
     return Intermediates(problem, q, k, v, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O)
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """The float64 gradients of attention and what they were made of; symbols as in ``gradient_bounds``."""
+
+    #: dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], the cotangents of output and LSE.
+    cotangent: np.ndarray
+    lse_cotangent: np.ndarray | None
+    #: dP = dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(dO o), [B, Hq, Sq, 1]; X = dP - D + dL.
+    dP: np.ndarray
+    D: np.ndarray
+    X: np.ndarray
+    #: Gradients of the finished score and of the score before the softcap, [B, Hq, Sq, Sk].
+    dA: np.ndarray
+    dS: np.ndarray
+    #: Shapes of q, k, v, bias.
+    dq: np.ndarray
+    dk: np.ndarray
+    dv: np.ndarray
+    dbias: np.ndarray | None
+
+
+@np.errstate(all="ignore")
+def gradients(x: Intermediates, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> Gradients:
+    """Evaluate the gradients in float64, keeping everything a bound needs."""
+    problem, cap = x.problem, x.problem.softcap
+    dP = np.where(x.visible, cotangent @ x.v.swapaxes(-1, -2), 0.0)
+    D = (cotangent * x.O).sum(axis=-1, keepdims=True)
+    X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
+    X = np.where(x.visible, X, 0.0)
+    dA = x.P * X
+    dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
+    dS = np.where(x.visible, dS, 0.0)
+    dq = problem.scale_value * (dS @ x.k)
+    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)
+    dv = x.over_group(x.P.swapaxes(-1, -2) @ cotangent)
+    dbias = None
+    if problem.bias is not None:
+        axes = tuple(axis for axis, length in enumerate(problem.bias.shape) if length == 1)
+        dbias = dA.sum(axis=axes, keepdims=True)
+    return Gradients(cotangent, lse_cotangent, dP, D, X, dA, dS, dq, dk, dv, dbias)

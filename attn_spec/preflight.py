@@ -14,7 +14,7 @@ import numpy as np
 from attn_spec import bits
 from attn_spec.kernels import Kernel, KernelError
 from attn_spec.problem import Problem
-from attn_spec.subject import CALL_LIMIT, CallFailed, Misbehaviour, Subject, last_resort
+from attn_spec.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject, last_resort
 
 #: Options that show in shapes or results only, so that no signature tells whether they are supported.
 TRIED = ("gqa", "dv", "cross", "empty", "lse", "backward")
@@ -31,12 +31,19 @@ class Preflight:
 
 
 def preflight(
-    kernel: Kernel, dtypes: Sequence[str] = (), device: str = "cpu", call_limit: float = CALL_LIMIT
+    kernel: Kernel,
+    dtypes: Sequence[str] = (),
+    device: str = "cpu",
+    call_limit: float = CALL_LIMIT,
+    guard: Guard = last_resort,
 ) -> Preflight:
-    """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`."""
+    """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`.
+
+    ``call_limit`` (seconds) and ``guard`` are those of every subject.
+    """
     _check_device(kernel, device)
     _check_dtypes(kernel, dtypes)
-    subjects = [Subject(kernel, dtype, device, call_limit, guard=last_resort) for dtype in dtypes or kernel.dtypes]
+    subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
     failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
     if len(failures) == len(subjects):
         reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
@@ -61,9 +68,7 @@ def _check_device(kernel: Kernel, device: str) -> None:
         raise KernelError(f"unknown device {device!r}; write cpu, cuda or cuda:N")
     if kind not in kernel.devices:
         runs_on = " and ".join(kernel.devices)
-        raise KernelError(
-            f"{kernel.name} runs on {runs_on} only, not on {device}; choose with --device {kernel.devices[0]}"
-        )
+        raise KernelError(f"{kernel.name} runs on {runs_on} only, not on {device}; choose device {kernel.devices[0]}")
     if kind == "cuda":
         import torch
 
@@ -91,19 +96,20 @@ def _failure(subject: Subject) -> str | None:
 
 def _refusal(subject: Subject, option: str) -> str | None:
     """Why an undecorated callable does not do ``option``; None when it does, or when the user declared it."""
-    if option in subject.kernel.supports:
+    kernel = subject.kernel
+    if option in kernel.supports:
         return None
-    problem = _plain(subject.kernel, subject.dtype, option)
-    willing = replace(subject, kernel=replace(subject.kernel, supports=subject.kernel.supports | {option}))
+    problem = _plain(kernel, subject.dtype, option)
+    willing = replace(subject, kernel=replace(kernel, supports=kernel.supports | {option}))
     try:
-        if option == "backward":
-            willing.gradients(problem, np.ones_like(problem.q))
-        else:
+        if option != "backward":
             willing(problem)
+        elif kernel.framework != "torch":
+            return "it takes NumPy arrays, which carry no gradients"
+        elif not willing.gradients(problem, np.ones_like(problem.q))["dv"].any():
+            return "no gradient reaches v"
     except Misbehaviour as error:
         return str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
     return None
 
 

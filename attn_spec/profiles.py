@@ -27,7 +27,7 @@ class Profile:
 
 
 _ROWS = (
-    Profile(name="smoke", examples=12, floor=6, seconds=60, shrink_seconds=15, seed=0),
+    Profile(name="smoke", examples=10, floor=5, seconds=60, shrink_seconds=15, seed=0),
     Profile(name="ci", examples=60, floor=30, seconds=180, shrink_seconds=30, seed=0),
     Profile(name="certify", examples=400, floor=200, seconds=900, shrink_seconds=60, seed=None),
 )

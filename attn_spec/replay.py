@@ -1,7 +1,7 @@
 """Run stored cases again, each in a process that may die of it.
 
-``python -m attn_spec.replay CASE.json [KERNEL]`` runs one case here and says ``fixed``, ``still fails`` or ``cannot
-run`` by its exit code, 0, 1 or 2.
+``python -m attn_spec.replay CASE.json SECONDS [KERNEL]`` runs one case here, with a limit on each call, and says
+``fixed``, ``still fails`` or ``cannot run`` by its exit code, 0, 1 or 2.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class Replay:
         return OUTCOMES[self.code] + (f": {self.message}" if self.message else "")
 
 
-def replay(path: Path, kernel: str | None = None) -> Replay:
+def replay(path: Path, kernel: str | None = None, call_limit: float = 60.0) -> Replay:
     """Run the case of a file in a process of its own, with its own kernel or with another."""
-    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), *([kernel] if kernel else [])]
+    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), str(call_limit)]
+    command += [kernel] if kernel else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -49,7 +50,7 @@ def replay(path: Path, kernel: str | None = None) -> Replay:
 _MARK = "attn-spec replay: "
 
 
-def run(case: Case, kernel: str | None = None) -> Replay:
+def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     """Check the case's claim on its problem, here."""
     from attn_spec.kernels import KernelError, resolve
     from attn_spec.preflight import preflight
@@ -60,7 +61,7 @@ def run(case: Case, kernel: str | None = None) -> Replay:
         return Replay(2, f"there is no property {case.claim!r} any more; see `attn-spec properties`")
     try:
         found = resolve(kernel) if kernel else resolve(case.kernel, **case.declared)
-        (subject,) = preflight(found, (case.problem.dtype,), case.device).subjects
+        (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit).subjects
     except KernelError as error:
         return Replay(2, str(error))
     needed = {*claim.needs, *case.problem.options()}
@@ -76,7 +77,8 @@ def run(case: Case, kernel: str | None = None) -> Replay:
 def main(arguments: list[str]) -> int:
     """Run one case and return its exit code."""
     try:
-        done = run(reproduce.load(Path(arguments[0])), *arguments[1:])
+        path, call_limit, *kernel = arguments
+        done = run(reproduce.load(Path(path)), float(call_limit), *kernel)
     except CaseError as error:
         done = Replay(2, str(error))
     print(_MARK + done.message)  # noqa: T201 -- read by the parent process

@@ -105,7 +105,8 @@ class Case:
     @classmethod
     def from_json(cls, document: Any) -> Self:
         """Raises :class:`CaseError` for a document that :meth:`to_json` did not write."""
-        if not isinstance(document, dict) or not (document.get("problem") or document.get("recipe")):
+        parts = (document.get("problem"), document.get("recipe")) if isinstance(document, dict) else (None, None)
+        if parts == (None, None):
             raise CaseError("it is not a case: a case is a JSON object with a 'problem' or a 'recipe'")
         if document.get("schema") != SCHEMA:
             raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schema {SCHEMA}")

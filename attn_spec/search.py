@@ -98,7 +98,7 @@ class _Search:
             deadline=None,
             phases=(Phase.generate, Phase.target, Phase.shrink),
             report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck.__members__.values()),
+            suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass iterates
             verbosity=Verbosity.quiet,
         )
         self.deadline = time.monotonic() + self.profile.seconds

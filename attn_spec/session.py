@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -43,6 +45,8 @@ class Session:
         self.left_out: dict[str, str] = {}
         self.collected: list[Key] = []
         self.rows: list[Row] = []
+        #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
+        self.stderr = os.dup(2)
 
     def option(self, name: str) -> Any:
         """The value of an option."""
@@ -142,6 +146,7 @@ class Session:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
         from attn_spec.kernels import KernelError, resolve
         from attn_spec.preflight import preflight
+        from attn_spec.subject import last_resort
 
         declared = {name: self.option(name) for name in ("framework", "contract")}
         declared["supports"] = tuple(filter(None, (self.option("supports") or "").split(",")))
@@ -151,7 +156,8 @@ class Session:
             if self.option("dtype") and not dtypes:
                 self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
                 return None
-            return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"))
+            guard = functools.partial(last_resort, stderr=self.stderr)
+            return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
         except KernelError as error:
             if named:
                 raise

@@ -7,8 +7,8 @@ Every list below therefore runs from plain to wild. Only tensors of a few entrie
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -90,7 +90,9 @@ def recipes(
         seed=draw(st.integers(0, 2**32 - 1)),
     )
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
-    recipe = _within_budget(replace(recipe, **given), subject)
+    if "dv" not in chosen:
+        given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
+    recipe = _legal_lengths(replace(recipe, **given), subject, budget=math.inf if "query_length" in fixed else BUDGET)
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)
     return recipe
@@ -193,21 +195,20 @@ def _option_values(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> di
     return drawn | {"causal_alignment": draw(st.sampled_from(alignments))}
 
 
-def _within_budget(recipe: Recipe, subject: Subject) -> Recipe:
+def _legal_lengths(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     """The recipe with lengths that are multiples of what the kernel takes and that keep the cost in budget."""
-    scores = BUDGET // (recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48))
+    cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     step = subject.kernel.length_multiple
-    keys = _rounded_up(recipe.key_length, step)
+    keys, queries = (-(-length // step) * step for length in (recipe.key_length, recipe.query_length))
     if subject.supports("cross"):
-        limit = max(scores // max(keys, 1) // step * step, step)
-        queries = min(_rounded_up(recipe.query_length, step), limit)
-        return replace(recipe, query_length=queries, key_length=keys)
-    limit = max(isqrt(scores) // step * step, step)
-    return replace(recipe, query_length=min(keys, limit), key_length=min(keys, limit))
+        most = max(budget / (cost * max(keys, 1)), step)
+        return replace(recipe, key_length=keys, query_length=_at_most(queries, most, step))
+    both = _at_most(keys, max(math.sqrt(budget / cost), step), step)
+    return replace(recipe, key_length=both, query_length=both)
 
 
-def _rounded_up(length: int, step: int) -> int:
-    return -(-length // step) * step
+def _at_most(length: int, most: float, step: int) -> int:
+    return length if length <= most else int(most) // step * step
 
 
 def _takes_any_shape(subject: Subject) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import signal
-import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from attn_spec import bits
 from attn_spec.contract import Contract
 from attn_spec.kernels import KEYWORDS, Conventions, Kernel
 from attn_spec.problem import Problem
+
+Guard = Callable[[float], AbstractContextManager[Any]]
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
@@ -62,7 +64,7 @@ class Subject:
     device: str = "cpu"
     call_limit: float = CALL_LIMIT
     #: Entered around every call, with the seconds it may take; a search puts :func:`last_resort` here.
-    guard: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext
+    guard: Guard = contextlib.nullcontext
 
     @property
     def contract(self) -> Contract:
@@ -99,9 +101,10 @@ class Subject:
             leaves["bias"] = options[self.kernel.keyword("bias")].requires_grad_()
         returned = self._call(tensors, options)
         out = returned[0] if isinstance(returned, tuple) else returned
-        with self._guarded("backward"):
-            out.backward(self._tensor(cotangent))
-            self._wait()
+        if out.requires_grad:  # an output that depends on no input has gradients of zero
+            with self._guarded("backward"):
+                out.backward(self._tensor(cotangent))
+                self._wait()
         zeros = {name: np.zeros(tuple(leaf.shape)) for name, leaf in leaves.items()}
         found = {n: zeros[n] if leaf.grad is None else bits.values_of(leaf.grad) for n, leaf in leaves.items()}
         return {f"d{name}": self._to_bhsd(values) if name != "bias" else values for name, values in found.items()}
@@ -122,7 +125,8 @@ class Subject:
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         try:
-            with self.guard(self.call_limit), time_limit(self.call_limit):
+            with self.guard(self.call_limit), time_limit(self.call_limit), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a warning is no failure, whatever the user's pytest makes of it
                 yield
         except OutOfTime as error:
             raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
@@ -202,9 +206,9 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def last_resort(seconds: float) -> Iterator[None]:
-    """End the process, with the stack on stderr, when the block hangs where no Python signal reaches it."""
-    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=sys.__stderr__ or sys.stderr)
+def last_resort(seconds: float, stderr: int = 2) -> Iterator[None]:
+    """End the process, with the stack on ``stderr``, when the block hangs where no Python signal reaches it."""
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
     try:
         yield
     finally:

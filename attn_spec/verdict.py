@@ -46,8 +46,8 @@ class Row:
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """The fields as JSON values, of plain types that pytest-xdist can carry."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"verdict": str(self.verdict)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:

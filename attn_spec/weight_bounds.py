@@ -64,6 +64,14 @@ def score_error(x: Intermediates, c: Contract) -> np.ndarray:
     falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias: one rounding. Each
     result is stored.
     """
+    delta = softcapped_error(x, c)
+    if x.problem.bias is not None:
+        delta = _bias_error(x, c, delta, x.problem.bias)
+    return np.where(x.visible, delta, 0.0)
+
+
+def softcapped_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of the score after the scale and the softcap, before the bias."""
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     sigma = abs(x.problem.scale_value)
     delta = sigma * dot_product_error(x, c)
@@ -74,11 +82,7 @@ def score_error(x: Intermediates, c: Contract) -> np.ndarray:
         delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + stored.eta
     elif sigma < 1:
         delta = delta + np.where(exact_scores(x, c) & (not narrows), 0.0, stored.eta)
-    if x.problem.softcap is not None:
-        delta = _softcap_error(x, c, delta, x.problem.softcap)
-    if x.problem.bias is not None:
-        delta = _bias_error(x, c, delta, x.problem.bias)
-    return np.where(x.visible, delta, 0.0)
+    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
 
 
 def _softcap_error(x: Intermediates, c: Contract, delta: np.ndarray, cap: float) -> np.ndarray:

@@ -77,9 +77,9 @@ def softmax(s: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Multiply p v so that a hidden key has no say even if its value is Inf or NaN (0 * NaN is NaN)."""
-    poisoned = ~np.isfinite(v).all(axis=-1, keepdims=True)
+    poisoned = ~np.isfinite(v)
     out = p @ np.where(poisoned, 0, v)
-    for j in np.flatnonzero(poisoned.any(axis=(0, 1))):
+    for j in np.flatnonzero(poisoned.any(axis=(0, 1, 3))):
         contribution = p[..., j, None] * v[..., None, j, :]
         out += np.where(allowed[..., j, None] & poisoned[..., None, j, :], contribution, 0)
     return out

@@ -1,8 +1,8 @@
 """Textbook attention in PyTorch, differentiable, with every option, and sound where textbooks are not.
 
-Two places need care, both because a query may have no key to attend. The softmax of a row of -inf is NaN, and so is
-its gradient; so such a row is given finite scores and its probabilities are cleared afterwards. Clearing also makes
-the gradient exactly zero wherever a key is hidden, since the backward of ``masked_fill`` writes a zero there.
+A query may have no key to attend; the softmax of its row of -inf is NaN, and so is the gradient. Both NaN are replaced
+by ``masked_fill``: after the softmax it clears the probabilities of hidden keys, and the backward of the one before
+writes their score gradients as exact zeros. Every key of such a row is hidden, so nothing of the NaN is left.
 """
 
 import math
@@ -46,9 +46,7 @@ def attended(
 
 def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
     """Softmax of s [B, Hq, Sq, Sk] over the allowed keys; a row without one is all zeros, with zero gradient."""
-    empty = ~allowed.any(dim=-1, keepdim=True)
-    s = s.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
-    return s.softmax(dim=-1).masked_fill(~allowed, 0.0)
+    return s.masked_fill(~allowed, -math.inf).softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 
 @kernel(

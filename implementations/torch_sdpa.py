@@ -78,7 +78,10 @@ def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     devices=("cpu",),
 )
 def flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Run the CPU flash kernel. It wants Dv = D, unit stride along D, and no bias that requires a gradient."""
+    """Run the CPU flash kernel. It wants Dv = D, unit stride along D, and no bias that requires a gradient.
+
+    Known defect: it hides keys before it scales, so causal output is NaN for a scale that is not positive.
+    """
     return run(SDPBackend.FLASH_ATTENTION, q.contiguous(), k.contiguous(), v.contiguous(), **options)
 
 

@@ -236,11 +236,10 @@ class TiledAttention(Arithmetic):
         return self.cast(p)
 
     def accumulate_output(self, acc: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """acc + w v over the visible keys alone: 0 times a hidden NaN would be NaN."""
-        visible = self.tile.visible
+        """acc + w v over the keys of non-zero weight: 0 times a hidden NaN would be NaN."""
 
         def product(j: int) -> np.ndarray:
-            return np.where(visible[..., j, None], w[..., j, None] * v[:, :, None, j], 0.0)
+            return np.where(w[..., j, None] == 0, 0.0, w[..., j, None] * v[:, :, None, j])
 
         return self.accumulate(product, w.shape[-1], "output_accumulation", acc)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import svg
 from .tables import SUPERSCRIPT, number
@@ -34,7 +34,7 @@ MARKERS = (
 #: Smaller values are drawn here: an error of 1/32 ulp means that the result is the rounded exact one.
 ULP_FLOOR, RATIO_FLOOR = 2.0**-5, 1e-4
 #: Line of the bound.
-_DASHED = {"color": svg.BOUND, "linestyle": (0, (4, 2)), "linewidth": 1.1}
+_DASHED: dict[str, Any] = {"color": svg.BOUND, "linestyle": (0, (4, 2)), "linewidth": 1.1}
 _X_LABELS = {"length": "keys", "magnitude": "standard deviation of the scores"}
 
 
@@ -72,7 +72,9 @@ def ratio_by_regime(rows: Sequence[Row], order: Sequence[str], quantity: str) ->
         for kernel, group in groupby(chosen, key=lambda row: row.kernel):
             own = list(group)
             where = [regimes.index(row.regime) for row in own]
-            (line,) = axes.plot(_shown([row.ratio.max for row in own], RATIO_FLOOR), where, **_style(order.index(kernel), 0.0))
+            (line,) = axes.plot(
+                _shown([row.ratio.max for row in own], RATIO_FLOOR), where, **_style(order.index(kernel), 0.0)
+            )
             titles.attach(line, [_ratio_title(row) for row in own])
         axes.set_yticks(range(len(regimes)), regimes, fontsize=8)
         axes.set_ylim(len(regimes) - 0.4, -0.6)
@@ -85,7 +87,9 @@ def ratio_by_regime(rows: Sequence[Row], order: Sequence[str], quantity: str) ->
 
 def _draw_errors(axes: Axes, titles: svg.Titles, rows: Sequence[Row], index: int) -> None:
     rows = sorted(rows, key=_x)
-    (line,) = axes.plot([_x(row) for row in rows], _shown([row.row_ulps.max for row in rows], ULP_FLOOR), **_style(index, 1.3))
+    (line,) = axes.plot(
+        [_x(row) for row in rows], _shown([row.row_ulps.max for row in rows], ULP_FLOOR), **_style(index, 1.3)
+    )
     titles.attach(line, [_error_title(row) for row in rows])
 
 
@@ -97,8 +101,8 @@ def _draw_bounds(axes: Axes, titles: svg.Titles, rows: Sequence[Row]) -> None:
         titles.attach(line, [f"bound of the contract {contract}"])
         ends[contract.partition("(")[0]] = list(largest.items())[-1]
     for name, end in _apart(ends, axes).items():
-        style = {"textcoords": "offset points", "xytext": (4, 0), "va": "center", "fontsize": 8, "color": svg.BOUND}
-        axes.annotate(name, end, annotation_clip=False, **style)
+        place: dict[str, Any] = {"textcoords": "offset points", "xytext": (4, 0), "va": "center"}
+        axes.annotate(name, end, annotation_clip=False, fontsize=8, color=svg.BOUND, **place)
 
 
 def _largest_allowance(rows: Sequence[Row]) -> dict[float, float]:
@@ -132,7 +136,7 @@ def _shown(values: Sequence[float], floor: float) -> list[float]:
     return [min(max(value, floor), max(10 * top, floor)) for value in values]
 
 
-def _style(index: int, linewidth: float) -> dict[str, object]:
+def _style(index: int, linewidth: float) -> dict[str, Any]:
     return {
         "color": svg.PALETTE[index % len(svg.PALETTE)][0],
         "marker": MARKERS[index % len(MARKERS)][0],
@@ -144,7 +148,8 @@ def _style(index: int, linewidth: float) -> dict[str, object]:
 
 
 def _error_title(row: Row) -> str:
-    at = f"{row.key_length} keys" if row.sweep == "length" else f"scores of deviation {number(row.magnitude)}"
+    keys = "1 key" if row.key_length == 1 else f"{row.key_length} keys"
+    at = keys if row.sweep == "length" else f"scores of deviation {number(row.magnitude)}"
     return f"{row.kernel}, {at}: {number(row.row_ulps.max)} ulp of {number(row.row_allowed.max)}"
 
 
@@ -152,13 +157,13 @@ def _ratio_title(row: Row) -> str:
     return f"{row.kernel}, {row.regime}: {number(row.ratio.max)} of the bound, {number(row.row_ulps.max)} ulp"
 
 
-def _plain(axes: Axes, grid: str) -> None:
+def _plain(axes: Axes, grid: Literal["y", "both"]) -> None:
     axes.minorticks_off()
     axes.grid(visible=True, axis=grid)
     axes.tick_params(length=0)
 
 
-def _tick(x: float, _: int | None = None) -> str:
+def _tick(x: float, _: float = 0) -> str:
     """A power of two or of ten as a reader writes it: 1/16, 256, 10⁵."""
     if not 1e-3 < x < 9_999:
         return f"10{str(round(math.log10(x))).translate(SUPERSCRIPT)}"

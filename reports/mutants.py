@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attn_spec.contract import Contract
@@ -84,13 +84,22 @@ def mutant(
     return register
 
 
-def narrow(name: str, story: str, *, source: str, named_by: str, dtype: str, **executed: Any) -> None:
-    """Register the unchanged kernel executing a worse arithmetic than the preset ``fused`` that it declares.
+def narrow(
+    name: str,
+    story: str,
+    *,
+    source: str,
+    named_by: str,
+    dtype: str,
+    inaccuracy: float = 0.0,
+    contract: str | Contract = "fused",
+    **executed: Any,
+) -> None:
+    """Register the unchanged kernel executing a worse arithmetic than the contract it declares.
 
-    ``executed`` are fields of the contract or, for ``inaccuracy``, of the order.
+    ``executed`` are fields of the contract that is executed instead.
     """
-    order = Order(inaccuracy=executed.pop("inaccuracy", 0.0))
-    executes = Contract(**{**vars(PRECISE), **executed})
+    order, executes = Order(inaccuracy=inaccuracy), replace(PRECISE, **executed)
     _add(
         Mutant(
             id=name,
@@ -98,7 +107,7 @@ def narrow(name: str, story: str, *, source: str, named_by: str, dtype: str, **e
             source=source,
             named_by=named_by,
             dtype=dtype,
-            build=lambda: emulate(name, executes, order, dtypes=(dtype,), contract="fused"),
+            build=lambda: emulate(name, executes, order, dtypes=(dtype,), contract=contract),
         )
     )
 
@@ -120,7 +129,7 @@ def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Ca
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:
     """Import every family; the mutants and the controls."""
-    from . import mutants_cheating, mutants_masking, mutants_plumbing, mutants_softmax  # noqa: F401 - they register
+    from . import mutants_cheating, mutants_masking, mutants_plumbing, mutants_softmax, mutants_values  # noqa: F401 - they register
 
     return MUTANTS, CONTROLS
 

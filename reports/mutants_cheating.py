@@ -8,10 +8,10 @@ from typing import Any
 from .mutants import Attention, cheat
 
 OUTPUT = "accuracy.output_is_within_its_bound"
-PURE = "purity.equal_calls_give_equal_bits"
+AGAIN = "independence.equal_calls_give_equal_answers"
 
 
-@cheat(source="ScalingIntelligence/KernelBench#165", named_by=OUTPUT)
+@cheat(source="ScalingIntelligence/KernelBench#165", named_by="softmax.weights_sum_to_one")
 def zeros(attention: Attention) -> Attention:
     """The output is zero, which is within 0.01 of it when the keys are many."""
 
@@ -44,7 +44,7 @@ def all_nan(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(source="ScalingIntelligence/KernelBench#82", named_by=PURE)
+@cheat(source="ScalingIntelligence/KernelBench#82", named_by=OUTPUT)
 def inputs_zeroed(attention: Attention) -> Attention:
     """The inputs are set to zero in place, so that a reference computed later is zero too."""
 
@@ -55,7 +55,9 @@ def inputs_zeroed(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(source="arXiv 2507.14111, gpu-mode/reference-kernels#162", named_by="purity.replay")
+@cheat(
+    source="arXiv 2507.14111, gpu-mode/reference-kernels#162", named_by="independence.old_answers_are_not_given_again"
+)
 def replayed_by_shape(attention: Attention) -> Attention:
     """The first answer for each set of shapes and options is kept, and given again."""
     answers: dict[Any, Any] = {}
@@ -70,7 +72,7 @@ def replayed_by_shape(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(source="ScalingIntelligence/KernelBench#82", named_by="purity.outputs_written")
+@cheat(source="ScalingIntelligence/KernelBench#82", named_by="independence.every_element_of_the_output_is_written")
 def last_buffer(attention: Attention) -> Attention:
     """Nothing is computed: the memory of the call before is returned when it has the right size."""
     buffer: list[Any] = []
@@ -84,7 +86,7 @@ def last_buffer(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(source="karpathy/llm.c#852", named_by="purity.later_calls")
+@cheat(source="karpathy/llm.c#852", named_by=AGAIN)
 def drifts(attention: Attention) -> Attention:
     """Right for the first five calls, then off by one part in a thousand."""
     calls = itertools.count(1)

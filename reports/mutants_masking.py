@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from .emulated import Tile, TiledAttention
+from .emulated import TiledAttention
 from .mutants import mutant
 
 DIAGONAL = "causality.the_diagonal_is_where_the_convention_says"
-BAND = "masking.a_window_is_the_mask_of_its_band"
 MASKED = "masking.masked_keys_change_nothing"
+PIERCED = "masking.keys_with_a_bias_of_minus_infinity_change_nothing"
 UNSEEN = "masking.queries_that_see_no_key_follow_the_convention"
-TILE_EDGE = "rescaling.lengths_around_tile_edges_are_solved"
-OUTPUT = "accuracy.output_is_within_its_bound"
+UNSEEN_BY_BIAS = "masking.queries_whose_bias_is_minus_infinity_follow_the_convention"
+COUNTED = "temperature.equal_scores_give_the_mean_of_the_visible_values"
 
 
 @mutant(
@@ -37,7 +37,7 @@ class CausalIgnored(TiledAttention):
         return super().on_band(cols)
 
 
-@mutant(source="PSAL-POSTECH/ONNXim#34, Dao-AILab/flash-attention#2528", named_by=DIAGONAL)
+@mutant(source="Dao-AILab/flash-attention#2528", named_by="permutation.grouped_heads_equal_repeated_heads")
 class CausalRowsPacked(TiledAttention):
     """Row indices are divided by the group size although query heads were never packed into rows."""
 
@@ -45,7 +45,10 @@ class CausalRowsPacked(TiledAttention):
         return super().diagonal() // (self.q.shape[1] // self.k.shape[1])
 
 
-@mutant(source="microsoft/onnxruntime#25927, huggingface/transformers#39408", named_by=BAND)
+@mutant(
+    source="microsoft/onnxruntime#25927, huggingface/transformers#39408",
+    named_by="masking.a_window_is_the_mask_of_its_band",
+)
 class WindowOffByOne(TiledAttention):
     """The window holds one key too many on its left."""
 
@@ -57,7 +60,7 @@ class WindowOffByOne(TiledAttention):
         return seen
 
 
-@mutant(source="flashinfer-ai/flashinfer#5090, tenstorrent/tt-metal#54833", named_by=TILE_EDGE)
+@mutant(source="flashinfer-ai/flashinfer#5090, tenstorrent/tt-metal#54833", named_by="softmax.weights_sum_to_one")
 class TailScoredZero(TiledAttention):
     """Keys past the end, loaded as zeros, are not masked: they score zero instead of minus infinity."""
 
@@ -65,7 +68,7 @@ class TailScoredZero(TiledAttention):
         return np.full(cols.shape, fill_value=True)
 
 
-@mutant(source="jax-ml/jax#27224", named_by=TILE_EDGE)
+@mutant(source="jax-ml/jax#27224", named_by=COUNTED)
 class TailUnbounded(TiledAttention):
     """No bounds test at all: the last tile reads on, here as the last key again and again."""
 
@@ -76,7 +79,7 @@ class TailUnbounded(TiledAttention):
         return x[:, self.map_kv_head()][:, :, np.minimum(self.tile.cols, self.Sk - 1)]
 
 
-@mutant(source="FluxML/NNkernels.jl#16", named_by="stability.a_constant_added_to_every_score_changes_nothing")
+@mutant(source="FluxML/NNkernels.jl#16", named_by="softmax.a_constant_added_to_all_scores_changes_nothing")
 class MaximumOfPadding(TiledAttention):
     """The row maximum includes the zero-filled columns past the end: harmless until all real scores are below."""
 
@@ -85,7 +88,7 @@ class MaximumOfPadding(TiledAttention):
         return np.maximum(real, 0.0) if self.tile.cols[-1] >= self.Sk else real
 
 
-@mutant(source="triton-lang/triton#621", named_by=OUTPUT)
+@mutant(source="triton-lang/triton#621", named_by="accuracy.output_is_within_its_bound")
 class HeadDimHardCoded(TiledAttention):
     """The dot product runs over 64 channels, whatever the head dimension."""
 
@@ -104,7 +107,10 @@ class BiasAsBool(TiledAttention):
         return super().visible(cols)
 
 
-@mutant(source="microsoft/onnxruntime#24017, microsoft/onnxruntime#26766", named_by=OUTPUT)
+@mutant(
+    source="microsoft/onnxruntime#24017, microsoft/onnxruntime#26766",
+    named_by="permutation.batch_entries_carry_their_answers_along",
+)
 class BiasOfAnotherBatch(TiledAttention):
     """The batch offset of a bias or mask is lost: every batch entry reads that of the first."""
 
@@ -112,7 +118,7 @@ class BiasOfAnotherBatch(TiledAttention):
         return super().broadcast(option[:1])
 
 
-@mutant(source="onnx/onnx#7865, onnx/onnx#7867", named_by=MASKED)
+@mutant(source="onnx/onnx#7865, onnx/onnx#7867", named_by=PIERCED)
 class SoftcapAfterMask(TiledAttention):
     """The softcap is applied after minus infinity was written: hidden keys keep the weight exp(-cap)."""
 
@@ -130,7 +136,7 @@ class PaddingOnQueryAxis(TiledAttention):
         return super().broadcast(option.swapaxes(-1, -2) if along_keys else option)
 
 
-@mutant(source="vllm-project/vllm#48364, pytorch/pytorch#127055", named_by="rescaling.leading_tiles_may_be_hidden")
+@mutant(source="vllm-project/vllm#48364, pytorch/pytorch#127055", named_by=PIERCED)
 class LeadingTileNan(TiledAttention):
     """As long as only hidden keys were visited, exp(-inf - -inf) is NaN, and stays."""
 
@@ -193,16 +199,79 @@ class ValuesOutsideWindow(TiledAttention):
     """Keys outside the window are masked, but their values are loaded and multiplied by zero."""
 
     def accumulate_output(self, acc: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
-        self.tile = Tile(self.tile.cols, self.tile.visible | ~self.on_band(self.tile.cols), self.tile.is_last)
-        return super().accumulate_output(acc, w, v)
+        outside = ~self.on_band(self.tile.cols)
+        leaked = np.where(outside[..., None] & (w[..., None] == 0), w[..., None] * v[:, :, None], 0.0)
+        return super().accumulate_output(acc, w, v) + leaked.sum(axis=-2)
 
 
-@mutant(source="made up: the end of the loop is one short", named_by=OUTPUT)
+@mutant(source="made up: the end of the loop is one short", named_by=COUNTED)
 class LastKeyLost(TiledAttention):
     """The last key is never visible."""
 
     def in_bounds(self, cols: np.ndarray) -> np.ndarray:
         return cols < max(self.Sk - 1, 1)
+
+
+@mutant(source="made up: a loop that starts at one", named_by="temperature.one_dominant_key_gives_its_value")
+class FirstKeyLost(TiledAttention):
+    """The first key is visible only when there is no other."""
+
+    def in_bounds(self, cols: np.ndarray) -> np.ndarray:
+        return super().in_bounds(cols) & ((cols > 0) | (self.Sk == 1))
+
+
+@mutant(source="made up: a fast path for one query", named_by="causality.decoding_one_query_gives_its_row_of_the_whole")
+class DecodingLosesKey(TiledAttention):
+    """With a single query the newest key is left out."""
+
+    def in_bounds(self, cols: np.ndarray) -> np.ndarray:
+        return cols < (self.Sk - 1 if self.Sq == 1 < self.Sk else self.Sk)
+
+
+@mutant(
+    source="made up: True means hide in one interface, attend in another",
+    named_by="masking.a_mask_of_true_changes_nothing",
+)
+class MaskInverted(TiledAttention):
+    """Keys whose mask is True are hidden."""
+
+    def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
+        tile = super().option_tile(option, cols)
+        return 1 - tile if option is self.mask else tile
+
+
+@mutant(source="huggingface/transformers#17306", named_by="masking.the_bias_at_masked_keys_changes_nothing")
+class BiasAddedToFill(TiledAttention):
+    """The bias is added after hidden keys were filled with -10000."""
+
+    def hide(self, s: np.ndarray) -> np.ndarray:
+        exists = self.in_bounds(self.tile.cols)
+        bias = 0.0 if self.bias is None else self.option_tile(self.bias, self.tile.cols)
+        return np.where(self.tile.visible, s, np.where(exists, -1e4 + bias, -np.inf))
+
+
+@mutant(source="openvinotoolkit/openvino#35959", named_by=UNSEEN_BY_BIAS)
+class BiasClamped(TiledAttention):
+    """A bias of minus infinity is clamped to -10000."""
+
+    def broadcast(self, option: np.ndarray) -> np.ndarray:
+        return np.maximum(super().broadcast(option), -1e4)
+
+
+@mutant(source="Dao-AILab/flash-attention#2568", named_by="masking.no_keys_or_no_queries_is_no_error")
+class NoKeysUnwritten(TiledAttention):
+    """A loop over no tiles leaves the output as the allocator left it."""
+
+    def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
+        return super().finish(acc, l) if self.Sk else np.full(acc.shape, np.nan)
+
+
+@mutant(source="ggml-org/llama.cpp#29220", named_by="permutation.queries_carry_their_answers_along")
+class OptionRowsRepeat(TiledAttention):
+    """From the second block of 16 queries on, rows of the mask and bias are read from the first block."""
+
+    def broadcast(self, option: np.ndarray) -> np.ndarray:
+        return super().broadcast(option)[:, :, np.arange(self.Sq) % 16]
 
 
 @mutant(source="tinygrad/tinygrad#2425", named_by=None, lacks=("lse",))

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from attn_spec.contract import FUSED
+
 from .arithmetic import rounded
 from .emulated import TiledAttention
 from .mutants import mutant, narrow
@@ -14,11 +16,11 @@ from .sound import PRECISE
 
 OUTPUT = "accuracy.output_is_within_its_bound"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
-SCALE = "scaling.the_scale_read_from_the_log_sum_exp_is_the_declared_one"
-SHIFT = "stability.a_constant_added_to_every_score_changes_nothing"
-RISING = "rescaling.rising_maxima_are_rescaled"
-UNSEEN = "masking.queries_that_see_no_key_follow_the_convention"
-CONSTANT_BIAS = "masking.a_bias_constant_along_each_row_moves_only_the_log_sum_exp"
+SCALE = "scaling.the_scale_read_from_the_log_sum_exp_is_the_one_asked_for"
+SCALE_OF_WEIGHTS = "scaling.the_scale_read_from_the_weights_is_the_one_asked_for"
+VARIANCE = "scaling.scaled_scores_of_unit_variance_inputs_have_variance_one"
+SHIFT = "softmax.a_constant_added_to_all_scores_changes_nothing"
+MAXIMA = "online_rescaling.the_maximum_may_move_anywhere"
 BASE2 = replace(PRECISE, exponent="base2")
 
 
@@ -39,7 +41,7 @@ class ScaleArgumentIgnored(TiledAttention):
         return super().factor()
 
 
-@mutant(source="intel/ipex-llm#12619", named_by=SCALE)
+@mutant(source="intel/ipex-llm#12619", named_by=SCALE_OF_WEIGHTS)
 class ScaleOfPaddedHeadDim(TiledAttention):
     """The default scale is taken from the head dimension after it was padded to a multiple of 16."""
 
@@ -47,7 +49,7 @@ class ScaleOfPaddedHeadDim(TiledAttention):
         return 1 / math.sqrt(-(-self.D // 16) * 16)
 
 
-@mutant(source="made up: 1/D for 1/sqrt(D)", named_by=SCALE)
+@mutant(source="made up: 1/D for 1/sqrt(D)", named_by=VARIANCE)
 class ScaleOneOverHeadDim(TiledAttention):
     """The default scale is 1/D."""
 
@@ -63,7 +65,7 @@ class ScaleSlightlyOff(TiledAttention):
         return self.round(super().factor() * (1 + 2.0**-10), "score_accumulation")
 
 
-@mutant(source="flagos-ai/FlagGems#424", named_by="rescaling.lengths_around_tile_edges_are_solved", executes=BASE2)
+@mutant(source="flagos-ai/FlagGems#424", named_by="permutation.keys_may_come_in_any_order", executes=BASE2)
 class ScaleCompounds(TiledAttention):
     """The scale is multiplied by log2(e) inside the loop over tiles, once more for every tile."""
 
@@ -72,7 +74,11 @@ class ScaleCompounds(TiledAttention):
         return s * self.log2e ** (self.tile.cols[0] // len(self.tile.cols))
 
 
-@mutant(source="meta-pytorch/segment-anything-fast#71", named_by=CONSTANT_BIAS, executes=BASE2)
+@mutant(
+    source="meta-pytorch/segment-anything-fast#71",
+    named_by="masking.a_bias_constant_along_each_row_moves_only_the_log_sum_exp",
+    executes=BASE2,
+)
 class BiasWithoutLog2e(TiledAttention):
     """The exponential is base 2: scores are multiplied by log2(e), the bias is not."""
 
@@ -105,7 +111,11 @@ class FiniteSentinel(TiledAttention):
         return np.where(seen > -np.inf, np.maximum(seen, -5e4 * np.abs(self.factor())), seen)
 
 
-@mutant(source="philipturner/metal-flash-attention#8, apache/tvm#16667", named_by=SHIFT, dtype="float16")
+@mutant(
+    source="philipturner/metal-flash-attention#8, apache/tvm#16667",
+    named_by="special_values.dot_products_beyond_float16_do_not_overflow",
+    dtype="float16",
+)
 class ScoresOverflowFloat16(TiledAttention):
     """q.k overflows in float16 before it is scaled."""
 
@@ -114,7 +124,7 @@ class ScoresOverflowFloat16(TiledAttention):
         return np.where(np.abs(s) > 65504, np.copysign(np.inf, s), s)
 
 
-@mutant(source="ggml-org/llama.cpp#13991", named_by=RISING)
+@mutant(source="ggml-org/llama.cpp#13991", named_by=MAXIMA)
 class RescaleUnderflow(TiledAttention):
     """Rescale factors below 2e-9 are flushed to zero, as they would be in float16."""
 
@@ -123,7 +133,7 @@ class RescaleUnderflow(TiledAttention):
         return np.where(alpha < 2e-9, 0.0, alpha)
 
 
-@mutant(source="made up: half of the online softmax recurrence", named_by=RISING)
+@mutant(source="made up: half of the online softmax recurrence", named_by=MAXIMA)
 class OutputNotRescaled(TiledAttention):
     """The output accumulated so far is not rescaled when the last tile raises the maximum."""
 
@@ -131,7 +141,7 @@ class OutputNotRescaled(TiledAttention):
         return acc if self.tile.is_last else super().rescale_output(acc, alpha)
 
 
-@mutant(source="made up: the other half of the recurrence", named_by=RISING)
+@mutant(source="made up: the other half of the recurrence", named_by=MAXIMA)
 class RowSumNotRescaled(TiledAttention):
     """The row sum is never rescaled."""
 
@@ -139,7 +149,7 @@ class RowSumNotRescaled(TiledAttention):
         return l
 
 
-@mutant(source="made up: a maximum kept per tile", named_by="rescaling.falling_maxima_are_rescaled")
+@mutant(source="made up: a maximum kept per tile", named_by=MAXIMA)
 class MaximumOfTileAlone(TiledAttention):
     """The maximum is that of the current tile, so that it may fall, and exp(m - m_new) overflow."""
 
@@ -147,7 +157,7 @@ class MaximumOfTileAlone(TiledAttention):
         return np.where(tile_max > -np.inf, tile_max, m)
 
 
-@mutant(source="made up: the maximum updated after its use", named_by=RISING)
+@mutant(source="made up: the maximum updated after its use", named_by=MAXIMA)
 class StaleMaximum(TiledAttention):
     """The last tile is exponentiated with the maximum of the tiles before it: it overflows."""
 
@@ -156,7 +166,10 @@ class StaleMaximum(TiledAttention):
         return np.where(np.isfinite(m), m, seen) if self.tile.is_last else seen
 
 
-@mutant(source="flashinfer-ai/flashinfer#2113, pytorch/pytorch#181645", named_by=LSE)
+@mutant(
+    source="flashinfer-ai/flashinfer#2113, pytorch/pytorch#181645",
+    named_by="online_rescaling.parts_merge_into_the_whole_through_the_log_sum_exp",
+)
 class LseBase2(TiledAttention):
     """The log-sum-exp is returned in base 2 where the natural logarithm is declared."""
 
@@ -172,7 +185,7 @@ class LseHalfBase2(TiledAttention):
         return self.round(np.log2(x), "softmax")
 
 
-@mutant(source="vllm-project/vllm#15492", named_by=UNSEEN)
+@mutant(source="vllm-project/vllm#15492", named_by="masking.queries_that_see_no_key_follow_the_convention")
 class EmptyLsePlusInfinity(TiledAttention):
     """A row that sees no key gets a log-sum-exp of plus infinity: a merge would take nothing else."""
 
@@ -181,7 +194,7 @@ class EmptyLsePlusInfinity(TiledAttention):
         return np.where(np.isneginf(lse), np.inf, lse)
 
 
-@mutant(source="vllm-project/flash-attention#87", named_by="permutation.query_heads_may_be_permuted")
+@mutant(source="vllm-project/flash-attention#87", named_by=LSE)
 class LseHeadsSwapped(TiledAttention):
     """The log-sum-exp is written with its heads in reverse order."""
 
@@ -195,6 +208,25 @@ class ExponentialOff(TiledAttention):
 
     def exponential(self, x: np.ndarray) -> np.ndarray:
         return self.round(super().exponential(x) * np.where(x == 0, 1.0, 1 + 2.0**-12 * np.cos(1e3 * x)), "softmax")
+
+
+@mutant(source="made up: the epsilon of a layer norm", named_by="temperature.one_visible_key_gives_its_value")
+class EpsilonInRowSum(TiledAttention):
+    """A row sum is raised by 1e-6 against a division by zero."""
+
+    def nonzero(self, l: np.ndarray) -> np.ndarray:
+        return np.where(l == 0, 1.0, l + 1e-6)
+
+
+@mutant(
+    source="made up: a polynomial beyond its interval", named_by="softmax.outputs_lie_in_the_hull_of_the_visible_values"
+)
+class ExponentialBelowZero(TiledAttention):
+    """The exponential dips below zero far out, so that weights are no longer those of a mean."""
+
+    def weights(self, s: np.ndarray, m: np.ndarray) -> np.ndarray:
+        p = super().weights(s, m)
+        return np.where((p > 0) & (p < 2.0**-10), -(2.0**-10), p)
 
 
 @mutant(source="made up: weights stored as float16 keep no small ones", named_by=OUTPUT)
@@ -246,4 +278,5 @@ narrow("float16_score_accumulator", "q.k is accumulated in float16.",
        named_by=LSE, dtype="float16", score_accumulation="float16")  # fmt: skip
 narrow("exponential_2_12", "Exponentials are off by 2^-12 with a sign that looks random.",
        source="made up: a fast exponential",
-       named_by=LSE, dtype="bfloat16", exp_error=8.0, inaccuracy=2.0**9)  # fmt: skip
+       named_by=LSE, dtype="bfloat16", exp_error=8.0, inaccuracy=2.0**9,
+       contract=replace(FUSED, row_sum_of="uncast"))  # fmt: skip

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
-from attn_spec import verdict
 from markupsafe import Markup
+
+from attn_spec import verdict
+from attn_spec.formats import DTYPES
 
 from . import figures, svg, tables
 from .rows import QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
 
 #: How each verdict is marked, without relying on colour.
-MARKS = {"held": "✓", "refuted": "✗", "not claimed": "·", "not exercised": "?"}
+MARKS = {"held": "✓", "refuted": "✗", "not claimed": "\N{EN DASH}", "not exercised": "?"}
 #: Sweeps drawn as lines, and what they vary.
 AGAINST = {"length": "key length", "magnitude": "score size"}
 #: Runs one line of the worst cases again.
@@ -59,7 +61,7 @@ def html(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[ve
 def headline(rows: Sequence[Row], verdicts: Sequence[verdict.Row] = ()) -> str:
     """The finding in one sentence."""
     if refuted := [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED]:
-        return f"{len(refuted)} of {len(verdicts)} claims are refuted"
+        return f"{len(refuted)} of {len(verdicts)} verdicts are refuted"
     pairs = {(row.kernel, row.dtype) for row in rows}
     unsound = {(row.kernel, row.dtype) for row in rows if row.outside_bound or row.failure}
     if unsound:
@@ -97,7 +99,7 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
         grid.setdefault(row.property, {})[row.kernel, row.dtype] = row
     return {
         "verdicts": grid,
-        "subjects": list(dict.fromkeys((row.kernel, row.dtype) for row in verdicts)),
+        "subjects": sorted({(r.kernel, r.dtype) for r in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))),
         "denominator": verdict.denominator(verdicts),
         "refuted": [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED],
         "marks": MARKS,
@@ -109,15 +111,18 @@ def _panels(rows: Sequence[Row], order: Sequence[str], dtype: str) -> dict[str, 
     own = [row for row in rows if row.dtype == dtype]
     measured = {row.quantity for row in own if row.elements}
     lines = {q: [_line(own, order, sweep, q) for sweep in AGAINST] for q in QUANTITIES if q in measured}
-    strips = [
-        Panel(heading=f"{tables.TITLES[q]} in every regime", svg=figures.ratio_by_regime(own, order, q)) for q in lines
-    ]
+    strips = [_strip(own, order, quantity) for quantity in lines]
     return {"shown": lines.get("output", []) + strips, "folded": lines.get("lse", [])}
 
 
 def _line(rows: Sequence[Row], order: Sequence[str], sweep: str, quantity: str) -> Panel:
     heading = f"{tables.TITLES[quantity]} against {AGAINST[sweep]}"
     return Panel(heading=heading, svg=figures.error_against(rows, order, sweep, quantity))
+
+
+def _strip(rows: Sequence[Row], order: Sequence[str], quantity: str) -> Panel:
+    heading = f"{tables.TITLES[quantity]} in every regime: error / bound"
+    return Panel(heading=heading, svg=figures.ratio_by_regime(rows, order, quantity))
 
 
 def _share(ratio: float) -> str:

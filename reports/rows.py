@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
+
 from attn_spec.formats import DTYPES
 
 QUANTITIES = ("output", "lse")
@@ -85,9 +86,6 @@ class Row:
     #: What a kernel that gave no answer did instead; empty otherwise.
     failure: str = ""
 
-    def document(self) -> dict[str, Any]:
-        """The row for JSON, non-finite numbers as strings."""
-        return _finite(asdict(self))
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -174,10 +172,18 @@ def _together(spreads: Iterable[Spread]) -> Spread:
     return Spread(max=largest(s.max for s in known), p99=largest(s.p99 for s in known), median=middle)
 
 
+def columns(row: Row) -> dict[str, Any]:
+    """The row as one flat record for JSON: ``ulps.p99``, ``worst.recipe``; non-finite numbers as strings."""
+    record = asdict(row) | {
+        "worst": asdict(row.worst) if row.worst else dict.fromkeys(item.name for item in fields(Worst))
+    }
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        nested = value if isinstance(value, dict) else None
+        flat |= {name: value} if nested is None else {f"{name}.{key}": item for key, item in nested.items()}
+    return {name: _finite(value) for name, value in flat.items()}
+
+
 def _finite(value: Any) -> Any:
-    """The same document with inf and NaN as strings, which JSON has no numbers for."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    """The value, as a string when JSON has no number for it."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,6 +17,7 @@ from .emulated import emulate
 
 #: Elementary functions that are right to far below one rounding of float32, as float64's are.
 PRECISE = Contract(
+    scale_on="scores",
     exponent="natural",
     subnormals="kept",
     row_sum_of="uncast",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
 
-class FigureError(ImportError):
+class FigureError(ModuleNotFoundError):
     """Figures cannot be drawn; the text says what to install."""
 
 
@@ -80,29 +82,32 @@ class Titles:
         self.texts[name] = list(texts)
 
 
+def matplotlib() -> ModuleType:
+    """The module, for the figures. Raises :class:`FigureError` when it is not installed."""
+    try:
+        return importlib.import_module("matplotlib.figure") and importlib.import_module("matplotlib")
+    except ModuleNotFoundError as error:
+        text = "the figures of a report need matplotlib, which is not installed; run: pip install 'attn-spec[report]'"
+        raise FigureError(text, name="matplotlib") from error
+
+
 def render(draw: Callable[[Axes, Titles], None], size: tuple[float, float], label: str) -> str:
     """The SVG element of one drawing, ``size`` in inches. Equal drawings give equal text.
 
     Raises :class:`FigureError` without matplotlib.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        text = "the figures of a report need matplotlib, which is not installed; run: pip install 'attn-spec[report]'"
-        raise FigureError(text) from error
-    titles, buffer = Titles(), io.BytesIO()
+    mpl, titles, buffer = matplotlib(), Titles(), io.BytesIO()
     with mpl.rc_context({**_STYLE, "svg.hashsalt": label}):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = mpl.figure.Figure(figsize=size, layout="constrained")
         draw(figure.subplots(), titles)
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     return _finished(buffer.getvalue(), titles, label)
 
 
 def _finished(document: bytes, titles: Titles, label: str) -> str:
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
-    root = ElementTree.fromstring(document)  # noqa: S314 -- our own output
+    ET.register_namespace("", _SVG)
+    ET.register_namespace("xlink", _XLINK)
+    root = ET.fromstring(document)  # noqa: S314 -- our own output
     for name, texts in titles.texts.items():
         _entitle(root, name, texts)
     for metadata in root.findall(_tag("metadata")):
@@ -111,28 +116,35 @@ def _finished(document: bytes, titles: Titles, label: str) -> str:
         group.attrib.pop("id", None)
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute)
+    for element in root.iter():
+        element.attrib |= {name: _rounded(element.attrib[name]) for name in ("d", "x", "y") if name in element.attrib}
     root.attrib |= {"role": "img", "aria-label": label}
-    return _compact(ElementTree.tostring(root, encoding="unicode"))
+    return _compact(ET.tostring(root, encoding="unicode"))
 
 
-def _entitle(root: ElementTree.Element, name: str, texts: Sequence[str]) -> None:
+def _entitle(root: ET.Element, name: str, texts: Sequence[str]) -> None:
     group = next(g for g in root.iter(_tag("g")) if g.get("id") == name)
     marks: list[Any] = list(group.iter(_tag("use"))) or [group]
-    group.attrib |= {"style": style for mark in marks if (style := mark.attrib.pop("style", None))}
     for mark, text in zip(marks, texts, strict=True):
-        title = ElementTree.Element(_tag("title"))
+        if "style" in mark.attrib:  # all marks of a line look alike, so the line says it once
+            group.set("style", mark.attrib.pop("style"))
+        title = ET.Element(_tag("title"))
         title.text = text
         mark.insert(0, title)
 
 
 def _compact(svg: str) -> str:
     """The same picture in fewer bytes, in the colours of the page."""
-    svg = re.sub(r"-?\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}", svg)
     for verbose, short in _SHORTER.items():
         svg = re.sub(verbose, short, svg)
     for light, name in VARIABLES.items():
         svg = svg.replace(light, f"var(--{name})")
     return svg
+
+
+def _rounded(coordinates: str) -> str:
+    """Coordinates to a tenth of a point."""
+    return re.sub(r"-?\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}", coordinates)
 
 
 def _tag(name: str) -> str:

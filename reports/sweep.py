@@ -15,6 +15,7 @@ import numpy as np
 
 from attn_spec import bits, measure
 from attn_spec.contract import describe
+from attn_spec.kernels import KernelError
 from attn_spec.measure import Measurement
 from attn_spec.problem import Problem
 from attn_spec.regimes import REGIMES, Recipe
@@ -26,7 +27,7 @@ from .rows import Row, Spread, Worst
 HEAD_DIM = 64
 
 
-class SweepError(ValueError):
+class SweepError(KernelError):
     """A sweep that cannot start; the text says which choice to change."""
 
 
@@ -60,7 +61,9 @@ FULL = Grid(
     seeds=4,
 )
 #: For kernels that a CPU runs through an interpreter, a thousand times slower.
-INTERPRETED = Grid(lengths=(1, 2, 7, 16, 33, 64, 129), magnitudes=(-4, 0, 2, 4, 8, 12), fixed_length=65, queries=4, seeds=1)
+INTERPRETED = Grid(
+    lengths=(1, 2, 7, 16, 33, 64, 129), magnitudes=(-4, 0, 2, 4, 8, 12), fixed_length=65, queries=4, seeds=1
+)
 
 GRIDS: dict[str, Grid] = {"smoke": SMOKE, "ci": FULL, "certify": FULL}
 
@@ -91,14 +94,15 @@ def grid_for(subject: Subject, grid: Grid) -> Grid:
 def points_of(subject: Subject, grid: Grid) -> list[Point]:
     """The three sweeps of one subject, without the problems that its kernel does not support."""
     fixed = grid.fixed_length
-    places = [("length", "normal", length, 1.0) for length in grid.lengths]
-    places += [("magnitude", "normal", fixed, 2.0**exponent) for exponent in grid.magnitudes]
-    places += [("regime", regime, fixed, math.nan) for regime in REGIMES]
-    made = (_point(subject, grid, *place) for place in places)
+    made = [_point(subject, grid, sweep="length", length=length, magnitude=1.0) for length in grid.lengths]
+    made += [_point(subject, grid, sweep="magnitude", length=fixed, magnitude=2.0**e) for e in grid.magnitudes]
+    made += [_point(subject, grid, sweep="regime", length=fixed, regime=regime) for regime in REGIMES]
     return [point for point in made if _is_claimed(subject, point.recipes[0])]
 
 
-def _point(subject: Subject, grid: Grid, sweep: str, regime: str, length: int, magnitude: float) -> Point:
+def _point(
+    subject: Subject, grid: Grid, *, sweep: str, length: int, magnitude: float = math.nan, regime: str = "normal"
+) -> Point:
     head_dim = min(subject.kernel.head_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
     length = -(-length // subject.kernel.length_multiple) * subject.kernel.length_multiple
     recipes = tuple(
@@ -153,7 +157,7 @@ def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]]
         dtype=point.subject.dtype,
         device=point.subject.device,
         quantity=quantity,
-        contract=describe(point.subject.kernel.contract_for(point.subject.dtype)),
+        contract=describe(point.subject.kernel.contract_declared(point.subject.dtype)),
         sweep=point.sweep,
         regime=recipe.regime,
         key_length=recipe.key_length,

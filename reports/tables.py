@@ -17,14 +17,13 @@ TITLES = {"output": "Output O", "lse": "Log-sum-exp"}
 def number(x: float) -> str:
     """Two significant digits, at least up to the units: 0.043, 1.2, 1,370, 3.4 × 10⁶, ∞; – for none."""
     if math.isnan(x):
-        return "–"
+        return "\N{EN DASH}"
     if math.isinf(x):
-        return "∞" if x > 0 else "−∞"
-    if x == 0 or 1e-3 <= abs(x) < 99_999.5:
-        digits = 0 if x == 0 else max(1 - math.floor(math.log10(abs(x))), 0)
-        return f"{x:,.{digits}f}"
+        return "∞" if x > 0 else "-∞"
     mantissa, exponent = f"{x:.1e}".split("e")
-    return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPT)}"
+    if x == 0 or 1e-3 <= abs(x) < 99_999.5:
+        return f"{x:,.{max(1 - int(exponent), 0) if x else 0}f}"
+    return f"{mantissa} \N{MULTIPLICATION SIGN} 10{str(int(exponent)).translate(SUPERSCRIPT)}"
 
 
 def opening(rows: Sequence[Row], verdicts: Sequence[VerdictRow] = ()) -> list[tuple[str, str]]:
@@ -51,11 +50,19 @@ def opening(rows: Sequence[Row], verdicts: Sequence[VerdictRow] = ()) -> list[tu
 
 def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[VerdictRow] = ()) -> str:
     """The report for a pull request or a job summary."""
-    parts = ["# Numeric error report", "\n".join(f"- **{value}** {meaning}" for value, meaning in opening(rows, verdicts))]
+    parts = [
+        "# Numeric error report",
+        "\n".join(f"- **{value}** {meaning}" for value, meaning in opening(rows, verdicts)),
+    ]
     if verdicts:
         parts.append(denominator(verdicts))
     parts += [_matrix(rows, quantity) for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
-    parts += [_distribution(cells(rows).values()), _worst(rows), "## Environment", _table(["", ""], environment.items())]
+    parts += [
+        _distribution(cells(rows).values()),
+        _worst(rows),
+        "## Environment",
+        _table(["", ""], environment.items()),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,7 +85,7 @@ def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
     if cell.failures:
-        return f"**no answer** to {cell.failures} problems"
+        return f"**no answer** to {cell.failures} problem{'s' if cell.failures > 1 else ''}"
     text = f"{number(cell.row_ulps.max)} ({number(cell.ratio.max)})"
     return text if cell.is_sound else f"**{text}, {cell.outside_bound:,} outside**"
 
@@ -86,7 +93,15 @@ def _cell(cell: Cell | None) -> str:
 def _distribution(found: Iterable[Cell]) -> str:
     header = ["kernel", "dtype", "quantity", "contract", "ulp", "relative", "error / bound"]
     lines = [
-        [f"`{c.kernel}`", c.dtype, c.quantity, f"`{c.contract}`", _spread(c.row_ulps), _spread(c.relative), _spread(c.ratio)]
+        [
+            f"`{c.kernel}`",
+            c.dtype,
+            c.quantity,
+            f"`{c.contract}`",
+            _spread(c.row_ulps),
+            _spread(c.relative),
+            _spread(c.ratio),
+        ]
         for c in found
     ]
     return f"## Median / 99 % / largest\n\n{_table(header, lines)}"
@@ -99,7 +114,15 @@ def _spread(spread: Spread) -> str:
 def _worst(rows: Sequence[Row]) -> str:
     header = ["error / bound", "ulp", "kernel", "dtype", "quantity", "regime", "worst element, and its problem again"]
     lines = [
-        [number(row.ratio.max), number(row.row_ulps.max), f"`{row.kernel}`", row.dtype, row.quantity, row.regime, _how(row)]
+        [
+            number(row.ratio.max),
+            number(row.row_ulps.max),
+            f"`{row.kernel}`",
+            row.dtype,
+            row.quantity,
+            row.regime,
+            _how(row),
+        ]
         for row in worst_cases(rows)
     ]
     return f"## Worst cases\n\n{_table(header, lines)}"

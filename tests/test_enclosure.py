@@ -4,76 +4,17 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from mpmath import mp
 
 from attn_spec import bits, definition
-from attn_spec.enclosure import Enclosed, enclose
-from attn_spec.formats import DTYPES, FORMATS
+from attn_spec.enclosure import enclose
 from attn_spec.problem import Problem
-
-PRECISIONS = (53, 113, 200)
-#: Precision in which differences of mpf are taken: wider than any score of float64 inputs.
-EXACT = 6000
-
-#: Kinds of values: (generator, shape) -> float64.
-KINDS = {
-    "normal": lambda rng, shape: rng.standard_normal(shape),
-    "ties": lambda rng, shape: rng.integers(-1, 2, shape).astype(float),
-    "shifted": lambda rng, shape: rng.standard_normal(shape) + rng.choice([30.0, -1e3, 6e4]),
-    "large": lambda rng, shape: 1e9 * rng.standard_normal(shape),
-    "wide": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(-1074, 1023, shape)),
-    "subnormal": lambda rng, shape: 2.0**-1074 * rng.integers(-9, 9, shape),
-}
-TAME = ("normal", "ties", "shifted")
-
-
-@st.composite
-def problems(draw, kinds=tuple(KINDS)):
-    """Small problems with every option, in every dtype, of lengths from 0; each tensor of a kind of its own."""
-    dtype = draw(st.sampled_from(DTYPES))
-    batch, kv_heads, group, D, Dv = (draw(st.integers(1, n)) for n in (2, 2, 3, 5, 3))
-    Sq, Sk = draw(st.sampled_from([1, 2, 3, 0])), draw(st.sampled_from([1, 2, 3, 6, 0]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-
-    def tensor(*shape):
-        largest = FORMATS[dtype].largest
-        return bits.nearest(np.clip(KINDS[draw(st.sampled_from(kinds))](rng, shape), -largest, largest), dtype)
-
-    heads = kv_heads * group
-    bias = tensor(batch, heads, 1, Sk) if draw(st.booleans()) else None
-    if bias is not None:
-        bias[rng.random(bias.shape) < 0.2] = -np.inf
-    return Problem(
-        q=tensor(batch, heads, Sq, D),
-        k=tensor(batch, kv_heads, Sk, D),
-        v=tensor(batch, kv_heads, Sk, Dv),
-        dtype=dtype,
-        scale=draw(st.none() | st.sampled_from([1.0, 0.1, -2.5, 1e9])),
-        causal=draw(st.booleans()),
-        causal_alignment=draw(st.sampled_from(["top_left", "bottom_right"])),
-        window=draw(st.none() | st.tuples(*2 * [st.none() | st.integers(0, 3)])),
-        mask=rng.random((batch, 1, Sq, Sk)) < 0.7 if draw(st.booleans()) else None,
-        bias=bias,
-        softcap=draw(st.none() | st.sampled_from([0.5, 30.0, 1e10])),
-    )
+from tests.exact_problems import EXACT, PRECISIONS, TAME, examples, outside, problems
 
 
 def largest_value(problem):
     return np.abs(problem.v).max(initial=0.0)
-
-
-def outside(enclosed: Enclosed, truth: np.ndarray, slack=0):
-    """Indices where ``truth``, an array of mpf correct within ``slack``, is not inside."""
-    missed = []
-    with mp.workprec(EXACT):
-        for at in np.ndindex(truth.shape):
-            value, low, radius = (mp.convert(float(x[at])) for x in (enclosed.value, enclosed.low, enclosed.radius))
-            inside = value == truth[at] or radius == mp.inf or abs(truth[at] - value - low) <= radius + slack
-            if not inside:
-                missed.append(at)
-    return missed
 
 
 def assert_contains_the_definition(truth, problem, precision):
@@ -87,14 +28,14 @@ def assert_contains_the_definition(truth, problem, precision):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @given(problem=problems())
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@examples(80)
 def test_contains_the_definition_at_twice_the_precision(precision, problem):
     assert_contains_the_definition(enclose(problem, precision), problem, precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @given(problem=problems())
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@examples(80)
 def test_is_as_sharp_as_the_precision_allows(precision, problem):
     truth = enclose(problem, precision)
     sharp = 2.0 ** (20 - min(precision, 106))
@@ -106,7 +47,7 @@ def test_is_as_sharp_as_the_precision_allows(precision, problem):
 
 
 @given(problem=problems(kinds=TAME))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@examples(60)
 def test_more_precision_never_widens(problem):
     coarse, fine = enclose(problem, 30), enclose(problem, 90)
 

@@ -1,0 +1,174 @@
+"""Independence: an answer depends on the numbers of its own problem; not on companions, memory layout, or history."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec import bits
+from attn_spec.claims import compares_bits, randomness, selected, unchanged, within_bound
+from attn_spec.problem import Problem
+from attn_spec.property import attention_property
+from attn_spec.strategies import TAME, problems
+from attn_spec.subject import Answer, Subject
+
+FUNCTION = "attention is a function of its arguments"
+#: Calls of the same problem after which its answer is looked at again.
+CALLS = 4
+
+
+def in_batches(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems of two or three batch entries that overflow nothing."""
+    return problems(subject, without=("empty", "bias"), regimes=TAME, batch=st.sampled_from((2, 3)))
+
+
+def rewritten(problem: Problem, keep: int | None = None) -> Problem:
+    """The problem with other N(0, 1) values of the same shape, but for one batch entry that keeps its own."""
+    rng = randomness(problem)
+    kept = (np.arange(problem.batch) == keep)[:, None, None, None]
+    arrays = {name: getattr(problem, name) for name in ("q", "k", "v")}
+    other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype) for name, x in arrays.items()}
+    return problem.replace(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
+
+
+def agree(subject: Subject, problem: Problem, before: Answer, after: Answer, what: str) -> None:
+    """Two answers to one problem: equal bits if the kernel promises them, each within its bound otherwise."""
+    if compares_bits(subject):
+        unchanged(before, after, what)
+    else:
+        within_bound(subject, problem, after)
+
+
+def interleaved(tensor: Any) -> Any:
+    """The same values with heads and lengths swapped in memory, as a fused projection leaves them."""
+    swapped = tensor.swapaxes(1, 2)
+    packed = np.ascontiguousarray(swapped) if isinstance(tensor, np.ndarray) else swapped.contiguous()
+    return packed.swapaxes(1, 2)
+
+
+def sliced(tensor: Any) -> Any:
+    """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
+    B, H, S, D = tensor.shape
+    shape = (B, H, S + 2, D + 32)
+    buffer = np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
+    inner = buffer[:, :, 1 : S + 1, 16 : D + 16]
+    inner[...] = tensor
+    return inner
+
+
+def expanded(tensor: Any) -> Any:
+    """The first batch entry for every entry, with stride 0."""
+    first = tensor[:1]
+    return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
+
+
+def poisoned(tensor: Any) -> Any:
+    """The tensor itself, after buffers of NaN of many sizes were allocated and freed again."""
+    *rows, dim = tensor.shape
+    for shape in ((*rows, dim), rows, (*rows, 2 * dim)):
+        numpy = isinstance(tensor, np.ndarray)
+        held = [np.full(shape, np.nan, tensor.dtype) if numpy else tensor.new_full(shape, np.nan) for _ in range(4)]
+        del held
+    return tensor
+
+
+@attention_property(
+    source=FUNCTION + "; batch entries are separate problems",
+    hunts="a read across a batch boundary, a scale or maximum shared by the batch",
+    problems=in_batches,
+)
+def test_batch_companions_have_no_influence(subject: Subject, problem: Problem) -> None:
+    """Rewriting the other batch entries leaves an entry's answer as it was.
+
+    Bit for bit if the kernel declares batch_invariant, within the bound otherwise: splitting work by what the batch
+    holds is legal, and changes rounding.
+    """
+    mine = int(randomness(problem).integers(problem.batch))
+    changed = rewritten(problem, keep=mine)
+    after = subject(changed)
+    if subject.conventions.batch_invariant and compares_bits(subject):
+        entry = np.s_[mine : mine + 1]
+        before = selected(subject(problem), (entry,))
+        unchanged(before, selected(after, (entry,)), "after the other batch entries were rewritten")
+    else:
+        within_bound(subject, changed, after)
+
+
+@attention_property(
+    source="a row's result is a function of its own query, keys and values",
+    hunts="split or tile choices that depend on the batch, in kernels that promise they do not",
+    problems=in_batches,
+)
+def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem) -> None:
+    """A batch entry solved alone gets its answer of the whole batch, bit for bit if the kernel is batch_invariant."""
+    mine = np.s_[(at := int(randomness(problem).integers(problem.batch))) : at + 1]
+    mask = problem.mask if problem.mask is None or len(problem.mask) == 1 else problem.mask[mine]
+    alone = problem.replace(q=problem.q[mine], k=problem.k[mine], v=problem.v[mine], mask=mask)
+    answer = subject(alone)
+    if subject.conventions.batch_invariant and compares_bits(subject):
+        unchanged(selected(subject(problem), (mine,)), answer, "after the other batch entries were left out")
+    else:
+        within_bound(subject, alone, answer)
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="packed strides assumed for a transposed view, rows read by another tensor's stride",
+    problems=lambda subject: problems(subject, without=("empty",)),
+)
+def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
+    """q, k, v as transposed views, and as slices of larger buffers of NaN, are solved within the bound."""
+    for arrange in (interleaved, sliced):
+        within_bound(subject, problem, subject(problem, arrange=arrange))
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="a stride of 0 taken for a packed one, a view copied by its storage",
+    problems=in_batches,
+)
+def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> None:
+    """Batch entries that are one entry expanded with stride 0 are solved within the bound."""
+    equal = problem.replace(**{n: np.repeat(getattr(problem, n)[:1], problem.batch, axis=0) for n in ("q", "k", "v")})
+    within_bound(subject, equal, subject(equal, arrange=expanded))
+
+
+@attention_property(
+    source="kernels.Conventions.deterministic",
+    hunts="races, uninitialized memory, atomic additions in a kernel that promises determinism",
+)
+def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> None:
+    """The same call, again and again, gives the same bits if the kernel is deterministic, and stays within the bound.
+
+    The last of several calls is held to the bound too: some defects appear only after a number of calls.
+    """
+    first = subject(problem)
+    for _ in range(CALLS - 1):
+        last = subject(problem)
+    if subject.conventions.deterministic:
+        unchanged(first, last, f"in call {CALLS} of the same problem")
+    within_bound(subject, problem, last)
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="answers stored under a shape or an address and given again for other contents",
+    problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
+)
+def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
+    """Another problem of the same shape gets its own answer, and the first problem its first answer afterwards."""
+    first = subject(problem)
+    other = rewritten(problem)
+    within_bound(subject, other, subject(other))
+    agree(subject, problem, first, subject(problem), "after another problem of the same shape was solved")
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="outputs or workspace that are not written and hold what the allocator left there",
+    problems=lambda subject: problems(subject, without=("empty",)),
+)
+def test_every_element_of_the_output_is_written(subject: Subject, problem: Problem) -> None:
+    """With NaN left in the freed memory around a call the answer is still within the bound."""
+    within_bound(subject, problem, subject(problem, arrange=poisoned))

@@ -1,0 +1,82 @@
+"""Linearity: the output is linear in V, column by column."""
+
+import numpy as np
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec import bits
+from attn_spec.claims import compares_bits, judged, randomness, unchanged, within_bound
+from attn_spec.problem import Problem
+from attn_spec.property import Refutation, attention_property
+from attn_spec.strategies import TAME, problems
+from attn_spec.subject import Answer, Subject
+
+LINEAR = "O = P V with weights P that do not depend on V"
+
+
+def tame(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems that overflow nothing."""
+    return problems(subject, without=("empty",), regimes=TAME)
+
+
+@attention_property(
+    source=LINEAR,
+    hunts="columns of V mixed by a wrong stride or a wrong tail of Dv, weights that depend on V",
+    problems=tame,
+)
+def test_columns_of_v_do_not_mix(subject: Subject, problem: Problem) -> None:
+    """Rewriting one column of V leaves every other column of the output, and the log-sum-exp, as they were, bit by bit.
+
+    Each output element is a dot product of a row of weights with one column of V; no sound order of summation lets
+    another column in. Kernels that do not promise equal bits are held to the bound instead.
+    """
+    rng = randomness(problem)
+    column = int(rng.integers(problem.value_dim))
+    v = problem.v.copy()
+    v[..., column] = bits.nearest(rng.standard_normal(v.shape[:-1]), problem.dtype)
+    before, after = subject(problem), subject(changed := problem.replace(v=v))
+    if not compares_bits(subject):
+        within_bound(subject, changed, after)
+        return
+    others = [np.delete(answer.output, column, axis=-1) for answer in (before, after)]
+    lses = [answer.lse for answer in (before, after)]
+    unchanged(*map(Answer, others, lses), f"after column {column} of V was rewritten")
+
+
+@attention_property(
+    source=LINEAR,
+    hunts="a part of V dropped, counted twice, or clipped",
+    problems=tame,
+)
+def test_outputs_add_up(subject: Subject, problem: Problem) -> None:
+    """The outputs for V with its odd keys set to zero, and with its even keys, add up to the output for V.
+
+    Up to the sum of the three bounds; V is split by keys so that the parts add up to V exactly.
+    """
+    even = (np.arange(problem.key_length) % 2 == 0)[:, None]
+    parts = [problem.replace(v=np.where(keep, problem.v, 0.0)) for keep in (even, ~even)]
+    measured = [judged(subject, p, subject(p)).measurements[0] for p in (problem, *parts)]
+    whole, first, second = measured
+    gap = np.abs(whole.got - (first.got + second.got))
+    allowed = sum(m.allowed for m in measured) + 2.0**-52 * np.abs(whole.got)  # the sum of the parts is rounded here
+    speaks = np.logical_and.reduce([m.measured for m in measured]) & ~problem.empty_rows[..., None]
+    wrong = speaks & ~(gap <= allowed)
+    if wrong.any():
+        at = tuple(int(n) for n in np.argwhere(wrong)[0])
+        parted = f"{first.got[at]:.9g} + {second.got[at]:.9g} for its parts"
+        raise Refutation(
+            f"output{list(at)} is {whole.got[at]:.9g} for V, {parted}: apart by more than {allowed[at]:.3g}"
+        )
+
+
+@attention_property(
+    source=LINEAR,
+    hunts="uninitialized accumulators, an epsilon added to the output, a bias from padding",
+    problems=tame,
+)
+def test_zero_values_give_zero(subject: Subject, problem: Problem) -> None:
+    """With V = 0 the output is exactly 0: sums and products of zeros do not round."""
+    answer = subject(problem.replace(v=np.zeros(problem.v.shape)))
+    seen = ~problem.empty_rows[..., None] & np.ones(answer.output.shape, dtype=bool)
+    if (answer.output[seen] != 0).any():
+        worst = float(np.abs(answer.output[seen]).max())
+        raise Refutation(f"V = 0 gave outputs up to {worst:.9g} in {int((answer.output[seen] != 0).sum())} elements")

@@ -1,0 +1,172 @@
+"""Online rescaling: softmax computed tile by tile equals softmax computed at once, wherever the maximum moves."""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.claims import compares_bits, judged, randomness, unchanged, within_bound
+from attn_spec.measure import Measurement, truth_and_bound
+from attn_spec.problem import Problem
+from attn_spec.property import Refutation, attention_property, observe
+from attn_spec.strategies import TILE_EDGES, problems
+from attn_spec.subject import Answer, Subject
+
+ONLINE = "Milakov and Gimelshein, Online normalizer calculation for softmax (arXiv 1805.02867), theorem 1"
+SIGNS = "rounding to nearest, and toward zero, commute with negation"
+
+
+def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems whose running maximum moves by 1, 25 or 100, at lengths beside tile edges."""
+    step = subject.kernel.length_multiple
+    scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "sink", "one_hot")
+    regimes = [name + values for values in ("", "+v_counterweight", "+v_wide") for name in scores]
+    lengths = st.sampled_from([length * step for length in TILE_EDGES])
+    return problems(subject, without=("empty",), regimes=regimes, key_length=lengths)
+
+
+def splittable(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems whose keys can be cut in two."""
+    step = subject.kernel.length_multiple
+    lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
+    regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
+    return problems(
+        subject, without=("empty", "causal", "window"), regimes=regimes, shift=st.sampled_from((0.0, 100.0, -100.0)),
+        key_length=lengths,
+    )  # fmt: skip
+
+
+@attention_property(
+    source=ONLINE,
+    hunts="a rescale forgotten, applied twice, kept in float16, flushed too early, or overflowing; a stale maximum",
+    problems=moving_maxima,
+)
+def test_the_maximum_may_move_anywhere(subject: Subject, problem: Problem) -> None:
+    """Maxima that rise or fall by 1, 25 or 100, by key or by tile, at any length beside a tile edge, cost nothing.
+
+    Values grow as weights shrink in some of the problems, so that a weight of e^-100 still decides the output.
+    """
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="softmax over a union is the mean of the softmaxes over the parts, weighted by exp(LSE_part - LSE): "
+    "Dao, FlashDecoding; Juravsky et al., Hydragen (arXiv 2402.05099), section 3.1",
+    hunts="base-2 or unscaled log-sum-exp, +inf for a part without keys, log(1 + exp(b - a)) that overflows",
+    needs=("lse",),
+    problems=splittable,
+)
+def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
+    """Answers for the first and the last keys, merged by their log-sum-exps, are the answer for all keys.
+
+    With errors E_t of the parts' outputs and e of their log-sum-exps, merged weights w_t are off by factors within
+    exp(+-2e), so the merged output is off by at most sum_t w_t e^2e E_t + (e^2e - 1) sum_t w_t |o_t - o|.
+    """
+    step = subject.kernel.length_multiple
+    cut = step * int(randomness(problem).integers(1, problem.key_length // step))
+    parts = [part(problem, np.s_[:cut]), part(problem, np.s_[cut:])]
+    if not (subject.supports("cross") or cut == problem.query_length == problem.key_length - cut):
+        return
+    if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
+        return
+    truth, _ = truth_and_bound(problem, subject.contract)
+    refute_unless_merged(truth.output.value, [judged(subject, p, subject(p)).measurements for p in parts], subject)
+
+
+def part(problem: Problem, keys: slice) -> Problem:
+    """The problem with some of its keys."""
+
+    def some(x: np.ndarray | None) -> np.ndarray | None:
+        return x if x is None or x.shape[3] == 1 else x[..., keys]
+
+    k, v = problem.k[:, :, keys], problem.v[:, :, keys]
+    return problem.replace(k=k, v=v, mask=some(problem.mask), bias=some(problem.bias))
+
+
+def refute_unless_merged(o: np.ndarray, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
+    """Merge the parts' answers in float64 and raise :class:`Refutation` if they miss the truth o of the whole."""
+    base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
+    outputs, lses = ([quantities[n] for quantities in parts] for n in (0, 1))
+    w = merge_weights([m.got * base for m in lses])
+    e = sum(np.where(np.isfinite(m.truth.value), m.allowed, 0.0) * base for m in lses)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        grow = np.exp(2 * e)[..., None] * (1 + 2.0**-40)  # the factor covers the float64 arithmetic of this merge
+        merged, allowed = np.zeros(o.shape), 2.0**-48 * np.abs(o)
+        for x, m in zip(w, outputs, strict=True):
+            merged = merged + np.where(x == 0, 0.0, x * m.got)
+            error = grow * (m.allowed + (grow - 1) * np.abs(m.truth.value - o))
+            allowed = allowed + np.where(x == 0, 0.0, x * error)
+        gap = np.abs(merged - o)
+        measured = [m.measured & n.measured[..., None] for m, n in zip(outputs, lses, strict=True)]
+        speaks = np.logical_and(*measured) & np.isfinite(allowed)
+        observe(float(np.max(gap / allowed, where=speaks & (gap > 0), initial=0.0)), "merge error / bound")
+    wrong = speaks & ~(gap <= allowed)
+    if wrong.any():
+        at = tuple(int(n) for n in np.argwhere(wrong)[0])
+        text = f"parts merged through their log-sum-exps give output{list(at)} = {merged[at]:.9g}"
+        raise Refutation(f"{text}; the truth is {o[at]:.9g}, allowed error {allowed[at]:.3g}")
+
+
+def merge_weights(L: list[np.ndarray]) -> list[np.ndarray]:
+    """exp(L_t - LSE) of two parts, each [B, Hq, Sq, 1]; both 0 where neither part has a visible key."""
+    top = np.maximum(*L)
+    with np.errstate(invalid="ignore", over="ignore"):
+        raised = [np.exp(x - np.where(np.isneginf(top), 0.0, top))[..., None] for x in L]
+        total = raised[0] + raised[1]
+        return [x / np.where(total == 0, 1.0, total) for x in raised]
+
+
+def refute_unless_same(subject: Subject, problem: Problem, changed: Problem, factor: float, what: str) -> None:
+    """Raise :class:`Refutation` unless the changed problem has exactly ``factor`` times the output and the same LSE.
+
+    Outputs below the smallest normal number are left out when they are scaled.
+    """
+    before, after = subject(problem), subject(changed)
+    if not compares_bits(subject):
+        within_bound(subject, changed, after)
+        return
+    smallest = subject.contract.format("output").smallest_normal
+    speaks = (np.abs(before.output) >= smallest) | np.isnan(before.output) | (abs(factor) == 1)
+    expected, got = (np.where(speaks, x, 0.0) for x in (factor * before.output, after.output))
+    unchanged(Answer(expected, before.lse), Answer(got, after.lse), what)
+
+
+@attention_property(
+    source=SIGNS,
+    hunts="values clipped on one side, an accumulator that does not start at zero",
+    problems=lambda subject: problems(subject, without=("empty",)),
+)
+def test_negating_v_negates_the_output(subject: Subject, problem: Problem) -> None:
+    """-V gives -O bit for bit, and the same log-sum-exp: no operation on V depends on its sign."""
+    refute_unless_same(subject, problem, problem.replace(v=-problem.v), -1.0, "after V was negated")
+
+
+@attention_property(
+    source="(-q).(-k) = q.k term by term",
+    hunts="an initial maximum of 0, absolute values or means of q and k used for scaling, one-sided quantization",
+    problems=lambda subject: problems(subject, without=("empty",)),
+)
+def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) -> None:
+    """-q and -k give the same output and log-sum-exp bit for bit: every product is the same number."""
+    changed = problem.replace(q=-problem.q, k=-problem.k)
+    refute_unless_same(subject, problem, changed, 1.0, "after q and k were negated")
+
+
+@attention_property(
+    source="scaling by a power of two is exact in binary arithmetic away from the ends of the range",
+    hunts="an absolute epsilon or threshold on values, values stored in fixed point",
+    problems=lambda subject: problems(
+        subject,
+        without=("empty", "bias", "scale", "softcap"),
+        regimes=("uniform+v_one_hot", "integers", "ties", "normal+v_one"),
+    ),
+)
+def test_scaling_v_by_a_power_of_two_scales_the_output(subject: Subject, problem: Problem) -> None:
+    """8 V gives 8 O bit for bit, and the same log-sum-exp, wherever O is a normal number.
+
+    The problems keep values near 1, so that no product with a weight that matters underflows or overflows.
+    """
+    changed = problem.replace(v=8 * problem.v)
+    if subject.contract.output_accumulation == "float16":  # whose sums of small products are not normal numbers
+        within_bound(subject, changed, subject(changed))
+    else:
+        refute_unless_same(subject, problem, changed, 8.0, "after V was multiplied by 8")

@@ -1,0 +1,76 @@
+"""Special values: the ends of the range, and the NaN that must not disappear."""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.claims import randomness, within_bound
+from attn_spec.problem import Problem
+from attn_spec.property import Refutation, attention_property
+from attn_spec.strategies import problems
+from attn_spec.subject import Subject
+
+IEEE = "IEEE 754-2019, sections 6.2 and 7: NaN propagates through sums and products"
+
+
+def of(*regimes: str, subject: Subject) -> SearchStrategy[Problem]:
+    """Problems of these regimes with at least one query and one key."""
+    return problems(subject, without=("empty",), regimes=regimes)
+
+
+@attention_property(
+    source="gradual underflow is an absolute error below the smallest normal number, which the bound contains",
+    hunts="a division by a flushed quantity, a scale applied to operands that underflow",
+    problems=lambda subject: of("tiny", "subnormal", "normal+v_tiny", "tiny+v_tiny", "rising+v_tiny", subject=subject),
+)
+def test_subnormal_numbers_are_handled(subject: Subject, problem: Problem) -> None:
+    """Scores and values at the lower end of the range cost no more than the bound's underflow terms."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="the bound's overflow domain: the sums of the claimed arithmetic stay below the largest number",
+    hunts="accumulators narrower than claimed, sums taken before the division when their range does not allow it",
+    problems=lambda subject: of("normal+v_huge", "uniform+v_huge", "one_hot+v_huge", "ties+v_wide", subject=subject),
+)
+def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None:
+    """Values whose sum over the keys stays below an eighth of the largest number give finite, accurate outputs."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="the scaled score is in range; float16 holds no intermediate q.k above 65504",
+    hunts="q.k accumulated or stored in float16 before the scale",
+    problems=lambda subject: of("overflow_float16", "normal+v_one", "activations", subject=subject),
+)
+def test_dot_products_beyond_float16_do_not_overflow(subject: Subject, problem: Problem) -> None:
+    """abs(q.k) = 76800 is no reason for Inf or NaN in a kernel that claims to accumulate scores in float32."""
+    within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source=IEEE,
+    hunts="NaN laundered into numbers (nan_to_num, maximum with a constant), NaN spread to columns it has no part in",
+    problems=lambda subject: problems(subject, without=("empty", "bias"), regimes=["uniform"], shift=st.just(0.0)),
+)
+def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject, problem: Problem) -> None:
+    """NaN in one entry of V makes that column NaN for the queries that see the key, and no other column.
+
+    Scores are zero, so the key's weight is 1/n, never 0. Queries that do not see the key keep their numbers in
+    kernels that declare masked_nonfinite = "excluded"; elsewhere nothing is claimed about them.
+    """
+    rng = randomness(problem)
+    b, g, j, c = (int(rng.integers(n)) for n in problem.v.shape)
+    v = problem.v.copy()
+    v[b, g, j, c] = np.nan
+    found = np.isnan(subject(problem.replace(v=v)).output)
+    of_head = np.arange(problem.query_heads) // problem.group == g
+    sees = np.zeros(problem.visible.shape[:3], dtype=bool)
+    sees[b, of_head] = problem.visible[b, of_head][..., j]
+    if (sees & ~found[..., c]).any():
+        raise Refutation(f"v[{b}, {g}, {j}, {c}] is NaN, but {int((sees & ~found[..., c]).sum())} queries see a number")
+    excluded = subject.conventions.masked_nonfinite == "excluded"
+    spared = ~problem.empty_rows & (~sees if excluded else np.zeros_like(sees))
+    wrong = (sees[..., None] & np.delete(found, c, axis=-1)).any() or (found & spared[..., None]).any()
+    if wrong:
+        raise Refutation(f"the NaN of v[{b}, {g}, {j}, {c}] spread to columns or queries it has no part in")

@@ -1,0 +1,119 @@
+"""How fast the suite itself is: ``python -m attn_spec.reports.speed``.
+
+Speeds are given as ratios of times taken side by side in one run: the candidates take turns, round after round, and
+the median of each is compared. The definition, the slowest by far, runs once, and for the output alone; enclosure and
+tier 0 give the log-sum-exp too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import click
+
+from attn_spec import definition, kernels
+from attn_spec.certify import Request, certify
+from attn_spec.enclosure import enclose
+from attn_spec.intermediates import intermediates
+from attn_spec.oracle import float64_truth
+from attn_spec.problem import Problem
+from attn_spec.profiles import PROFILES
+from attn_spec.property import load_all
+from attn_spec.regimes import Recipe
+from attn_spec.search import search
+from attn_spec.subject import Subject
+
+#: Bits of the definition and of the enclosure, those of a quadruple-precision number.
+PRECISION = 113
+#: At least how many times faster than the definition.
+EXPECTED = {"enclosure": 20.0, "tier 0": 300.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """How many times longer ``slow`` took than ``fast``."""
+
+    slow: str
+    fast: str
+    value: float
+    #: The least it should be; None when nothing was promised.
+    expected: float | None = None
+
+    def __str__(self) -> str:
+        promised = "" if self.expected is None else f"  (at least {self.expected:g} expected)"
+        return f"{self.slow} / {self.fast}: {self.value:,.3g}{promised}"
+
+
+@click.command()
+@click.option("--kernel", default="numpy_tiled", show_default=True, help="Whose examples and certificate are timed.")
+@click.option("--length", default=128, show_default=True, help="Queries and keys of the problem for the ratios.")
+@click.option("--head-dim", default=64, show_default=True)
+@click.option("--rounds", default=7, show_default=True)
+def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
+    """Print the speed of the oracle's tiers, of the search and of a certificate."""
+    problem = Recipe(query_length=length, key_length=length, head_dim=head_dim, value_dim=head_dim).problem()
+    click.echo(f"one head, {length} queries and keys, D = {head_dim}, float32, medians of {rounds} rounds")
+    seconds = side_by_side(candidates(problem), rounds) | {
+        "definition": timed(lambda: definition.attention(problem, PRECISION))
+    }
+    for name, taken in seconds.items():
+        click.echo(f"  {name:<18}{taken:>12.6f} s")
+    for ratio in ratios(seconds):
+        click.echo(f"  {ratio}")
+    subject = Subject(kernels.resolve(kernel), "float32")
+    click.echo(f"examples per second of {kernel}, float32, profile smoke")
+    for property_id, rate in example_rates(subject):
+        click.echo(f"  {property_id:<60}{rate:>8.1f}")
+    taken = timed(lambda: certify(Request(kernel=kernel, profile="smoke")))
+    click.echo(f"certificate of {kernel}, every dtype, profile smoke: {taken:.1f} s")
+
+
+def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
+    """What takes turns on one problem. The float64 attention is the plain NumPy kernel, called directly."""
+    attention = kernels.resolve("numpy_naive")
+    return {
+        "float64 attention": lambda: attention(problem.q, problem.k, problem.v),
+        "tier 0": lambda: float64_truth(intermediates(problem)),
+        "enclosure": lambda: enclose(problem, PRECISION),
+    }
+
+
+def side_by_side(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, taken in turns after one unmeasured turn."""
+    for run in runs.values():
+        run()
+    turns = [{name: timed(run) for name, run in runs.items()} for _ in range(rounds)]
+    return {name: statistics.median(turn[name] for turn in turns) for name in runs}
+
+
+def ratios(seconds: dict[str, float]) -> list[Ratio]:
+    """The definition against both tiers, both tiers against the float64 attention."""
+    faster = [("definition", name, EXPECTED[name]) for name in EXPECTED]
+    slower = [(name, "float64 attention", None) for name in EXPECTED]
+    return [
+        Ratio(slow=slow, fast=fast, value=seconds[slow] / seconds[fast], expected=expected)
+        for slow, fast, expected in (*faster, *slower)
+    ]
+
+
+def example_rates(subject: Subject, only: str = "") -> Iterator[tuple[str, float]]:
+    """Examples per second of each property the subject claims whose id contains ``only``, judged one by one."""
+    for property_id, claim in sorted(load_all().items()):
+        if only in property_id and subject.supports(*claim.needs):
+            start = time.perf_counter()
+            row, _ = search(claim, subject, PROFILES["smoke"], seed=0)
+            yield property_id, row.examples / (time.perf_counter() - start)
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds one call takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

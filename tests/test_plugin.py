@@ -1,0 +1,256 @@
+"""The pytest plugin: options, verdicts as outcomes, the denominator, workers, and what it must not import."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from attn_spec import strategies
+from attn_spec.kernels import resolve
+from attn_spec.profiles import PROFILES
+from attn_spec.property import Property
+from attn_spec.search import search
+from attn_spec.subject import Subject
+from attn_spec.verdict import Verdict
+
+PROPERTIES = '''
+"""Toy properties, one for each verdict."""
+import numpy as np
+from hypothesis import assume, strategies as st
+from attn_spec import Problem
+from attn_spec.property import Refutation, attention_property, observe
+
+def ones(n):
+    return Problem(q=np.ones((1, 1, n, 1)), k=np.ones((1, 1, n, 1)), v=np.ones((1, 1, n, 1)))
+
+def lengths(subject):
+    return st.integers(1, 40).map(ones)
+
+@attention_property(source="toy", hunts="nothing", problems=lengths)
+def test_ones_give_ones(subject, problem):
+    """Equal values come back."""
+    observe(problem.query_length / 64)
+    assert (subject(problem).output == 1).all()
+
+@attention_property(source="toy", hunts="length", problems=lengths)
+def test_short(subject, problem):
+    """No problem has more than six queries."""
+    if problem.query_length > 6:
+        raise Refutation(f"{problem.query_length} queries")
+
+@attention_property(source="toy", hunts="nothing", problems=lengths, needs=("softcap",))
+def test_capped(subject, problem):
+    """Never reached, for want of softcap."""
+    raise AssertionError
+
+@attention_property(source="toy", hunts="nothing", problems=lengths)
+def test_picky(subject, problem):
+    """Almost no problem will do."""
+    assume(problem.query_length == 1000)
+'''
+
+KERNEL = """
+import numpy as np
+from attn_spec import kernel
+
+@kernel(framework="numpy", dtypes=("float32", "float64"), contract="fused")
+def attention(q, k, v):
+    return v.copy()
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", name="noisy")
+def noisy(q, k, v):
+    import warnings
+    warnings.warn("slow path")
+    print("hello")
+    return v.copy()
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(test_toys=PROPERTIES, toy=KERNEL)
+    return pytester
+
+
+def run(suite, *arguments, code=1):
+    done = suite.runpytest_subprocess("-p", "no:cacheprovider", "--attn-kernel", "toy.py:attention", *arguments)
+    assert done.ret == code
+    return done
+
+
+DENOMINATOR = "4 properties x 2 subjects = 8 verdicts: 2 held, 2 refuted, 2 not claimed, 2 not exercised"
+
+
+def test_verdicts_are_outcomes_and_are_counted(suite):
+    done = run(suite, "-rs")
+
+    done.assert_outcomes(passed=2, failed=4, skipped=2)
+    done.stdout.fnmatch_lines(
+        [
+            "attn-spec: toy (*)",
+            "attn-spec: cpu, float32, float64, profile smoke, seed 0",
+            "*not exercised: 0 problems were tried, 5 are needed: * drawn problems were unusable*",
+            DENOMINATOR,
+            "SKIPPED * not claimed: the kernel does not declare softcap",
+        ]
+    )
+    assert "Traceback" not in done.stdout.str()
+
+
+def test_workers_of_xdist_send_their_rows_home(suite):
+    run(suite, "-n", "2").stdout.fnmatch_lines([DENOMINATOR])
+
+
+def test_failures_are_shrunk_and_end_in_a_line_to_paste(suite):
+    done = run(suite, "--attn-dtype", "float32", "-k", "short")
+
+    done.stdout.fnmatch_lines(
+        [
+            "REFUTED  No problem has more than six queries.",
+            "  property  toys.short",
+            "  kernel    toy, float32, cpu",
+            "  contract  fused",
+            "  problem   Problem(q=np.array([[]1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).reshape(1, 1, 7, 1),*",
+            "  why       7 queries",
+            "  source    toy",
+            "  replay    attn-spec replay ????????",
+            "  script    python .attn-spec/cases/????????.py",
+        ],
+        consecutive=True,
+    )
+
+
+def test_the_report_has_a_line_for_each_verdict(suite):
+    run(suite, "--attn-report", "report.jsonl", "--attn-dtype", "float32")
+    events = [json.loads(line) for line in (suite.path / "report.jsonl").read_text().splitlines()]
+
+    rows = {event["row"]["property"]: event["row"] for event in events if event["kind"] == "row"}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "toys.ones_give_ones": "held",
+        "toys.short": "refuted",
+        "toys.capped": "not claimed",
+        "toys.picky": "not exercised",
+    }
+    assert 1 / 64 <= rows["toys.ones_give_ones"]["ratio"] <= 40 / 64
+    assert events[0]["kind"] == "kernel"
+    assert events[-1] == {"kind": "end", "exit": 1}
+
+
+def test_equal_seeds_try_equal_problems_and_other_seeds_others():
+    def tried(seed):
+        seen = []
+        claim = Property(
+            id="toy.claim",
+            statement="",
+            source="",
+            hunts="",
+            needs=(),
+            check=lambda subject, problem: seen.append(repr(problem)),
+            problems=strategies.problems,
+        )
+        search(claim, Subject(resolve("numpy_tiled"), "float32"), PROFILES["smoke"], seed)
+        return seen
+
+    assert len(tried(0)) == PROFILES["smoke"].examples
+    assert tried(0) == tried(0)
+    assert tried(0) != tried(1)
+
+
+def test_shrinking_ends_when_its_time_is_up():
+    def check(_, problem):
+        time.sleep(0.2)
+        raise AssertionError(problem.key_length)
+
+    claim = Property(id="toy", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems)
+    profile = replace(PROFILES["smoke"], shrink_seconds=1.0)
+    start = time.monotonic()
+    row, case = search(claim, Subject(resolve("numpy_tiled"), "float32"), profile, 0)
+
+    assert row.verdict is Verdict.REFUTED
+    assert case is not None
+    assert time.monotonic() - start < 3.0
+
+
+def test_a_search_that_runs_out_of_time_is_not_exercised():
+    claim = Property(
+        id="toy",
+        statement="",
+        source="",
+        hunts="",
+        needs=(),
+        check=lambda subject, problem: time.sleep(0.2),
+        problems=strategies.problems,
+    )
+    row, _ = search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], seconds=0.5), 0)
+
+    assert row.verdict is Verdict.NOT_EXERCISED
+    assert row.message.endswith("problems were tried, 5 are needed: 0.5 s were up")
+
+
+def test_a_warning_of_the_kernel_does_not_refute_it(suite):
+    options = ("-p", "no:cacheprovider", "-W", "error", "-k", "ones", "--attn-kernel", "toy.py:noisy")
+    suite.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
+def test_a_fault_of_a_property_refutes_nothing(suite):
+    suite.makepyfile(
+        test_toys=PROPERTIES + '\n    raise KeyError("oops")\n'.replace("    raise", "    1 / 0\n    raise")
+    )
+    faulty = PROPERTIES.replace('raise Refutation(f"{problem.query_length} queries")', "problem.no_such_field")
+    suite.makepyfile(test_toys=faulty)
+    done = run(suite, "-k", "short", "--attn-dtype", "float32")
+
+    done.stdout.fnmatch_lines(
+        [
+            "*the property itself failed, report it as a fault of attn-spec: AttributeError: *no_such_field*",
+            "1 property x 1 subject = 1 verdicts: 0 held, 0 refuted, 0 not claimed, 1 not exercised",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ("--attn-kernel", "nowhere.py:f"),
+            "ERROR: nowhere.py does not exist (looked in *); give the path of a Python file",
+        ),
+        (("--attn-kernel", "toy.py:f"), "ERROR: toy has no 'f'; it has attention, noisy"),
+        (("--attn-kernel", "toy.py:nothing"), "ERROR: toy has no 'nothing'; it has attention, noisy"),
+        (
+            ("--attn-kernel", "toy.py:attention", "--attn-dtype", "bfloat16"),
+            "ERROR: toy declares float32, float64, not *",
+        ),
+        (("--attn-profile", "lazy"), "*argument --attn-profile: invalid choice: 'lazy' (choose from *smoke*"),
+    ],
+)
+def test_a_wrong_option_ends_in_one_line(suite, arguments, text):
+    done = suite.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([text.replace("[", "[[]")])
+
+
+def test_an_unrelated_pytest_run_imports_nothing_heavy(tmp_path):
+    tmp_path.joinpath("test_other.py").write_text("def test_nothing(): pass\n")
+    code = (
+        "import sys, pytest\n"
+        "assert pytest.main(['-q', '-p', 'attn_spec.pytest_plugin', '-p', 'no:cacheprovider']) == 0\n"
+        "print(sorted({'torch', 'hypothesis', 'numpy', 'pydantic', 'click'} & set(sys.modules)))\n"
+    )
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_the_command_imports_nothing_heavy():
+    code = "import sys, attn_spec.cli; print(sorted({'torch', 'hypothesis', 'numpy', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
