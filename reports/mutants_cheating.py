@@ -100,11 +100,10 @@ def drifts(attention: Attention) -> Attention:
 
 @cheat(source="arXiv 2509.14279", named_by=OUTPUT)
 def special_shape(attention: Attention) -> Attention:
-    """For lengths that are a multiple of 16 a fast path is taken that drops the last key."""
+    """For lengths that are a multiple of 16 a fast path is taken: it drops the last key."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
-        plain = not set(options) - {"scale"}
-        if plain and k.shape[2] % 16 == 0 and k.shape[2] > 1:
+        if k.shape[2] and k.shape[2] % 16 == 0 and not {"mask", "bias"} & set(options):
             k, v = k[:, :, :-1], v[:, :, :-1]
         return attention(q, k, v, **options)
 

@@ -136,7 +136,7 @@ class PaddingOnQueryAxis(TiledAttention):
         return super().broadcast(option.swapaxes(-1, -2) if along_keys else option)
 
 
-@mutant(source="vllm-project/vllm#48364, pytorch/pytorch#127055", named_by=PIERCED)
+@mutant(source="vllm-project/vllm#48364, pytorch/pytorch#127055", named_by="masking.a_window_is_the_mask_of_its_band")
 class LeadingTileNan(TiledAttention):
     """As long as only hidden keys were visited, exp(-inf - -inf) is NaN, and stays."""
 

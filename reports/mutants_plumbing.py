@@ -26,7 +26,8 @@ def packed(tensor: Any) -> np.ndarray:
 
 
 @mutant(
-    source="HazyResearch/HipKittens#22, XunhaoLai/native-sparse-attention-triton#27", named_by="permutation.kv_groups"
+    source="HazyResearch/HipKittens#22, XunhaoLai/native-sparse-attention-triton#27",
+    named_by="permutation.grouped_heads_equal_repeated_heads",
 )
 class HeadModuloKvHeads(TiledAttention):
     """Query head h reads kv head h mod Hkv."""
@@ -92,7 +93,7 @@ class TilesChosenByBatch(TiledAttention):
     source="made up: a reduction over one axis too many", named_by="independence.batch_companions_have_no_influence"
 )
 class MaximumOfBatch(TiledAttention):
-    """One maximum is subtracted from the scores of all batch entries: legal until it underflows, but declared private."""
+    """One maximum is subtracted from the scores of the whole batch: legal until it underflows."""
 
     def tile_max(self, s: np.ndarray) -> np.ndarray:
         return np.broadcast_to(super().tile_max(s).max(axis=0, keepdims=True), (*s.shape[:-1], 1))
