@@ -93,7 +93,7 @@ def values_of(tensor: Any) -> Values:
 def encode(x: np.ndarray) -> dict[str, Any]:
     """A JSON document that holds the array bit for bit."""
     kind = "bool" if x.dtype == np.bool_ else "float64"
-    data = zlib.compress(np.ascontiguousarray(x, dtype=kind).tobytes(), 1)
+    data = zlib.compress(np.ascontiguousarray(x, dtype=kind).tobytes(), 1)  # fast: done for many problems tried
     return {"shape": list(x.shape), "kind": kind, "zlib": base64.b64encode(data).decode()}
 
 

@@ -150,7 +150,15 @@ class _Child:
         config = self.folder / "pytest.ini"
         config.write_text("[pytest]\n", encoding="utf-8")
         command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
-        command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-p", "attn_spec.pytest_plugin", "-q"]
+        command += [
+            "--import-mode=importlib",
+            "--assert=plain",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "attn_spec.pytest_plugin",
+            "-q",
+        ]
         command += ["--pyargs", "attn_spec.properties", f"--attn-report={self.report}", "--attn-continue"]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")

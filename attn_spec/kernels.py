@@ -32,7 +32,8 @@ OPTIONS: dict[str, str] = {
     "cross": "the query length may differ from the key length",
     "empty": "either length may be zero",
     "lse": "returns (out, lse)",
-    "backward": "is differentiable by torch autograd in q, k, v and bias",
+    "backward": "has gradients in q, k, v and bias, by torch autograd or by @name.backward",
+    "lse_backward": "its gradients honor a cotangent of the LSE too",
 }
 
 #: Options that travel as keyword arguments, with the spellings accepted from undecorated callables.
@@ -120,6 +121,18 @@ class Kernel:
     spec: str = ""
     #: What the user declared beside the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
+    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``; None is torch autograd.
+    backward_function: Callable[..., Any] | None = None
+
+    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare ``function`` as this kernel's backward pass; a decorator: ``@attention.backward``.
+
+        It is called with the cotangent ``dout``, the inputs and outputs of the forward call, the same options, and
+        ``dlse`` when the cotangent of the LSE is not zero (option "lse_backward").
+        """
+        object.__setattr__(self, "backward_function", function)
+        object.__setattr__(self, "supports", self.supports | {"backward"})
+        return function
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.function(*args, **options)

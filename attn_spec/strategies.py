@@ -22,7 +22,7 @@ from attn_spec.problem import Problem
 from attn_spec.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -53,6 +53,35 @@ _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat
 _SIXTHS = {"cross": 4, "softcap": 1}
 
 
+def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
+    """Draw ``plain``, or one time in ``share`` something wild."""
+    return st.sampled_from([plain] * ((share - 1) * len(wild)) + list(wild))
+
+
+def named(known: Iterable[str]) -> SearchStrategy[str]:
+    """Draw the name of a mask or bias pattern with a broadcast."""
+    return st.sampled_from([f"{name}@{axes}" for name in known for axes in patterns.BROADCASTS])
+
+
+# Strategies are built once, since Hypothesis spends more time on a new strategy than on a draw.
+_LENGTHS = st.one_of(st.integers(1, 9), st.sampled_from(TILE_EDGES))
+_HEADS = {grouped: st.sampled_from(GROUPED_HEADS if grouped else EQUAL_HEADS) for grouped in (False, True)}
+_REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
+_SHIFTS = often(0.0, SHIFTS[1:])
+_SEEDS = st.integers(0, 2**32 - 1)
+_ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
+_CHANCES = [st.sampled_from([False] * (6 - sixths) + [True] * sixths) for sixths in range(6)]
+_VALUES: dict[str, SearchStrategy[Any]] = {
+    "scale": st.sampled_from(SCALES),
+    "causal": st.just(value=True),
+    "causal_alignment": st.sampled_from(ALIGNMENTS),
+    "window": st.tuples(st.sampled_from(WINDOW_SIDES), st.sampled_from(WINDOW_SIDES)),
+    "mask": named(patterns.MASKS),
+    "bias": named(patterns.BIASES),
+    "softcap": st.sampled_from(SOFTCAPS),
+}
+
+
 def problems(
     subject: Subject,
     *,
@@ -68,7 +97,7 @@ def problems(
     """
     drawn = recipes(subject, needs=needs, without=without, regimes=regimes, **fixed).map(Recipe.problem)
     entrywise = not (needs or without or regimes or fixed) and _takes_any_shape(subject)
-    return _often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
+    return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
 
 
 @st.composite
@@ -83,13 +112,14 @@ def recipes(
 ) -> Recipe:
     """Draw the recipes behind :func:`problems`, which describes the arguments."""
     chosen = _options(draw, subject, needs, without)
+    values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
     recipe = Recipe(
         dtype=subject.dtype,
-        regime=draw(_regimes(regimes)),
+        regime=draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES)),
         **_shape(draw, subject, chosen),
-        **_option_values(draw, subject, chosen),
-        shift=0.0 if regimes else draw(_often(0.0, SHIFTS[1:])),
-        seed=draw(st.integers(0, 2**32 - 1)),
+        **{"causal_alignment": subject.conventions.causal_alignment, **values},
+        shift=0.0 if regimes else draw(_SHIFTS),
+        seed=draw(_SEEDS),
     )
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     if "dv" not in chosen:
@@ -130,35 +160,20 @@ def entry(dtype: str) -> SearchStrategy[float]:
     return st.one_of(numbers).map(lambda x: float(bits.nearest(np.array(x), dtype)))
 
 
-def _often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
-    """Draw ``plain``, or one time in ``share`` something wild."""
-    return st.sampled_from([plain] * ((share - 1) * len(wild)) + list(wild))
-
-
-def _regimes(allowed: Sequence[str] | None) -> SearchStrategy[str]:
-    if allowed:
-        return st.sampled_from(list(allowed))
-    values = _often("", [f"+{name}" for name in VALUE_REGIMES], share=2)
-    return st.builds(str.__add__, st.sampled_from(SCORE_REGIMES), values)
-
-
 def _options(draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str]) -> frozenset[str]:
     """Which declared options a problem uses: those it needs, and each other one with its own chance."""
     possible = sorted(subject.kernel.supports - set(without) - set(needs) - {"empty", "lse", "backward"})
-    chances = {name: _SIXTHS.get(name, 2) for name in possible}
-    drawn = {
-        name for name, sixths in chances.items() if draw(st.sampled_from([False] * (6 - sixths) + [True] * sixths))
-    }
-    if "empty" not in without and subject.supports("empty") and draw(st.integers(0, 15)) == 15:
+    drawn = {name for name in possible if draw(_CHANCES[_SIXTHS.get(name, 2)])}
+    if "empty" not in without and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     return frozenset(drawn | set(needs))
 
 
 def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
-    heads, kv_heads = draw(st.sampled_from(GROUPED_HEADS if "gqa" in chosen else EQUAL_HEADS))
-    keys = queries = draw(_lengths())
+    heads, kv_heads = draw(_HEADS["gqa" in chosen])
+    keys = queries = draw(_LENGTHS)
     if "cross" in chosen:
-        queries = draw(_lengths().filter(lambda length: length != keys))
+        queries = draw(_LENGTHS.filter(lambda length: length != keys))
     if "empty" in chosen:
         keys, queries = (
             draw(st.sampled_from([(0, queries), (keys, 0), (0, 0)])) if subject.supports("cross") else (0, 0)
@@ -177,33 +192,12 @@ def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, 
     }
 
 
-def _lengths() -> SearchStrategy[int]:
-    return st.one_of(st.integers(1, 9), st.sampled_from(TILE_EDGES))
-
-
-def _option_values(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, Any]:
-    """The values of the options that are on, as fields of a recipe."""
-    alignments = ALIGNMENTS if "causal_alignment" in chosen else (subject.conventions.causal_alignment,)
-    broadcasts = st.sampled_from(patterns.BROADCASTS)
-    sides = st.sampled_from(WINDOW_SIDES)
-    values = {
-        "scale": st.sampled_from(SCALES),
-        "causal": st.just(value=True),
-        "window": st.tuples(sides, sides),
-        "mask": st.builds("{}@{}".format, st.sampled_from(list(patterns.MASKS)), broadcasts),
-        "bias": st.builds("{}@{}".format, st.sampled_from(list(patterns.BIASES)), broadcasts),
-        "softcap": st.sampled_from(SOFTCAPS),
-    }
-    drawn = {name: draw(strategy) for name, strategy in values.items() if name in chosen}
-    return drawn | {"causal_alignment": draw(st.sampled_from(alignments))}
-
-
 def _legal_lengths(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     """The recipe with lengths that are multiples of what the kernel takes and that keep the cost in budget."""
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     step = subject.kernel.length_multiple
     keys, queries = (-(-length // step) * step for length in (recipe.key_length, recipe.query_length))
-    if subject.supports("cross"):
+    if subject.supports("cross") and keys != queries:
         most = max(budget / (cost * max(keys, 1)), step)
         return replace(recipe, key_length=keys, query_length=_at_most(queries, most, step))
     both = _at_most(keys, max(math.sqrt(budget / cost), step), step)

@@ -33,6 +33,10 @@ CALL_LIMIT = 60.0
 GRACE = 5.0
 
 
+#: Results whose heads and lengths are swapped in the layout BSHD.
+BHSD_RESULTS = ("out", "dq", "dk", "dv")
+
+
 class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A call that did not produce an attention output at all; the text says what came back instead."""
 
@@ -92,22 +96,62 @@ class Subject:
         output = self._values("out", out, (*shape, problem.value_dim), self.dtype)
         return Answer(output, None if lse is None else self._values("lse", lse, shape, None))
 
-    def gradients(self, problem: Problem, cotangent: np.ndarray) -> dict[str, bits.Values]:
-        """dQ, dK, dV (and dBias) by torch autograd, for the cotangent dO [B, Hq, Sq, Dv]."""
-        tensors = {name: self._tensor(getattr(problem, name)).requires_grad_() for name in ("q", "k", "v")}
+    def gradients(
+        self,
+        problem: Problem,
+        cotangent: np.ndarray,
+        *,
+        lse_cotangent: np.ndarray | None = None,
+        wrt: tuple[str, ...] = ("q", "k", "v", "bias"),
+        arrange: Callable[[Any], Any] = lambda tensor: tensor,
+    ) -> dict[str, bits.Values]:
+        """dQ, dK, dV and, when the problem has one, dBias, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
+
+        ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, values unchanged.
+        """
+        tensors = {name: self._tensor(getattr(problem, name)) for name in ("q", "k", "v")}
         options = self._options(problem)
-        leaves = dict(tensors)
+        inputs = dict(tensors)
         if problem.bias is not None:
-            leaves["bias"] = options[self.kernel.keyword("bias")].requires_grad_()
+            inputs["bias"] = options[self.kernel.keyword("bias")]
+        cotangents = [arrange(self._tensor(cotangent))]
+        if lse_cotangent is not None:
+            cotangents.append(self._tensor(lse_cotangent, swap=False, dtype=self.contract.lse))
+        if self.kernel.backward_function is None:
+            for name in set(wrt) & set(inputs):
+                inputs[name].requires_grad_()
+            found = self._by_autograd(tensors, options, inputs, cotangents)
+        else:
+            found = self._by_function(tensors, options, cotangents)
+        shapes = {name: getattr(problem, name).shape for name in inputs if name in wrt}
+        return {f"d{n}": self._gradient(n, found.get(n), shape) for n, shape in shapes.items()}
+
+    def _by_autograd(
+        self, tensors: dict[str, Any], options: dict[str, Any], inputs: dict[str, Any], cotangents: list[Any]
+    ) -> dict[str, Any]:
+        import torch
+
         returned = self._call(tensors, options)
-        out = returned[0] if isinstance(returned, tuple) else returned
-        if out.requires_grad:  # an output that depends on no input has gradients of zero
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        pairs = [pair for pair in zip(outputs, cotangents, strict=False) if pair[0].requires_grad]
+        if pairs:  # an output that depends on no input has gradients of zero
             with self._guarded("backward"):
-                out.backward(self._tensor(cotangent))
+                torch.autograd.backward([output for output, _ in pairs], [cotangent for _, cotangent in pairs])
                 self._wait()
-        zeros = {name: np.zeros(tuple(leaf.shape)) for name, leaf in leaves.items()}
-        found = {n: zeros[n] if leaf.grad is None else bits.values_of(leaf.grad) for n, leaf in leaves.items()}
-        return {f"d{name}": self._to_bhsd(values) if name != "bias" else values for name, values in found.items()}
+        return {name: tensor.grad for name, tensor in inputs.items()}
+
+    def _by_function(self, tensors: dict[str, Any], options: dict[str, Any], cotangents: list[Any]) -> dict[str, Any]:
+        out, lse = self._call(tensors, options)
+        extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
+        backward = self.kernel.backward_function
+        with self._guarded("backward"):
+            found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
+            self._wait()
+        return dict(zip(("q", "k", "v", "bias"), found, strict=False))
+
+    def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
+        """The values of a gradient; torch leaves None where an input has no influence."""
+        return np.zeros(shape) if tensor is None else self._values(f"d{name}", tensor, shape, self.dtype)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
@@ -151,21 +195,18 @@ class Subject:
         named = code is not None and "enable_gqa" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         return {"enable_gqa": True} if named and problem.group != 1 else {}
 
-    def _tensor(self, values: np.ndarray, swap: bool = True) -> Any:
+    def _tensor(self, values: np.ndarray, *, swap: bool = True, dtype: str | None = None) -> Any:
         if self.kernel.layout == "BSHD" and swap:
             values = values.swapaxes(1, 2)
         if self.kernel.framework == "torch":
-            return bits.to_torch(values, self.dtype, self.device)
-        return np.array(values) if values.dtype == np.bool_ else bits.to_numpy(values, self.dtype)
-
-    def _to_bhsd(self, values: np.ndarray) -> np.ndarray:
-        return values.swapaxes(1, 2) if self.kernel.layout == "BSHD" else values
+            return bits.to_torch(values, dtype or self.dtype, self.device)
+        return np.array(values) if values.dtype == np.bool_ else bits.to_numpy(values, dtype or self.dtype)
 
     def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
         wanted = np.ndarray if self.kernel.framework == "numpy" else _torch_tensor_type()
         if type(tensor) is not wanted:
             raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {wanted.__name__}")
-        if name == "out" and self.kernel.layout == "BSHD":
+        if name in BHSD_RESULTS and self.kernel.layout == "BSHD":
             tensor = tensor.swapaxes(1, 2)
         if tuple(tensor.shape) != shape:
             raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")

@@ -5,19 +5,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.claims import hidden_keys_have_no_influence, unchanged, within_bound
-from attn_spec.patterns import BROADCASTS
 from attn_spec.problem import Problem
 from attn_spec.property import Refutation, attention_property
-from attn_spec.strategies import problems
+from attn_spec.strategies import named, problems
 from attn_spec.subject import Subject
 
 SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
 EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
-
-
-def patterns(*names: str) -> SearchStrategy[str]:
-    """Draw one of these patterns with any broadcast."""
-    return st.builds("{}@{}".format, st.sampled_from(names), st.sampled_from(BROADCASTS))
 
 
 def masked(subject: Subject) -> SearchStrategy[Problem]:
@@ -37,18 +31,18 @@ def windowed(subject: Subject) -> SearchStrategy[Problem]:
 
 def pierced(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose bias holds -inf."""
-    return problems(subject, needs=("bias",), without=("empty",), bias=patterns("minus_inf", "leading_minus_inf"))
+    return problems(subject, needs=("bias",), without=("empty",), bias=named(("minus_inf", "leading_minus_inf")))
 
 
 def blinded(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with a mask that leaves some queries without any key."""
     names = ("empty_first_rows", "empty_middle_rows", "empty_last_rows", "all_hidden")
-    return problems(subject, needs=("mask",), without=("empty",), mask=patterns(*names))
+    return problems(subject, needs=("mask",), without=("empty",), mask=named(names))
 
 
 def blinded_by_bias(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with a bias of -inf everywhere, or at most places of few keys."""
-    return problems(subject, needs=("bias",), without=("empty",), bias=patterns("all_minus_inf", "minus_inf"))
+    return problems(subject, needs=("bias",), without=("empty",), bias=named(("all_minus_inf", "minus_inf")))
 
 
 def without_keys(subject: Subject) -> SearchStrategy[Problem]:
@@ -169,7 +163,7 @@ def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) 
     source="a mask that hides nothing is no mask",
     hunts="a mask with its meaning inverted, or applied along the wrong axis after broadcasting",
     needs=("mask",),
-    problems=lambda subject: problems(subject, needs=("mask",), mask=patterns("all")),
+    problems=lambda subject: problems(subject, needs=("mask",), mask=named(("all",))),
 )
 def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> None:
     """With a mask that is True everywhere the kernel solves the problem without a mask."""
@@ -180,7 +174,7 @@ def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> N
     source="softmax is invariant under a constant for each row; the log-sum-exp moves by it",
     hunts="a bias indexed with the wrong strides when an axis is broadcast, a bias without the factor log2(e)",
     needs=("bias",),
-    problems=lambda subject: problems(subject, needs=("bias",), bias=patterns("zero", "row_constant")),
+    problems=lambda subject: problems(subject, needs=("bias",), bias=named(("zero", "row_constant"))),
 )
 def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
     """A bias that is the same for all keys of a query leaves its output alone and adds itself to the log-sum-exp."""
@@ -192,7 +186,7 @@ def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subj
     hunts="a bias read where the mask hides the key, added after the fill value or rescaled with it",
     needs=("mask", "bias"),
     problems=lambda subject: problems(
-        subject, needs=("mask", "bias"), without=("empty",), mask=patterns("random"), bias=patterns("normal")
+        subject, needs=("mask", "bias"), without=("empty",), mask=named(("random",)), bias=named(("normal",))
     ),
 )
 def test_the_bias_at_masked_keys_changes_nothing(subject: Subject, problem: Problem) -> None:

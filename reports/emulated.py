@@ -277,12 +277,14 @@ def emulate(
     ``declared`` are arguments of :func:`attn_spec.kernel`; by default that very contract, and every option.
     """
     chosen = order or Order()
+    defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
+    arguments = {**defaults, **declared}
 
-    def attention(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
+    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         dtype = bits.dtype_name(q)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         out, lse = steps(c, chosen, q, k, v, **options)()
-        return bits.to_torch(out, c.output), bits.to_torch(lse, c.lse)
+        tensor = bits.to_torch(out, c.output)
+        return (tensor, bits.to_torch(lse, c.lse)) if "lse" in arguments["supports"] else tensor
 
-    defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
-    return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **{**defaults, **declared})(attention)
+    return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)

@@ -8,6 +8,8 @@ from typing import Any
 from .mutants import Attention, cheat
 
 OUTPUT = "accuracy.output_is_within_its_bound"
+REPLAYED = "independence.old_answers_are_not_given_again"
+WRITTEN = "independence.every_element_of_the_output_is_written"
 AGAIN = "independence.equal_calls_give_equal_answers"
 
 
@@ -55,9 +57,7 @@ def inputs_zeroed(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(
-    source="arXiv 2507.14111, gpu-mode/reference-kernels#162", named_by="independence.old_answers_are_not_given_again"
-)
+@cheat(source="arXiv 2507.14111, gpu-mode/reference-kernels#162", named_by=REPLAYED)
 def replayed_by_shape(attention: Attention) -> Attention:
     """The first answer for each set of shapes and options is kept, and given again."""
     answers: dict[Any, Any] = {}
@@ -72,7 +72,7 @@ def replayed_by_shape(attention: Attention) -> Attention:
     return kernel
 
 
-@cheat(source="ScalingIntelligence/KernelBench#82", named_by="independence.every_element_of_the_output_is_written")
+@cheat(source="ScalingIntelligence/KernelBench#82", named_by=REPLAYED)
 def last_buffer(attention: Attention) -> Attention:
     """Nothing is computed: the memory of the call before is returned when it has the right size."""
     buffer: list[Any] = []
@@ -86,14 +86,28 @@ def last_buffer(attention: Attention) -> Attention:
     return kernel
 
 
+@cheat(source="wafer.ai: a case study of memory left over", named_by=WRITTEN)
+def tail_unwritten(attention: Attention) -> Attention:
+    """Queries past the last multiple of 16 are not written: memory keeps what it held."""
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        out, lse = attention(q, k, v, **options)
+        written = q.shape[2] // 16 * 16
+        buffer = out.new_empty(out.shape)
+        buffer[:, :, :written] = out[:, :, :written]
+        return buffer, lse
+
+    return kernel
+
+
 @cheat(source="karpathy/llm.c#852", named_by=AGAIN)
 def drifts(attention: Attention) -> Attention:
-    """Right for the first five calls, then off by one part in a thousand."""
+    """Right for the first three calls, then off by one part in a thousand."""
     calls = itertools.count(1)
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q, k, v, **options)
-        return (out, lse) if next(calls) <= 5 else (out * 1.001, lse)
+        return (out, lse) if next(calls) <= 3 else (out * 1.001, lse)
 
     return kernel
 

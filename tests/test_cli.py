@@ -1,0 +1,168 @@
+"""The command: its screens, its exit codes, and the files it leaves."""
+
+import importlib.metadata
+import json
+import os
+import re
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from attn_spec import cli
+
+TOY = """
+import numpy as np
+from attn_spec import kernel
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("dv", "cross"))
+def sound(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("dv", "cross"))
+def last_key_lost(q, k, v):
+    return sound(q, k[:, :, :-1], v[:, :, :-1]) if k.shape[2] > 1 else sound(q, k, v)
+"""
+
+
+@pytest.fixture
+def toy(folder):
+    folder.joinpath("toy.py").write_text(TOY)
+    return folder
+
+
+def screen(done):
+    """What the user sees, without what differs from one kernel file or machine to the next."""
+    return re.sub(r"\b[0-9a-f]{8}\b", "<id>", done.stdout) + done.stderr
+
+
+def test_help_of_every_verb(snapshot):
+    runner = CliRunner(env={"COLUMNS": "100"})
+    verbs = ("", "certify", "replay", "report", "properties")
+    pages = [runner.invoke(cli.main, [*filter(None, [verb]), "--help"], prog_name="attn-spec").output for verb in verbs]
+
+    assert "\n".join(pages) == snapshot
+
+
+def test_a_refuted_kernel_is_shown_with_its_smallest_case(toy, attn_spec, snapshot):
+    done = attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output")
+
+    assert done.returncode == 1
+    assert screen(done) == snapshot
+
+
+def test_a_part_of_the_properties_certifies_nothing(toy, attn_spec):
+    done = attn_spec("certify", "toy.py:sound", "--property", "temperature.one_visible_key")
+
+    assert done.returncode == 3
+    assert "  held           temperature.one_visible_key_gives_its_value" in done.stdout
+    assert re.search(
+        r"\d+ properties x 1 subject = \d+ verdicts: 1 held, 0 refuted, 0 not claimed, \d+ not", done.stdout
+    )
+    assert done.stdout.endswith("certificate: certificate.json\nINCONCLUSIVE\n")
+
+
+def test_a_sound_kernel_is_certified_twice_alike(toy, attn_spec):
+    first = attn_spec("certify", "toy.py:sound", "-o", "one.json")
+    second = attn_spec("certify", "toy.py:sound", "-o", "two.json")
+
+    assert first.returncode == second.returncode == 0, first.stdout
+    assert first.stdout.endswith("certificate: one.json\nCERTIFIED\n")
+    assert toy.joinpath("one.json").read_bytes() == toy.joinpath("two.json").read_bytes()
+    same = attn_spec("report", "one.json", "two.json")
+    assert (same.returncode, same.stdout) == (0, "the certificates say the same\n")
+
+
+def test_the_certificate_says_what_was_examined_where_and_how(toy, attn_spec):
+    attn_spec("certify", "toy.py:sound", "--property", "accuracy.output", "--seed", "7", "-o", "deep/er.json")
+    document = json.loads(toy.joinpath("deep/er.json").read_text())
+
+    assert document["subject"]["spec"] == "toy.py:sound"
+    assert document["environment"]["torch"] == importlib.metadata.version("torch")
+    assert document["configuration"]["seed"] == 7
+    assert document["configuration"]["only"] == ["accuracy.output"]
+    assert document["claims"]["supports"] == ["cross", "dv"]
+    assert document["claims"]["contracts"]["float32"]["summary"] == "fused"
+    assert document["summary"]["total"] == len(document["properties"])
+
+
+def test_replay_without_cases_says_where_they_come_from(attn_spec, snapshot):
+    done = attn_spec("replay")
+
+    assert done.returncode == 2
+    assert screen(done) == snapshot
+
+
+def test_replay_of_a_damaged_case_cannot_run(folder, attn_spec):
+    folder.joinpath("case.json").write_text("{")
+    done = attn_spec("replay", "case.json")
+
+    assert done.returncode == 2
+    assert "case  cannot run: case.json cannot be replayed: " in done.stdout
+    assert "0 fixed, 0 still fails, 1 cannot run" in done.stdout
+
+
+def test_a_case_that_another_kernel_does_not_claim_cannot_run(toy, attn_spec):
+    attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output")
+    narrow = TOY.replace('"dv", "cross"', '"gqa",')
+    toy.joinpath("narrow.py").write_text(narrow.replace("Hq", ""))
+    (case,) = toy.glob(".attn-spec/cases/*.json")
+    document = json.loads(case.read_text())
+    document["problem"]["v"] = document["problem"]["k"] = document["problem"]["q"]
+    gone = {**document, "claim": "accuracy.gone"}
+    toy.joinpath("gone.json").write_text(json.dumps(gone))
+
+    done = attn_spec("replay", "gone.json")
+    assert done.returncode == 2
+    assert "there is no property 'accuracy.gone' any more; see `attn-spec properties`" in done.stdout
+
+
+def test_two_certificates_are_compared(toy, attn_spec):
+    attn_spec("certify", "toy.py:sound", "--property", "accuracy.output", "-o", "old.json")
+    attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output", "-o", "new.json")
+    done = attn_spec("report", "old.json", "new.json")
+
+    assert done.returncode == 0
+    assert "subject.name: toy:sound -> toy:last_key_lost\n" in done.stdout
+    assert re.search(r"accuracy.output_is_within_its_bound float32: held \(.*\) -> refuted \(", done.stdout)
+
+
+def test_a_malformed_certificate_is_refused(folder, attn_spec):
+    folder.joinpath("bad.json").write_text("{}")
+    done = attn_spec("report", "bad.json", "bad.json")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: bad.json is not a certificate of schema 1:\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_properties_lists_every_property_with_its_statement(attn_spec):
+    done = attn_spec("properties")
+    shown = attn_spec("properties", "accuracy.output")
+
+    assert done.stdout.count("\n") == 2 * int(done.stdout.split()[-2]) + 1
+    assert shown.stdout.splitlines()[0] == "accuracy.output_is_within_its_bound"
+    assert [line.split()[0] for line in shown.stdout.splitlines()[2:5]] == ["source", "hunts", "needs"]
+    assert attn_spec("properties", "no such").returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pty is for POSIX")
+def test_progress_is_shown_on_a_terminal(toy):
+    import pty
+
+    command = [sys.executable, "-m", "attn_spec.cli", "certify", "toy.py:sound", "--property", "accuracy.output"]
+    shown = bytearray()
+
+    def read(terminal):
+        data = os.read(terminal, 4096)
+        shown.extend(data)
+        return data
+
+    status = pty.spawn(command, read)
+    assert os.waitstatus_to_exitcode(status) == 3
+    text = shown.decode()
+    assert "finding the kernel" in text
+    assert re.search(r"\[\d+/\d+\]", text)
+    assert text.rstrip().endswith("INCONCLUSIVE\x1b[0m") or "INCONCLUSIVE" in text.splitlines()[-1]

@@ -1,0 +1,140 @@
+"""The wheel: what is in it, and that a kernel is certified with it from an empty folder."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("attn_spec", "properties", "implementations", "reports")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy of what git tracks."""
+    copy, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    for name in tracked():
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    copy.joinpath("attn_spec", "scratch.log").write_text("not for shipping")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(copy)]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def tracked():
+    """Paths that git tracks, or would once they are added."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [name for name in listed if (ROOT / name).is_file()]
+
+
+def test_the_wheel_holds_the_four_folders_and_nothing_else(wheel):
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    wanted = []
+    for name in tracked():
+        folder, _, rest = name.partition("/")
+        if folder in FOLDERS and "/" not in rest and rest.endswith((".py", ".jinja", "py.typed")):
+            wanted.append(name if folder == "attn_spec" else f"attn_spec/{name}")
+
+    assert sorted(names) == sorted(wanted)
+
+
+def test_the_wheel_has_one_top_level_name(wheel):
+    done = subprocess.run(
+        [sys.executable, "-m", "check_wheel_contents", "--config", str(ROOT / "pyproject.toml"), str(wheel)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+KERNEL = """
+from attn_spec import kernel
+import numpy as np
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused")
+def attention(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+"""
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """Python of a fresh environment with the wheel; dependencies come from this one, by a path file."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, with_pip=False)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
+    zipfile.ZipFile(wheel).extractall(site)
+    # Appended to the path, and without its .pth files, so that the editable attn-spec there is not seen.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home / "bin" / "python"
+
+
+def run(python, folder, *arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    return subprocess.run(
+        [str(python), *arguments], cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def test_the_installed_wheel_certifies_a_kernel_from_an_empty_folder(python, folder):
+    folder.joinpath("mine.py").write_text(KERNEL)
+    where = run(
+        python, folder, "-c", "import attn_spec, attn_spec.properties as p; print(attn_spec.__file__, *p.__path__)"
+    )
+    assert str(ROOT) not in where.stdout, where.stdout
+
+    done = run(python, folder, "-m", "attn_spec.cli", "certify", "mine.py:attention")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("CERTIFIED\n")
+    assert {path.name for path in folder.iterdir()} == {"mine.py", "certificate.json", ".attn-spec", "__pycache__"}
+
+
+def test_a_hostile_folder_does_no_harm(python, folder):
+    folder.joinpath("mine.py").write_text(KERNEL)
+    folder.joinpath("pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    folder.joinpath("conftest.py").write_text("raise SystemExit('not me')\n")
+    folder.joinpath("properties").mkdir()
+    folder.joinpath("properties", "__init__.py").write_text("raise SystemExit('nor me')\n")
+    done = run(python, folder, "-m", "attn_spec.cli", "certify", "mine:attention", "--property", "accuracy.output")
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert " 1 held, 0 refuted" in done.stdout
+
+
+def test_the_properties_run_under_the_users_own_pytest(python, folder):
+    folder.joinpath("mine.py").write_text(KERNEL)
+    options = (
+        "--pyargs",
+        "attn_spec.properties",
+        "--attn-kernel",
+        "mine:attention",
+        "--attn-property",
+        "accuracy.output",
+    )
+    done = run(python, folder, "-m", "pytest", "-p", "attn_spec.pytest_plugin", *options)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 1 held, 0 refuted" in done.stdout
+
+
+def test_nothing_in_the_tree_imports_the_mapped_folders_by_their_bare_names():
+    for name in tracked():
+        if name.endswith(".py") and name.split("/")[0] in FOLDERS:
+            for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+                bare = line.lstrip().startswith(
+                    tuple(f"{verb} {folder}" for verb in ("import", "from") for folder in FOLDERS[1:])
+                )
+                assert not bare, f"{name}: {line}"
