@@ -30,6 +30,11 @@ POLL = 0.1
 #: Seconds without a word, beyond the limit of a call, after which the child is ended.
 PATIENCE = 600.0
 
+#: Options that keep pytest from reading or writing anything in the user's folder.
+ALONE = ("--import-mode=importlib", "--assert=plain", "--noconftest", "-p", "no:cacheprovider", "-q")
+#: Options that run the properties, and only those without a verdict.
+SUITE = ("-p", "attn_spec.pytest_plugin", "--pyargs", "attn_spec.properties", "--attn-continue")
+
 Event = dict[str, Any]
 
 
@@ -150,21 +155,12 @@ class _Child:
         config = self.folder / "pytest.ini"
         config.write_text("[pytest]\n", encoding="utf-8")
         command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
-        command += [
-            "--import-mode=importlib",
-            "--assert=plain",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "attn_spec.pytest_plugin",
-            "-q",
-        ]
-        command += ["--pyargs", "attn_spec.properties", f"--attn-report={self.report}", "--attn-continue"]
+        command += [*ALONE, *SUITE, f"--attn-report={self.report}", *self.request.arguments()]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(  # noqa: S603 -- the command is this interpreter's pytest
-                [*command, *self.request.arguments()], stdout=log, stderr=subprocess.STDOUT, env=environment
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
     def events(self) -> Iterator[Event]:

@@ -63,7 +63,14 @@ def main() -> None:
 @click.option("--framework", type=click.Choice(["numpy", "torch"]), help="For undecorated callables.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default="certificate.json", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default="certificate.json",
+    show_default=True,
+    help="Where the certificate goes.",
+)
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
 def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNEL: file.py:name, package.module:name, or a short name."""
@@ -111,7 +118,14 @@ def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
 @main.command()
 @click.argument("kernels", nargs=-1)
 @choices
-@click.option("-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default="report.html",
+    show_default=True,
+    help="Where the page goes; Markdown and JSON go next to it.",
+)
 def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     """Measure the numeric error of KERNELS (default: all built in), or compare two certificates (two .json files)."""
     if kernels and all(name.endswith(".json") for name in kernels):
@@ -165,17 +179,23 @@ class Live:
 
 def _show(document: Certificate, progress: Progress) -> None:
     """Failure blocks, what is not claimed, and the denominator."""
-    from attn_spec.verdict import denominator
+    from attn_spec.verdict import LEFT_OUT, Verdict, denominator
 
     configuration = document.configuration
     click.echo(
         f"{document.subject.name} (source {document.subject.source_sha256[:8]}) on {configuration.device}, "
         f"profile {configuration.profile}, seed {configuration.seed}"
     )
+    left_out = 0
     for result in document.properties:
+        if all(found.message == LEFT_OUT for found in result.dtypes.values()):
+            left_out += 1
+            continue
         ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
         worst = f"  worst error/bound {max(ratios):.3g}" if ratios else ""
         click.echo(f"  {result.verdict:<13}  {result.id}{worst}")
+    if left_out:
+        click.echo(f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}")
     first: dict[str, str] = {}
     for (property_id, *_), block in progress.blocks.items():
         first.setdefault(property_id, block)

@@ -30,11 +30,11 @@ from attn_spec.bounds import (
     weight_error,
 )
 from attn_spec.contract import Contract
-from attn_spec.intermediates import Gradients, Intermediates
+from attn_spec.intermediates import GradientIntermediates, Intermediates
 from attn_spec.roundoff import Rounding, conversion, elementary_error, growth, multiplicand, probability_cast, rounding
 from attn_spec.weight_bounds import log_weight_error, softcapped_error
 
-#: The arithmetic of ``intermediates.gradients``: float64, weights stored by the forward pass.
+#: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
 GRADIENT_EVALUATION: Contract = replace(EVALUATION, backward_weights="stored", normalize="before_product")
 
 
@@ -57,7 +57,7 @@ class _Backward:
     """Everything the four bounds share; arrays are [B, Hq, Sq, Sk]."""
 
     x: Intermediates
-    g: Gradients
+    g: GradientIntermediates
     c: Contract
     #: P A, P (1 + A): relative errors of the backward weights; eta: their absolute error.
     PA: np.ndarray
@@ -71,30 +71,33 @@ class _Backward:
 
 @np.errstate(all="ignore")
 def gradient_bound(
-    x: Intermediates, g: Gradients, contract: Contract, slack: GradientBound | None = None
+    x: Intermediates, g: GradientIntermediates, contract: Contract, slack: GradientBound | None = None
 ) -> GradientBound:
     """The bound under a resolved contract. ``slack`` bounds the errors of ``x`` and ``g`` (default: none)."""
     b = _backward(x, g, contract, 0.0 if slack is None else slack.X)
-    widen = np.exp(np.minimum(16 * evaluation_alpha(x).max(axis=(1, 2), initial=0.0), 700.0))[:, None, None, None]
     errors = {"dq": _dq_error(b), "dk": _dk_error(b), "dv": _dv_error(b)}
     if g.dbias is not None:
         errors["dbias"] = _dbias_error(b, g.dbias)
-        widen_bias = widen if g.dbias.shape[0] > 1 else widen.max(axis=0, keepdims=True)
-    finished = {}
+    finished: dict[str, np.ndarray] = {}
     for name, error in errors.items():
-        exact = getattr(g, name)
-        size = np.abs(exact) + (0.0 if slack is None else getattr(slack, name))
+        size = np.abs(getattr(g, name)) + (0.0 if slack is None else getattr(slack, name))
         out = rounding(contract, "output")
-        total = (error + out.u * (size + error) + out.eta) * (widen_bias if name == "dbias" else widen) * INFLATION
+        total = (error + out.u * (size + error) + out.eta) * _widening(x, name, error.shape) * INFLATION
         finished[name] = np.where(np.isnan(total), np.inf, total)
-    return GradientBound(
-        finished["dq"], finished["dk"], finished["dv"], finished.get("dbias"), b.X, _gradients_in_domain(b)
-    )
+    return GradientBound(**{"dbias": None, **finished}, X=b.X, in_domain=_gradients_in_domain(b))
+
+
+def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Factor for the error of the weights' own evaluation, over all rows that a gradient sums: [B or 1, 1, 1, 1]."""
+    alpha = evaluation_alpha(x).max(axis=(1, 2), initial=0.0)
+    if name == "dbias" and shape[0] == 1:
+        alpha = alpha.max(initial=0.0, keepdims=True)
+    return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
 
 
 @lru_cache(maxsize=4)
 @np.errstate(all="ignore")
-def gradient_evaluation_error(x: Intermediates, g: Gradients) -> GradientBound:
+def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
     a = 4 * np.expm1(np.minimum(evaluation_alpha(x).max(initial=0.0), 1.0)) + 2.0**-20
     amplify = 1 / (1 - a) if a < 0.5 else math.inf
@@ -103,7 +106,7 @@ def gradient_evaluation_error(x: Intermediates, g: Gradients) -> GradientBound:
     return replace(bound, **grown, dbias=None if bound.dbias is None else bound.dbias * amplify)
 
 
-def _backward(x: Intermediates, g: Gradients, c: Contract, slack: np.ndarray | float) -> _Backward:
+def _backward(x: Intermediates, g: GradientIntermediates, c: Contract, slack: np.ndarray | float) -> _Backward:
     w = weight_error(x, c)
     alpha, eta = _backward_alpha(x, c, w)
     P1A = np.where(x.visible, np.exp(np.minimum(x.log_P + alpha, 700.0)), 0.0)
@@ -144,7 +147,9 @@ def _backward_alpha(x: Intermediates, c: Contract, w: WeightError) -> tuple[np.n
     return np.where(x.visible, total, 0.0), 4 * softmax.eta
 
 
-def _x_error(x: Intermediates, g: Gradients, c: Contract, PA: np.ndarray, P1A: np.ndarray, eta: float) -> np.ndarray:
+def _x_error(
+    x: Intermediates, g: GradientIntermediates, c: Contract, PA: np.ndarray, P1A: np.ndarray, eta: float
+) -> np.ndarray:
     """Error of X = dP - D + dL before it meets P.
 
     D is the row sum of dO times the stored output when weights are recomputed, of P dP when they are stored.
@@ -171,7 +176,7 @@ def _x_error(x: Intermediates, g: Gradients, c: Contract, PA: np.ndarray, P1A: n
     return np.where(x.visible, dP + D, 0.0)
 
 
-def _through_softcap(x: Intermediates, g: Gradients, c: Contract, dA: np.ndarray) -> np.ndarray:
+def _through_softcap(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
     """Error of dS = dA (1 - t^2), t = tanh(s/c): the factor's error is 2|t| e + e^2 for an error e of t."""
     cap = x.problem.softcap
     if cap is None:

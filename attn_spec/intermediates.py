@@ -74,7 +74,7 @@ def intermediates(problem: Problem) -> Intermediates:
 
 
 @dataclass(frozen=True, eq=False)
-class Gradients:
+class GradientIntermediates:
     """The float64 gradients of attention and what they were made of; symbols as in ``gradient_bounds``."""
 
     #: dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], the cotangents of output and LSE.
@@ -95,7 +95,9 @@ class Gradients:
 
 
 @np.errstate(all="ignore")
-def gradients(x: Intermediates, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> Gradients:
+def gradient_intermediates(
+    x: Intermediates, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None
+) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
     problem, cap = x.problem, x.problem.softcap
     dP = np.where(x.visible, cotangent @ x.v.swapaxes(-1, -2), 0.0)
@@ -112,4 +114,4 @@ def gradients(x: Intermediates, cotangent: np.ndarray, lse_cotangent: np.ndarray
     if problem.bias is not None:
         axes = tuple(axis for axis, length in enumerate(problem.bias.shape) if length == 1)
         dbias = dA.sum(axis=axes, keepdims=True)
-    return Gradients(cotangent, lse_cotangent, dP, D, X, dA, dS, dq, dk, dv, dbias)
+    return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, dq, dk, dv, dbias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,9 @@ from attn_spec import bits
 from attn_spec.bounds import ForwardBound, forward_bound
 from attn_spec.contract import PRESETS, Contract
 from attn_spec.enclosure import Enclosed, Truth
-from attn_spec.intermediates import intermediates
-from attn_spec.oracle import float64_truth, oracle
+from attn_spec.gradient_bounds import gradient_bound, gradient_evaluation_error
+from attn_spec.intermediates import gradient_intermediates, intermediates
+from attn_spec.oracle import float64_truth, gradient_oracle, oracle
 from attn_spec.problem import Problem
 
 #: The oracle's radius stays below this fraction of the allowed error.
@@ -132,6 +134,41 @@ def judge(
         allowed = np.where(empty, 0.0, allowed)
         measured = bound.in_domain | (empty & (empty_lse != "undeclared"))
         measurements.append(_measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured))
+    return Judgement(problem, contract, tuple(measurements))
+
+
+@np.errstate(all="ignore")
+def judge_gradients(
+    problem: Problem,
+    contract: Contract,
+    cotangent: np.ndarray,
+    found: Mapping[str, np.ndarray],
+    lse_cotangent: np.ndarray | None = None,
+) -> Judgement:
+    """Compare exact values of "dq", "dk", "dv", "dbias" with the truth for dO = ``cotangent``, dL = ``lse_cotangent``.
+
+    Queries that see no key are constants by the convention "zero", so other conventions are for the caller to avoid.
+    """
+    x = intermediates(problem)
+    g = gradient_intermediates(x, cotangent, lse_cotangent)
+    bound = gradient_bound(x, g, contract, gradient_evaluation_error(x, g))
+    wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
+    truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x)
+    inside = {
+        "dq": np.repeat(bound.in_domain, problem.group, axis=1)[..., None, None],
+        "dbias": np.asarray(bound.in_domain.all()),
+    }
+    measurements = [
+        _measure(
+            name,
+            contract.output,
+            got,
+            truth=getattr(truth, name),
+            allowed=getattr(bound, name),
+            measured=np.broadcast_to(inside.get(name, bound.in_domain[..., None, None]), got.shape),
+        )
+        for name, got in found.items()
+    ]
     return Judgement(problem, contract, tuple(measurements))
 
 

@@ -7,13 +7,18 @@ enough. (Tier 1, error-free double-double products, is reserved for long float64
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from attn_spec import bits
 from attn_spec.bounds import evaluation_error
 from attn_spec.enclosure import Enclosed, Truth, enclose
 from attn_spec.formats import FORMATS
-from attn_spec.intermediates import Intermediates, intermediates
+from attn_spec.gradient_bounds import gradient_evaluation_error
+from attn_spec.gradient_enclosure import enclose_gradients
+from attn_spec.gradients import Gradients
+from attn_spec.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
 from attn_spec.problem import Problem
 
 #: Precision of the first enclosure, in bits, and of the last one tried.
@@ -60,6 +65,44 @@ def float64_truth(x: Intermediates) -> Truth:
     L = x.L[..., 0]
     lse_radius = np.where(empty[..., 0], 0.0, np.where(error.in_domain & np.isfinite(L), error.lse, np.inf))
     return Truth(_enclosed(np.where(empty, 0.0, x.O), output_radius), _enclosed(L, lse_radius))
+
+
+def gradient_oracle(
+    problem: Problem,
+    cotangent: np.ndarray,
+    radii: Mapping[str, np.ndarray],
+    *,
+    lse_cotangent: np.ndarray | None = None,
+    x: Intermediates | None = None,
+) -> Gradients[Enclosed]:
+    """All gradients for dO = ``cotangent`` [B, Hq, Sq, Dv] and dL = ``lse_cotangent`` [B, Hq, Sq], or 0.
+
+    ``radii`` holds, for "dq", "dk", "dv" and, with a bias, "dbias", the largest radius wanted of each element.
+    """
+    x = intermediates(problem) if x is None else x
+    truth = float64_gradients(x, gradient_intermediates(x, cotangent, lse_cotangent))
+    precision = FIRST_PRECISION
+    while not all(_sharp(getattr(truth, name), wanted) for name, wanted in radii.items()):
+        if precision > LAST_PRECISION:
+            break
+        truth = enclose_gradients(problem, cotangent, precision, lse_cotangent)
+        precision = int(precision * 1.6)
+    return truth
+
+
+def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Gradients[Enclosed]:
+    """Tier 0 of the gradients; inf radius in a head group that sees an overflow."""
+    error = gradient_evaluation_error(x, g)
+    usable = error.in_domain[..., None, None]
+    per_head = np.repeat(error.in_domain, x.problem.group, axis=1)[..., None, None]
+    return Gradients(
+        dq=_enclosed(g.dq, np.where(per_head, error.dq, np.inf)),
+        dk=_enclosed(g.dk, np.where(usable, error.dk, np.inf)),
+        dv=_enclosed(g.dv, np.where(usable, error.dv, np.inf)),
+        dbias=None
+        if g.dbias is None or error.dbias is None
+        else _enclosed(g.dbias, np.where(error.in_domain.all(), error.dbias, np.inf)),
+    )
 
 
 def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from attn_spec.profiles import PROFILES
-from attn_spec.session import LEFT_OUT, ROW, Key, Session
-from attn_spec.verdict import Verdict
+from attn_spec.session import ROW, Key, Session
+from attn_spec.verdict import LEFT_OUT, Verdict
 
 if TYPE_CHECKING:
     from attn_spec.property import Property

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.profiles import PROFILES
-from attn_spec.verdict import Row, Verdict, denominator
+from attn_spec.verdict import LEFT_OUT, Row, Verdict, denominator
 
 if TYPE_CHECKING:
     import pytest
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 #: Key of a row in ``report.user_properties``.
 ROW = "attn_spec_row"
-
-#: Message of the verdict on a property that the user chose to leave out.
-LEFT_OUT = "left out by the choice of properties"
 
 #: (property id, kernel name, dtype)
 Key = tuple[str, str, str]

@@ -21,6 +21,9 @@ class Verdict(StrEnum):
     REFUTED = "refuted"
 
 
+#: Message of a row whose property the user chose not to exercise.
+LEFT_OUT = "left out by the choice of properties"
+
 _BEST_FIRST = list(Verdict)
 
 

@@ -16,10 +16,8 @@ EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
 
 def masked(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with a bool mask that hides something."""
-    hiding = patterns(
-        "padding", "random", "checkerboard", "documents", "one_key", "leading_hidden", "empty_middle_rows"
-    )
-    return problems(subject, needs=("mask",), without=("empty",), mask=hiding)
+    names = ("padding", "random", "checkerboard", "documents", "one_key", "leading_hidden", "empty_middle_rows")
+    return problems(subject, needs=("mask",), without=("empty",), mask=named(names))
 
 
 def windowed(subject: Subject) -> SearchStrategy[Problem]:
