@@ -9,19 +9,13 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from attn_spec import __version__
 from attn_spec.profiles import PROFILES
 
-if TYPE_CHECKING:
-    from attn_spec.certificate import Certificate
-    from attn_spec.certify import Progress
-
-#: Failure blocks shown; the certificate has the rest.
-BLOCKS = 5
 CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
 COULD_NOT_RUN = 2
 
@@ -74,18 +68,18 @@ def main() -> None:
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
 def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNEL: file.py:name, package.module:name, or a short name."""
-    from attn_spec import certificate
+    from attn_spec import certificate, screen
     from attn_spec.certify import CannotRunError, Request
     from attn_spec.certify import certify as run
 
-    live = Live()
+    live = screen.Live()
     try:
         document, progress = run(Request(kernel=kernel, **chosen), live.show)
     except CannotRunError as error:
         raise CouldNotRun(str(error)) from None
     finally:
         live.clear()
-    _show(document, progress)
+    click.echo("\n".join(screen.verdicts(document, progress)))
     click.echo(f"certificate: {certificate.save(document, output)}")
     if report is not None:
         _write_report([kernel], report, output, **{name: chosen[name] for name in ("dtypes", "device", "profile")})
@@ -149,64 +143,6 @@ def properties(name: str | None) -> None:
             needs = ", ".join(claim.needs) or "nothing beyond a plain call"
             click.echo(f"    source  {claim.source}\n    hunts   {claim.hunts}\n    needs   {needs}")
     click.echo(f"{len(found)} properties")
-
-
-class Live:
-    """One line on a terminal that says how far the work has come; nothing where there is no terminal."""
-
-    def __init__(self) -> None:
-        self.shown = ""
-
-    def show(self, progress: Progress) -> None:
-        """Rewrite the line."""
-        if not sys.stderr.isatty():
-            return
-        line = "finding the kernel"
-        if progress.keys:
-            line = f"[{len(progress.rows)}/{len(progress.keys)}]"
-        if progress.current:
-            property_id, _, dtype = progress.current
-            line += f" {property_id} {dtype}, {progress.examples} examples"
-        if line != self.shown:
-            self.shown = line
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self.shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-
-def _show(document: Certificate, progress: Progress) -> None:
-    """Failure blocks, what is not claimed, and the denominator."""
-    from attn_spec.verdict import LEFT_OUT, Verdict, denominator
-
-    configuration = document.configuration
-    click.echo(
-        f"{document.subject.name} (source {document.subject.source_sha256[:8]}) on {configuration.device}, "
-        f"profile {configuration.profile}, seed {configuration.seed}"
-    )
-    left_out = 0
-    for result in document.properties:
-        if all(found.message == LEFT_OUT for found in result.dtypes.values()):
-            left_out += 1
-            continue
-        ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
-        worst = f"  worst error/bound {max(ratios):.3g}" if ratios else ""
-        click.echo(f"  {result.verdict:<13}  {result.id}{worst}")
-    if left_out:
-        click.echo(f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}")
-    first: dict[str, str] = {}
-    for (property_id, *_), block in progress.blocks.items():
-        first.setdefault(property_id, block)
-    for block in list(first.values())[:BLOCKS]:
-        click.echo(f"\n{block}")
-    if len(first) > BLOCKS:
-        click.echo(f"\n{len(first) - BLOCKS} more refuted properties; `attn-spec replay` runs every stored case")
-    click.echo("")
-    for name, reason in document.claims.declined.items():
-        click.echo(f"not claimed: {name} ({reason})")
-    click.echo(denominator(progress.rows.values()))
 
 
 def _write_report(kernels: list[str], path: Path, certificate: Path | None = None, **chosen: Any) -> None:

@@ -14,11 +14,11 @@ from attn_spec.subject import Subject
 WIDTH = 120
 
 
-def block(case: Case, claim: Property, subject: Subject, script: Path) -> str:
+def block(case: Case, claim: Property, subject: Subject, script: Path | None) -> str:
     """The claim, the kernel, the problem, the worst element, and how to run it again."""
     problem = repr(case.problem)
     if len(problem) > 4 * WIDTH:
-        problem = f"load({str(script.with_suffix('.json'))!r}).problem  # from attn_spec.reproduce import load"
+        problem = f"reproduce.load(reproduce.find({case.id!r})[0]).problem"
     return "\n".join(
         [
             f"REFUTED  {claim.statement}",
@@ -29,7 +29,7 @@ def block(case: Case, claim: Property, subject: Subject, script: Path) -> str:
             *(_worst(case.worst) if case.worst else _why(case.message)),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",
-            f"  script    python {script}",
+            *([f"  script    python {script}"] if script else []),
         ]
     )
 

@@ -115,6 +115,8 @@ class Kernel:
     head_dims: tuple[int, ...] | None = None
     #: Lengths must be a multiple of this; 1 is any.
     length_multiple: int = 1
+    #: How many times as long as on ordinary hardware a call takes (interpreters, simulators); problems get smaller.
+    slowness: float = 1.0
     #: False for an undecorated callable, whose shape options are found by trying them.
     declared: bool = True
     #: The string a user typed to name it.
@@ -151,13 +153,19 @@ class Kernel:
         return next((spelling for spelling in KEYWORDS[option] if spelling in names), option)
 
     @property
+    def module(self) -> str:
+        """Name of the module it was found in."""
+        named = self.spec.partition(":")[0]
+        if named.endswith(".py"):
+            return Path(named).stem
+        return named if named in sys.modules else self.function.__module__
+
+    @property
     def digest(self) -> str:
-        """SHA-256 of the file that defines the function (of its bytecode when there is no file)."""
-        try:
-            source = Path(inspect.getsourcefile(inspect.unwrap(self.function)) or "").read_bytes()
-        except (OSError, TypeError):
-            source = getattr(getattr(self.function, "__code__", None), "co_code", b"")
-        return hashlib.sha256(source).hexdigest()
+        """SHA-256 of the file it was found in; of its bytecode when there is no file."""
+        file = getattr(sys.modules.get(self.module), "__file__", None)
+        code = getattr(getattr(self.function, "__code__", None), "co_code", b"")
+        return hashlib.sha256(Path(file).read_bytes() if file else code).hexdigest()
 
 
 def kernel(
@@ -172,7 +180,7 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``layout``, ``head_dims`` and ``length_multiple`` of :class:`Kernel`.
+    ``limits`` are the fields ``devices``, ``layout``, ``head_dims``, ``length_multiple``, ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -199,7 +207,10 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     The contract is ``eager``, the loosest preset, since nothing was promised. ``declared`` overrides any
     argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
     """
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError as error:
+        raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
     framework = declared.get("framework") or ("torch" if _uses_torch(function) else "numpy")
     dtypes = ("float32", "float16", "bfloat16") if framework == "torch" else ("float64", "float32")
     supports = {option for option, spellings in KEYWORDS.items() if set(spellings) & set(parameters)}
@@ -306,8 +317,9 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _uses_torch(function: Callable[..., Any]) -> bool:
-    values = getattr(inspect.unwrap(function), "__globals__", {}).values()
-    return any(getattr(value, "__name__", "").partition(".")[0] == "torch" for value in values)
+    called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
+    scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
+    return any(getattr(value, "__name__", "").partition(".")[0] == "torch" for value in scope.values())
 
 
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import platform
 import subprocess
+import sys
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
@@ -24,7 +25,7 @@ DISTRIBUTIONS = ("hypothesis", "mpmath", "numpy", "python-flint", "torch", "trit
 
 def subject(kernel: Kernel) -> dict[str, Any]:
     """Which code was examined."""
-    module = importlib.import_module(kernel.function.__module__)
+    module = sys.modules[kernel.module]
     folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
     names = packages_distributions().get(module.__name__.partition(".")[0], [])
     return {

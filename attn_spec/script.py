@@ -60,8 +60,10 @@ class Recorder:
         return returned
 
 
-def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path:
-    """Run the case once more, recording, and write the script. Returns ``path``."""
+def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | None:
+    """Run the case once more, recording, and write the script. Returns ``path``, None for a claim about gradients."""
+    if "backward" in claim.needs:
+        return None  # a script repeats forward calls only
     recorder = Recorder(subject.kernel.function)
     try:
         claim.check(replace(subject, kernel=replace(subject.kernel, function=recorder)), case.problem)
@@ -116,13 +118,13 @@ def _plain(value: Any) -> Any:
 
 def _finder(kernel: Kernel) -> str:
     """Lines that define ``kernel`` in the script."""
-    module = sys.modules[kernel.function.__module__]
+    module = sys.modules[kernel.module]
     named = kernel.spec.partition(":")[2]
     attribute = named or next((name for name, k in kernels_of(module).items() if k.function is kernel.function), "")
     if kernel.spec.partition(":")[0].endswith(".py"):
         folder = str(Path(str(module.__file__)).resolve().parent)
         return f"sys.path.insert(0, {folder!r})\nfrom {module.__name__} import {attribute} as kernel"
-    return f"from {module.__name__} import {attribute or kernel.function.__name__} as kernel"
+    return f"from {module.__name__} import {attribute} as kernel"
 
 
 def _call(call: Call) -> str:

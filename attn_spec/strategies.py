@@ -126,7 +126,11 @@ def recipes(
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     if "dv" not in chosen:
         given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
-    recipe = _legal_lengths(replace(recipe, **given), subject, budget=math.inf if "query_length" in fixed else BUDGET)
+    recipe = _legal_lengths(
+        replace(recipe, **given),
+        subject,
+        budget=math.inf if "query_length" in fixed else BUDGET / subject.kernel.slowness,
+    )
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)
     return recipe
@@ -182,7 +186,7 @@ def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, 
         )
     D = draw(st.sampled_from(sorted(subject.kernel.head_dims or HEAD_DIMS)))
     values = [dim for dim in subject.kernel.head_dims or VALUE_DIMS if dim != D] or [D]
-    batches = [batch for batch in (1, 1, 2, 3) if batch * heads <= MOST_HEADS] or [1]
+    batches = [n for n in (1, 1, 2, 3) if n * heads * subject.kernel.slowness <= MOST_HEADS] or [1]
     return {
         "batch": draw(st.sampled_from(batches)),
         "query_heads": heads,

@@ -1,8 +1,15 @@
-"""Attention without the score matrix: online softmax over tiles of keys, in NumPy.
+"""Attention without the score matrix, forward and backward, in tiles of queries by keys, in NumPy.
 
-Each query row carries a running maximum m, a running sum l of exp(s - m) and an unnormalized output acc. When a
-tile raises the maximum, the old l and acc shrink by alpha = exp(m_old - m_new). Milakov and Gimelshein, "Online
+Forward: each query row carries a running maximum m, a running sum l of exp(s - m) and an unnormalized output acc. When
+a tile raises the maximum, the old l and acc shrink by alpha = exp(m_old - m_new). Milakov and Gimelshein, "Online
 normalizer calculation for softmax" (arXiv 1805.02867), as used by FlashAttention (arXiv 2205.14135).
+
+Backward: nothing of size Sq x Sk was kept, so each tile of weights is computed again, p = exp(s - lse), and
+
+    dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
+    dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
+
+as in appendix B.2 of FlashAttention. p and ds are rounded to the dtype of q before they are multiplied.
 
 The answer must not depend on the size of the tiles nor on the order in which they are visited, up to rounding.
 """
@@ -15,7 +22,7 @@ import numpy as np
 
 from attn_spec import kernel
 
-Tile = tuple[np.ndarray, np.ndarray, np.ndarray]  # s and allowed [B, Hq, rows, cols], v [B, Hq, cols, Dv]
+Tile = tuple[np.ndarray, np.ndarray, np.ndarray]  # live scores and allowed [B, Hq, rows, cols], v [B, Hq, cols, Dv]
 
 DECLARED: dict[str, Any] = {
     "framework": "numpy",
@@ -27,10 +34,15 @@ DECLARED: dict[str, Any] = {
     },
     "supports": (
         *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
-        *("gqa", "dv", "cross", "empty", "lse"),
+        *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
 }
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Copy x into the arithmetic of its dtype; contiguous, so that no layout of a view can reach the BLAS."""
+    return x.astype(np.promote_types(x.dtype, np.float32), order="C")
 
 
 def slices(length: int, size: int, *, reverse: bool = False) -> list[slice]:
@@ -49,16 +61,67 @@ def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarra
     return out
 
 
+class Scores:
+    """The scores of any tile of queries and keys: what both passes compute and neither keeps."""
+
+    def __init__(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        causal_alignment: str = "top_left",
+        window: tuple[int | None, int | None] | None = None,
+        mask: np.ndarray | None = None,
+        bias: np.ndarray | None = None,
+        softcap: float | None = None,
+    ) -> None:
+        (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
+        self.q, self.k = wide(q), np.repeat(wide(k), Hq // Hkv, axis=1)  # query head h reads head h // (Hq // Hkv)
+        self.scale = 1 / math.sqrt(D) if scale is None else scale
+        self.offset = Sk - Sq if causal_alignment == "bottom_right" else 0
+        left, right = window or (None, None)
+        self.left, self.right = left, 0 if causal else right
+        self.mask, self.bias = (None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias))
+        self.softcap = softcap
+
+    def tile(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
+        """Scores, -inf where hidden; which keys are allowed; ds/dx for x before the softcap: [B, Hq, rows, cols]."""
+        s, slope = self.scale * (self.q[..., rows, :] @ self.k[..., cols, :].swapaxes(-1, -2)), 1.0
+        allowed = self.attended(s.shape, rows, cols)
+        if self.softcap is not None:
+            t = np.tanh(s / self.softcap)
+            s, slope = self.softcap * t, np.where(allowed, 1 - t * t, 0)
+        if self.bias is not None:
+            s = s + self.bias[..., rows, cols].astype(s.dtype)
+        return np.where(allowed, s, -np.inf), allowed, slope
+
+    def attended(self, shape: tuple[int, ...], rows: slice, cols: slice) -> np.ndarray:
+        """Tell whether query i may attend key j: boolean [B, Hq, rows, cols]. The diagonal is j = i + offset."""
+        diagonal = np.arange(rows.start, rows.stop)[:, None] + self.offset
+        j = np.arange(cols.start, cols.stop)
+        allowed = np.ones(shape, dtype=bool)
+        if self.left is not None:
+            allowed &= j >= diagonal - self.left
+        if self.right is not None:
+            allowed &= j <= diagonal + self.right
+        if self.mask is not None:
+            allowed &= self.mask[..., rows, cols]
+        if self.bias is not None:
+            allowed &= self.bias[..., rows, cols] != -np.inf
+        return allowed
+
+
 def online_softmax(tiles: Iterable[Tile], acc: np.ndarray, stored: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Fold the tiles into out and lse; `acc` comes as zeros [B, Hq, rows, Dv] in the arithmetic of the tiles."""
     m = np.full((*acc.shape[:-1], 1), -np.inf, dtype=acc.dtype)
     l = np.zeros_like(m)
     for s, allowed, v in tiles:
-        live = np.where(allowed, s, -np.inf)
-        m_new = np.maximum(m, live.max(axis=-1, keepdims=True))
+        m_new = np.maximum(m, s.max(axis=-1, keepdims=True))
         reference = np.where(m_new == -np.inf, 0, m_new)  # nothing seen yet: -inf - -inf would be NaN
         alpha = np.exp(m - reference)
-        p = np.exp(live - reference)
+        p = np.exp(s - reference)
         l = l * alpha + p.sum(axis=-1, keepdims=True)
         acc = acc * alpha + weighted_sum(p.astype(stored).astype(acc.dtype), v, allowed)
         m = m_new
@@ -66,35 +129,7 @@ def online_softmax(tiles: Iterable[Tile], acc: np.ndarray, stored: np.dtype) -> 
     return (acc / l).astype(stored), (m + np.log(l))[..., 0]
 
 
-def attended(
-    shape: tuple[int, ...],
-    rows: slice,
-    cols: slice,
-    *,
-    offset: int,
-    causal: bool,
-    window: tuple[int | None, int | None] | None,
-    mask: np.ndarray | None,
-    bias: np.ndarray | None,
-) -> np.ndarray:
-    """Tell whether query i may attend key j: boolean [B, Hq, rows, cols]. The diagonal is j = i + offset."""
-    diagonal = np.arange(rows.start, rows.stop)[:, None] + offset
-    j = np.arange(cols.start, cols.stop)
-    left, right = window or (None, None)
-    allowed = np.ones(shape, dtype=bool)
-    if causal:
-        allowed &= j <= diagonal
-    if left is not None:
-        allowed &= j >= diagonal - left
-    if right is not None:
-        allowed &= j <= diagonal + right
-    if mask is not None:
-        allowed &= mask[..., rows, cols]
-    if bias is not None:
-        allowed &= bias[..., rows, cols] != -np.inf
-    return allowed
-
-
+@np.errstate(over="ignore", invalid="ignore")  # beyond the range, answer Inf or NaN as hardware does
 def tiled_attention(
     q: np.ndarray,
     k: np.ndarray,
@@ -103,41 +138,73 @@ def tiled_attention(
     q_tile: int = 32,
     kv_tile: int = 16,
     reverse: bool = False,
-    scale: float | None = None,
-    causal: bool = False,
-    causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
-    mask: np.ndarray | None = None,
-    bias: np.ndarray | None = None,
-    softcap: float | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Attention in tiles of q_tile queries by kv_tile keys, visited from the first key or, reversed, the last."""
-    (B, Hq, Sq, D), (_, Hkv, Sk, Dv), stored = q.shape, v.shape, q.dtype
-    scale = 1 / math.sqrt(D) if scale is None else scale
-    offset = Sk - Sq if causal_alignment == "bottom_right" else 0
-    mask, bias = (None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias))
-    # Contiguous copies, so that the memory layout of the caller's views cannot reach the BLAS.
-    arithmetic = np.promote_types(stored, np.float32)
-    q = q.astype(arithmetic, order="C")
-    k, v = (np.repeat(x.astype(arithmetic), Hq // Hkv, axis=1) for x in (k, v))  # head h reads h // (Hq // Hkv)
+    (B, Hq, Sq, _), (_, Hkv, Sk, Dv), stored = q.shape, v.shape, q.dtype
+    scores, v = Scores(q, k, **options), np.repeat(wide(v), Hq // Hkv, axis=1)
 
     def tile(rows: slice, cols: slice) -> Tile:
-        s = scale * (q[..., rows, :] @ k[..., cols, :].swapaxes(-1, -2))
-        if softcap is not None:
-            s = softcap * np.tanh(s / softcap)
-        if bias is not None:
-            s = s + bias[..., rows, cols].astype(arithmetic)
-        allowed = attended(s.shape, rows, cols, offset=offset, causal=causal, window=window, mask=mask, bias=bias)
+        s, allowed, _ = scores.tile(rows, cols)
         return s, allowed, v[..., cols, :]
 
     out = np.empty((B, Hq, Sq, Dv), dtype=stored)
-    lse = np.empty((B, Hq, Sq), dtype=arithmetic)
-    with np.errstate(over="ignore", invalid="ignore"):  # beyond the range, answer Inf or NaN as hardware does
-        for rows in slices(Sq, q_tile):
-            tiles = (tile(rows, cols) for cols in slices(Sk, kv_tile, reverse=reverse))
-            acc = np.zeros(out[..., rows, :].shape, dtype=arithmetic)
-            out[..., rows, :], lse[..., rows] = online_softmax(tiles, acc, stored)
+    lse = np.empty((B, Hq, Sq), dtype=v.dtype)
+    for rows in slices(Sq, q_tile):
+        tiles = (tile(rows, cols) for cols in slices(Sk, kv_tile, reverse=reverse))
+        acc = np.zeros(out[..., rows, :].shape, dtype=v.dtype)
+        out[..., rows, :], lse[..., rows] = online_softmax(tiles, acc, stored)
     return out, lse
+
+
+def add_to(dbias: np.ndarray, da: np.ndarray, rows: slice, cols: slice) -> None:
+    """Add da [B, Hq, rows, cols] to its part of dbias, summed over the axes along which the bias is broadcast."""
+    shared = tuple(axis for axis, length in enumerate(dbias.shape) if length == 1)
+    part = (slice(None) if axis in shared else at for axis, at in ((2, rows), (3, cols)))
+    dbias[:, :, *part] += da.sum(axis=shared, keepdims=True)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
+    dout: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    out: np.ndarray,
+    lse: np.ndarray,
+    *,
+    dlse: np.ndarray | None = None,
+    q_tile: int = 32,
+    kv_tile: int = 16,
+    reverse: bool = False,
+    **options: Any,
+) -> tuple[np.ndarray, ...]:
+    """Gradients (dq, dk, dv) and, if there is a bias, dbias, each of the shape and dtype of its input."""
+    (B, Hkv, Sk, _), (_, Hq, Sq, _), stored = k.shape, q.shape, q.dtype
+    scores, v, dout = Scores(q, k, **options), np.repeat(wide(v), Hq // Hkv, axis=1), wide(dout)
+    delta = (dout * wide(out)).sum(axis=-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
+    lse = np.where(lse == -np.inf, 0, lse)[..., None]  # an empty row: exp(-inf - 0) = 0
+    dq, dk, dv = np.zeros_like(scores.q), np.zeros_like(scores.k), np.zeros_like(v)
+    bias = options.get("bias")
+    dbias = None if bias is None else np.zeros(bias.shape, dtype=dq.dtype)
+
+    for cols in slices(Sk, kv_tile, reverse=reverse):
+        for rows in slices(Sq, q_tile):
+            s, allowed, slope = scores.tile(rows, cols)
+            seen = allowed.swapaxes(-1, -2)
+            p = np.where(allowed, np.exp(s - lse[..., rows, :]), 0)
+            dp = dout[..., rows, :] @ v[..., cols, :].swapaxes(-1, -2)
+            da = np.where(allowed, p * (dp - delta[..., rows, :]), 0)
+            p, ds = (x.astype(stored).astype(dq.dtype) for x in (p, da * slope))
+            dq[..., rows, :] += weighted_sum(ds, scores.k[..., cols, :], allowed)
+            dk[..., cols, :] += weighted_sum(ds.swapaxes(-1, -2), scores.q[..., rows, :], seen)
+            dv[..., cols, :] += weighted_sum(p.swapaxes(-1, -2), dout[..., rows, :], seen)
+            if dbias is not None:
+                add_to(dbias, da, rows, cols)
+
+    dk, dv = (x.reshape(B, Hkv, Hq // Hkv, *x.shape[2:]).sum(axis=2) for x in (dk, dv))
+    found = (scores.scale * dq, scores.scale * dk, dv) + (() if dbias is None else (dbias,))
+    return tuple(x.astype(stored) for x in found)
 
 
 @kernel(**DECLARED)
@@ -150,3 +217,12 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tu
 def attention_reversed(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Visit the last key tile first: under a causal mask, most rows then begin with tiles that are all hidden."""
     return tiled_attention(q, k, v, reverse=True, **options)
+
+
+attention.backward(tiled_gradients)
+
+
+@attention_reversed.backward
+def gradients_reversed(*saved: np.ndarray, **options: Any) -> tuple[np.ndarray, ...]:
+    """Visit the last key tile first, as the forward pass did."""
+    return tiled_gradients(*saved, reverse=True, **options)

@@ -1,18 +1,25 @@
-"""Online softmax over tiles of keys in plain PyTorch operations, which autograd differentiates.
+"""Attention in tiles of keys, forward and backward, as a torch.autograd.Function made of plain PyTorch operations.
 
-Each query row carries a running maximum m, a running sum l of exp(s - m) and an unnormalized output acc. When a
-tile raises the maximum, the old l and acc shrink by alpha = exp(m_old - m_new). Milakov and Gimelshein, "Online
+Forward: each query row carries a running maximum m, a running sum l of exp(s - m) and an unnormalized output acc. When
+a tile raises the maximum, the old l and acc shrink by alpha = exp(m_old - m_new). Milakov and Gimelshein, "Online
 normalizer calculation for softmax" (arXiv 1805.02867), as used by FlashAttention (arXiv 2205.14135).
 
-Neither out = acc / l nor lse = m + log(l) depends on m as a real number, so m is a constant to autograd. That also
-keeps the derivative of a maximum, which is arbitrary at ties, out of the gradient.
+Backward: only q, k, v, bias, out and lse were saved. Each tile of weights is computed again, p = exp(s - lse), and
+
+    dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
+    dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
+
+as in appendix B.2 of FlashAttention. p and ds are rounded to the dtype of q before they are multiplied; sums are kept
+in float32.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from attn_spec import kernel
 
@@ -21,53 +28,142 @@ OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "sof
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
-def attended(
-    diagonal: Tensor,
-    j: Tensor,
-    *,
-    causal: bool,
-    window: tuple[int | None, int | None] | None,
-    mask: Tensor | None,
-    bias: Tensor | None,
-) -> Tensor:
-    """Tell whether the query aligned with key `diagonal` [Sq, 1] may attend key j [tile]: boolean."""
-    left, right = window or (None, None)
-    allowed = torch.ones(len(diagonal), len(j), dtype=torch.bool, device=j.device)
-    if causal:
-        allowed = allowed & (j <= diagonal)
-    if left is not None:
-        allowed = allowed & (j >= diagonal - left)
-    if right is not None:
-        allowed = allowed & (j <= diagonal + right)
-    if mask is not None:
-        allowed = allowed & mask
-    if bias is not None:
-        allowed = allowed & (bias != -math.inf)
-    return allowed
+class Scores:
+    """The scores of any tile of keys: what both passes compute and neither keeps."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        bias: Tensor | None,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        causal_alignment: str = "top_left",
+        window: tuple[int | None, int | None] | None = None,
+        mask: Tensor | None = None,
+        softcap: float | None = None,
+    ) -> None:
+        (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
+        self.q, self.k = wide(q), per_query_head(k, Hq)
+        self.scale = 1 / math.sqrt(D) if scale is None else scale
+        self.diagonal = torch.arange(Sq, device=q.device)[:, None]
+        if causal_alignment == "bottom_right":
+            self.diagonal += Sk - Sq
+        left, right = window or (None, None)
+        self.left, self.right = left, 0 if causal else right
+        self.mask, self.bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
+        self.softcap = softcap
+
+    def tile(self, cols: slice) -> tuple[Tensor, Tensor, Tensor | float]:
+        """Scores, -inf where hidden; which keys are hidden; ds/dx for x before the softcap: [B, Hq, Sq, cols]."""
+        s, slope = self.q @ self.k[..., cols, :].transpose(-1, -2) * self.scale, 1.0
+        if self.softcap is not None:
+            t = torch.tanh(s / self.softcap)
+            s, slope = self.softcap * t, 1 - t * t
+        if self.bias is not None:
+            s = s + self.bias[..., cols]
+        hidden = ~self.attended(cols)
+        return s.masked_fill(hidden, -math.inf), hidden, slope
+
+    def attended(self, cols: slice) -> Tensor:
+        """Tell whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
+        j = torch.arange(cols.start, cols.stop, device=self.q.device)
+        allowed = torch.ones(len(self.diagonal), len(j), dtype=torch.bool, device=j.device)
+        if self.left is not None:
+            allowed = allowed & (j >= self.diagonal - self.left)
+        if self.right is not None:
+            allowed = allowed & (j <= self.diagonal + self.right)
+        if self.mask is not None:
+            allowed = allowed & self.mask[..., cols]
+        if self.bias is not None:
+            allowed = allowed & (self.bias[..., cols] != -math.inf)
+        return allowed
 
 
-def rounded(p: Tensor, stored: torch.dtype) -> Tensor:
-    """Round p to the storage dtype, as a matrix unit would read it, while its gradient passes unrounded."""
-    return p + (p.to(stored).to(p.dtype) - p).detach()  # exact: p and its rounding are neighbours
+def wide(x: Tensor) -> Tensor:
+    """Copy x into the arithmetic of its dtype: float64 stays, everything else becomes float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def online_softmax(
-    tiles: Iterable[tuple[Tensor, Tensor, Tensor]], acc: Tensor, stored: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Fold tiles (s, allowed, v) into out and lse; `acc` comes as zeros [B, Hq, Sq, Dv]."""
-    m = acc.new_full((*acc.shape[:-1], 1), -math.inf)
-    l = torch.zeros_like(m)
-    for s, allowed, v in tiles:
-        live = s.masked_fill(~allowed, -math.inf)  # its backward writes exact zeros at hidden keys
-        m_new = torch.maximum(m, live.detach().amax(dim=-1, keepdim=True))
+def per_query_head(x: Tensor, query_heads: int) -> Tensor:
+    """Widen k or v and repeat its heads: query head h reads head h // (Hq // Hkv)."""
+    return wide(x).repeat_interleave(query_heads // x.shape[1], dim=1)
+
+
+def slices(length: int) -> list[slice]:
+    """Slices of at most KV_TILE keys."""
+    return [slice(start, min(start + KV_TILE, length)) for start in range(0, length, KV_TILE)]
+
+
+def online_softmax(scores: Scores, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Fold the tiles of keys into out [B, Hq, Sq, Dv], in the dtype of v, and lse [B, Hq, Sq]."""
+    stored, (B, Hq, Sq, _), Dv = v.dtype, scores.q.shape, v.shape[-1]
+    v = per_query_head(v, Hq)
+    m, l, acc = v.new_full((B, Hq, Sq, 1), -math.inf), v.new_zeros(B, Hq, Sq, 1), v.new_zeros(B, Hq, Sq, Dv)
+    for cols in slices(v.shape[2]):
+        s, _, _ = scores.tile(cols)
+        m_new = torch.maximum(m, s.amax(dim=-1, keepdim=True))
         reference = m_new.masked_fill(m_new == -math.inf, 0.0)  # nothing seen yet: -inf - -inf would be NaN
         alpha = torch.exp(m - reference)
-        p = torch.exp(live - reference)
+        p = torch.exp(s - reference)
         l = l * alpha + p.sum(dim=-1, keepdim=True)
-        acc = acc * alpha + rounded(p, stored) @ v
+        acc = acc * alpha + p.to(stored).to(acc.dtype) @ v[..., cols, :]
         m = m_new
     l = l.masked_fill(l == 0, 1.0)  # a query that saw no key: out = 0 and lse = -inf
-    return acc / l, (m + torch.log(l)).squeeze(-1)
+    return (acc / l).to(stored), (m + torch.log(l)).squeeze(-1)
+
+
+def recomputed(
+    scores: Scores, v: Tensor, dout: Tensor, *, delta: Tensor, lse: Tensor, stored: torch.dtype
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Yield each tile of keys with its p, da and ds [B, Hq, Sq, cols]; p and ds are rounded as they will be stored."""
+    reference = lse.masked_fill(lse == -math.inf, 0.0)[..., None]  # an empty row: exp(-inf - 0) = 0
+    for cols in slices(v.shape[2]):
+        s, hidden, slope = scores.tile(cols)
+        p = torch.exp(s - reference)
+        dp = dout @ v[..., cols, :].transpose(-1, -2)
+        da = (p * (dp - delta)).masked_fill(hidden, 0.0)
+        p, ds = (x.to(stored).to(v.dtype) for x in (p, da * slope))
+        yield cols, p, da, ds
+
+
+class TiledAttention(torch.autograd.Function):
+    """Softmax attention with a backward pass of its own: autograd records none of its operations."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917  (apply takes no keywords)
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Return out and lse, and save what the backward pass reads."""
+        out, lse = online_softmax(Scores(q, k, bias, **options), v)
+        ctx.save_for_backward(q, k, v, bias, out, lse)
+        ctx.options = options
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of q, k, v and bias, None for those that nobody needs."""
+        q, k, v, bias, out, lse = ctx.saved_tensors
+        scores, v, dout = Scores(q, k, bias, **ctx.options), per_query_head(v, q.shape[1]), wide(dout)
+        dq, dk, dv, dbias = (
+            v.new_zeros(x.shape) if needed else None
+            for x, needed in zip((scores.q, scores.k, v, bias), ctx.needs_input_grad, strict=False)
+        )
+        delta = (dout * out).sum(dim=-1, keepdim=True) - dlse[..., None]
+        for cols, p, da, ds in recomputed(scores, v, dout, delta=delta, lse=lse, stored=q.dtype):
+            if dq is not None:
+                dq += scores.scale * (ds @ scores.k[..., cols, :])
+            if dk is not None:
+                dk[..., cols, :] = scores.scale * (ds.transpose(-1, -2) @ scores.q)
+            if dv is not None:
+                dv[..., cols, :] = p.transpose(-1, -2) @ dout
+            if dbias is not None:
+                part = dbias if dbias.shape[-1] == 1 else dbias[..., cols]
+                part += da.sum_to_size(part.shape)
+        dk, dv = (None if x is None else x.unflatten(1, (k.shape[1], -1)).sum(dim=2) for x in (dk, dv))
+        return *(None if x is None else x.to(q.dtype) for x in (dq, dk, dv, dbias)), None
 
 
 @kernel(
@@ -79,43 +175,9 @@ def online_softmax(
         "float16": "fused",
         "bfloat16": "fused",
     },
-    supports=(*OPTIONS, *SHAPES, "lse", "backward"),
+    supports=(*OPTIONS, *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float | None = None,
-    causal: bool = False,
-    causal_alignment: str = "top_left",
-    window: tuple[int | None, int | None] | None = None,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    softcap: float | None = None,
-) -> tuple[Tensor, Tensor]:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
     """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
-    (B, Hq, Sq, D), (_, Hkv, Sk, Dv), stored = q.shape, v.shape, q.dtype
-    scale = 1 / math.sqrt(D) if scale is None else scale
-    diagonal = torch.arange(Sq, device=q.device)[:, None] + (Sk - Sq if causal_alignment == "bottom_right" else 0)
-    mask, bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
-    # Cast whole tensors, not tiles: the backward of a cast then rounds each gradient once, after all tiles are added.
-    work = torch.promote_types(stored, torch.float32)
-    q = q.to(work)
-    k, v = (x.to(work).repeat_interleave(Hq // Hkv, dim=1) for x in (k, v))  # head h reads head h // (Hq // Hkv)
-
-    def tile(cols: slice) -> tuple[Tensor, Tensor, Tensor]:
-        mask_tile, bias_tile = (None if x is None else x[..., cols] for x in (mask, bias))
-        s = q @ k[..., cols, :].transpose(-1, -2) * scale
-        if softcap is not None:
-            s = softcap * torch.tanh(s / softcap)
-        if bias_tile is not None:
-            s = s + bias_tile
-        j = torch.arange(cols.start, cols.stop, device=q.device)
-        allowed = attended(diagonal, j, causal=causal, window=window, mask=mask_tile, bias=bias_tile)
-        return s, allowed, v[..., cols, :]
-
-    tiles = (tile(slice(start, min(start + KV_TILE, Sk))) for start in range(0, Sk, KV_TILE))
-    out, lse = online_softmax(tiles, q.new_zeros(B, Hq, Sq, Dv), stored)
-    return out.to(stored), lse
+    return TiledAttention.apply(q, k, v, bias, options)

@@ -169,6 +169,7 @@ SUPPORTS = (
     dtypes=("float32", "float16", "bfloat16"),
     contract="fused",
     supports=SUPPORTS,
+    slowness=16 if INTERPRETED else 1,
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
 )
 def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -181,6 +182,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, 
     dtypes=("float32",),
     contract="tf32",
     supports=SUPPORTS,
+    slowness=16 if INTERPRETED else 1,
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
 )
 def attention_tf32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

@@ -47,19 +47,24 @@ def interleaved(tensor: Any) -> Any:
     return packed.swapaxes(1, 2)
 
 
+def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """A buffer of NaN of the tensor's kind."""
+    return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
+
+
 def sliced(tensor: Any) -> Any:
     """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
     B, H, S, D = tensor.shape
-    shape = (B, H, S + 2, D + 32)
-    buffer = np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
-    inner = buffer[:, :, 1 : S + 1, 16 : D + 16]
+    inner = of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
     inner[...] = tensor
     return inner
 
 
 def expanded(tensor: Any) -> Any:
-    """The first batch entry for every entry, with stride 0."""
-    first = tensor[:1]
+    """The first batch entry for every entry, with stride 0; NaN lies behind it in memory."""
+    buffer = of_nan(tensor, tuple(tensor.shape))
+    buffer[:1] = tensor[:1]
+    first = buffer[:1]
     return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
 
 
@@ -67,8 +72,7 @@ def poisoned(tensor: Any) -> Any:
     """The tensor itself, after buffers of NaN of many sizes were allocated and freed again."""
     *rows, dim = tensor.shape
     for shape in ((*rows, dim), rows, (*rows, 2 * dim)):
-        numpy = isinstance(tensor, np.ndarray)
-        held = [np.full(shape, np.nan, tensor.dtype) if numpy else tensor.new_full(shape, np.nan) for _ in range(4)]
+        held = [of_nan(tensor, tuple(shape)) for _ in range(4)]
         del held
     return tensor
 

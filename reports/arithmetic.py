@@ -46,7 +46,7 @@ def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", subnormals: st
         else:
             y = np.asarray(x, dtype).astype(np.float64) if dtype in _NATIVE else bits.nearest(x, dtype)
     if subnormals == "flushed" and FORMATS[dtype].emin == FORMATS["float32"].emin:
-        y = np.where(np.abs(y) < FORMATS[dtype].smallest_normal, 0.0 * y, y)
+        y = np.where(np.abs(y) < FORMATS[dtype].smallest_normal, np.copysign(0.0, y), y)
     return y
 
 

@@ -223,7 +223,7 @@ class TiledAttention(Arithmetic):
         return self.round(acc * alpha, "output_accumulation")
 
     def accumulate_row_sum(self, l: np.ndarray, p: np.ndarray) -> np.ndarray:
-        w = self.cast(p) if self.c.row_sum_of == "cast" else p
+        w = self.cast(p) if self.c.row_sum_of == "cast" and self.c.normalize == "after_product" else p
         return self.accumulate(lambda j: w[..., j, None], w.shape[-1], "row_sum", l)
 
     def cast(self, p: np.ndarray) -> np.ndarray:

@@ -60,18 +60,18 @@ def test_the_order_of_a_sum_matters_as_it_should(sums, total):
 
 def test_random_orders_are_orders_and_repeat():
     terms = np.random.default_rng(3).standard_normal(64)
-    a = arithmetic(Order(sums="random", seed=1), row_sum="bfloat16")
-    b = arithmetic(Order(sums="random", seed=2), row_sum="bfloat16")
+    orders = [arithmetic(Order(sums="random", seed=seed), row_sum="bfloat16") for seed in (0, 1, 2, 3, 0)]
 
-    totals = [x.accumulate(lambda j: terms[j], 64, "row_sum") for x in (a, a, b)]
+    totals = [float(a.accumulate(lambda j: terms[j], 64, "row_sum")) for a in orders]
 
-    assert totals[0] == totals[1] != totals[2]
+    assert totals[0] == totals[-1]
+    assert len(set(totals)) > 1
     assert all(abs(total - terms.sum()) < 64 * 2.0**-8 * np.abs(terms).sum() for total in totals)
 
 
 def test_sums_start_where_they_are_told_to():
     for sums in ("sequential", "pairwise", "random"):
-        assert arithmetic(Order(sums=sums)).accumulate(lambda j: np.float64(j), 4, "row_sum", 10.0) == 16.0
+        assert arithmetic(Order(sums=sums)).accumulate(np.float64, 4, "row_sum", 10.0) == 16.0
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 512.0])
@@ -161,23 +161,22 @@ def test_a_row_does_not_depend_on_its_companions():
     assert (alone.output == kernel(problem).output[1:, :, 2:3]).all()
 
 
-@pytest.mark.parametrize("slack", [0.0, 4.0])
-def test_lazy_rescaling_waits_until_the_slack_is_used_up(slack):
-    problem = Recipe(regime="rising", query_length=1, key_length=64, head_dim=8, value_dim=1).problem()
-    lags, moves = [], []
+@pytest.mark.parametrize(("slack", "moves"), [(0.0, 64), (4.0, 13), (100.0, 1)])
+def test_lazy_rescaling_waits_until_the_slack_is_used_up(slack, moves):
+    # Scores 0, 1, .., 63, a key at a time: with slack 4 the reference follows every fifth.
+    rising = np.arange(64.0).reshape(1, 1, 64, 1)
+    found = []
 
     class Watched(TiledAttention):
         def update_max(self, m, tile_max):
             new = super().update_max(m, tile_max)
-            lags.append(np.max(np.maximum(m, tile_max) - new))
-            moves.append(bool((new > m).any()))
+            found.append(bool(new > m))
             return new
 
     kernel = emulate("watched", replace(PRECISE, reference_slack=slack), Order(kv_tile=1), steps=Watched)
-    Subject(kernel, "float32")(problem)
+    Subject(kernel, "float32")(Problem(q=np.ones((1, 1, 1, 1)), k=rising, v=rising))
 
-    assert max(lags) <= slack
-    assert (sum(moves) < len(moves) / 2) == (slack > 0)
+    assert sum(found) == moves
 
 
 def test_hidden_infinities_and_nan_do_not_leak():

@@ -119,8 +119,17 @@ def test_a_hidden_key_and_an_empty_row_have_gradients_of_exactly_zero_even_when_
     problem = one_head([[np.nan], [3], [3]], [[5], [5]], [[0], [1]], causal=True, causal_alignment="bottom_right")
     assert found(problem, [[np.nan], [2], [8]], [np.inf, 0, 0]) == {"dq": [0, 0, 0], "dk": [-6, 6], "dv": [6, 4]}
 
-    problem = one_head([[3]], [[5], [5], [np.nan]], [[0], [1], [np.inf]], mask=np.array([[[[True, True, False]]]]))
-    assert found(problem, [[8]]) == {"dq": [0], "dk": [-6, 6, 0], "dv": [4, 4, 0]}
+
+@pytest.mark.parametrize("hide", ["mask", "bias"])
+@pytest.mark.parametrize("softcap", [None, 1e300])
+def test_a_key_hidden_by_mask_or_bias_may_be_nan(hide, softcap):
+    """As in test_equal_scores, with a third key; a softcap of 1e300 has slope 1 in 80 bits."""
+    visible = np.array([[[[True, True, False]]]])
+    option = {"mask": visible} if hide == "mask" else {"bias": np.where(visible, 0.0, -np.inf)}
+    problem = one_head([[3]], [[5], [5], [np.nan]], [[0], [1], [np.inf]], softcap=softcap, **option)
+    expected = {"dq": [0], "dk": [-6, 6, 0], "dv": [4, 4, 0]} | ({"dbias": [-2, 2, 0]} if hide == "bias" else {})
+
+    assert found(problem, [[8]]) == expected
 
 
 @pytest.mark.parametrize(("Sq", "Sk"), [(0, 3), (2, 0), (0, 0)])

@@ -155,3 +155,24 @@ def test_an_entry_point_gives_a_short_name(monkeypatch):
 
     assert resolve("plugged").spec == "plugged"
     assert resolve("plugged")(1, 2, np.pi) == np.pi
+
+
+def test_a_builtin_without_a_signature_is_to_be_wrapped():
+    with pytest.raises(
+        KernelError, match=r"no signature found for builtin .*; wrap it in a Python function that names"
+    ):
+        resolve("torch.nn.functional:scaled_dot_product_attention")
+
+
+def test_objects_with_a_call_method_are_read_too(folder):
+    folder.joinpath("objects.py").write_text(
+        "import functools, torch\n"
+        "class Attention:\n    def __call__(self, q, k, v, *, causal=False): return v\n"
+        "attention = Attention()\n"
+        "def options(q, k, v, causal, scale): return v\n"
+        "partial = functools.partial(options, scale=1.0)\n"
+    )
+    found, partial = resolve("objects.py:attention"), resolve("objects.py:partial")
+
+    assert (found.framework, found.supports, found.module) == ("torch", {"causal"}, "objects")
+    assert (partial.framework, partial.supports, partial.module) == ("torch", {"causal", "scale"}, "objects")

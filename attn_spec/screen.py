@@ -1,0 +1,88 @@
+"""What the terminal shows of a kernel under examination, and of its verdicts."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from attn_spec.certificate import Certificate, PropertyResult
+from attn_spec.certify import Progress
+from attn_spec.verdict import LEFT_OUT, Verdict, denominator
+
+#: Failure blocks shown; every case can be replayed.
+BLOCKS = 5
+
+
+class Live:
+    """One line on a terminal that says how far the work has come; nothing where there is no terminal."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def show(self, progress: Progress) -> None:
+        """Rewrite the line."""
+        if not sys.stderr.isatty():
+            return
+        line = "finding the kernel"
+        if progress.keys:
+            line = f"[{len(progress.rows)}/{len(progress.keys)}]"
+        if progress.current:
+            property_id, _, dtype = progress.current
+            line += f" {property_id} {dtype}, {progress.examples} examples"
+        if line != self.shown:
+            self.shown = line
+            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self.shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def verdicts(document: Certificate, progress: Progress) -> list[str]:
+    """A line for each property, the failure blocks, what is not claimed, and the denominator."""
+    chosen = document.configuration
+    subject = f"{document.subject.name} (source {document.subject.source_sha256[:8]})"
+    declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
+    return [
+        f"{subject} on {chosen.device}, profile {chosen.profile}, seed {chosen.seed}",
+        *_properties(document),
+        *_blocks(progress),
+        "",
+        *declined,
+        denominator(progress.rows.values()),
+    ]
+
+
+def _properties(document: Certificate) -> list[str]:
+    """A line for each property; one for all those that were left out."""
+    exercised = [result for result in document.properties if _message(result) != LEFT_OUT]
+    left_out = len(document.properties) - len(exercised)
+    lines = [f"  {result.verdict:<13}  {result.id}{_remark(result)}" for result in exercised]
+    return lines + ([f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}"] if left_out else [])
+
+
+def _remark(result: PropertyResult) -> str:
+    """The worst ratio; why, where there is no verdict."""
+    ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
+    if result.verdict is Verdict.NOT_EXERCISED:
+        return f"  ({_message(result)})"
+    return f"  worst error/bound {max(ratios):.3g}" if ratios else ""
+
+
+def _message(result: PropertyResult) -> str:
+    """Why the verdict is what it is, at the first dtype that has it."""
+    return next(found.message for found in result.dtypes.values() if found.verdict is result.verdict)
+
+
+def _blocks(progress: Progress) -> list[str]:
+    """One failure block for each refuted property, up to a limit."""
+    first: dict[str, str] = {}
+    for (property_id, *_), block in progress.blocks.items():
+        first.setdefault(property_id, block)
+    lines = [f"\n{block}" for block in list(first.values())[:BLOCKS]]
+    more = len(first) - BLOCKS
+    return lines + (
+        [f"\n{more} more refuted properties; `attn-spec replay` runs every stored case"] if more > 0 else []
+    )
