@@ -24,6 +24,7 @@ from attn_spec.roundoff import (
     growth,
     multiplicand,
     probability_cast,
+    readings,
     rounding,
     row_sum_store,
 )
@@ -80,13 +81,7 @@ def forward_bound(
     """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact)."""
     o = x.O if o is None else o
     slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), o.shape)
-    either = contract.row_sum_of == "either" and probability_cast(contract).u > 0
-    choices = (
-        ("uncast", "cast") if either else ("uncast",) if contract.row_sum_of == "either" else (contract.row_sum_of,)
-    )
-    scenarios = [replace(contract, row_sum_of=choice) for choice in choices]
-    weights = [weight_error(x, c) for c in scenarios]
-    pairs = list(zip(scenarios, weights, strict=True))
+    pairs = [(c, weight_error(x, c)) for c in readings(contract)]
     output = np.maximum.reduce([output_error(x, c, w, o, slack) for c, w in pairs])
     lse = np.maximum.reduce([lse_error(x, c, w) for c, w in pairs])
     return ForwardBound(output, lse, in_domain(x, contract, output))
@@ -225,6 +220,9 @@ def in_domain(x: Intermediates, c: Contract, allowed: np.ndarray) -> np.ndarray:
     sums = 2 * math.exp(c.reference_slack) * sums.max(axis=-1, initial=0.0)
     inside &= sums < c.format("output_accumulation").largest
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
+    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))
+    inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    inside &= (widest < 0.99 * c.format("softmax").largest) & (2 * np.abs(x.L[..., 0]) < c.format("lse").largest)
     return inside & (widest < 0.99 * c.format("output").largest) & (x.keys[..., 0] > 0)
 
 

@@ -111,7 +111,7 @@ def _backward(x: Intermediates, g: GradientIntermediates, c: Contract, slack: np
     alpha, eta = _backward_alpha(x, c, w)
     P1A = np.where(x.visible, np.exp(np.minimum(x.log_P + alpha, 700.0)), 0.0)
     PA = np.where(alpha < 1, x.P * np.expm1(np.minimum(alpha, 1.0)), P1A)
-    EX = _x_error(x, g, c, PA, P1A, eta)
+    EX = _x_error(x, g, c, PA, P1A, eta=eta)
     size = np.abs(g.X) + slack
     work, stored, cast = (rounding(c, stage) for stage in ("score_accumulation", "stored_scores", "score_gradients"))
     relative = growth((work.u, 3), (stored.u, 1))
@@ -148,7 +148,7 @@ def _backward_alpha(x: Intermediates, c: Contract, w: WeightError) -> tuple[np.n
 
 
 def _x_error(
-    x: Intermediates, g: GradientIntermediates, c: Contract, PA: np.ndarray, P1A: np.ndarray, eta: float
+    x: Intermediates, g: GradientIntermediates, c: Contract, PA: np.ndarray, P1A: np.ndarray, *, eta: float
 ) -> np.ndarray:
     """Error of X = dP - D + dL before it meets P.
 

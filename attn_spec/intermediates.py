@@ -66,10 +66,14 @@ def intermediates(problem: Problem) -> Intermediates:
     masked = np.where(visible, s, -np.inf)
     M = masked.max(axis=-1, keepdims=True, initial=-np.inf)
     M = np.where(np.isfinite(M), M, 0.0)
-    L = M + np.log(np.exp(masked - M).sum(axis=-1, keepdims=True))
-    log_P = np.where(visible, s - np.where(np.isfinite(L), L, 0.0), -np.inf)
-    P = np.exp(log_P)
-    O = P @ v
+    w = np.exp(masked - M)
+    t = w.sum(axis=-1, keepdims=True)
+    L = M + np.log(t)
+    t = np.where(t > 0, t, 1.0)
+    # Not s - L: the rounding of L would not cancel between the weights and their sum.
+    log_P = masked - M - np.log(t)
+    P = w / t
+    O = (w @ v) / t
     return Intermediates(problem, q, k, v, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O)
 
 
@@ -80,7 +84,7 @@ class GradientIntermediates:
     #: dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], the cotangents of output and LSE.
     cotangent: np.ndarray
     lse_cotangent: np.ndarray | None
-    #: dP = dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(dO o), [B, Hq, Sq, 1]; X = dP - D + dL.
+    #: dP = dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL.
     dP: np.ndarray
     D: np.ndarray
     X: np.ndarray
@@ -101,7 +105,7 @@ def gradient_intermediates(
     """Evaluate the gradients in float64, keeping everything a bound needs."""
     problem, cap = x.problem, x.problem.softcap
     dP = np.where(x.visible, cotangent @ x.v.swapaxes(-1, -2), 0.0)
-    D = (cotangent * x.O).sum(axis=-1, keepdims=True)
+    D = (x.P * dP).sum(axis=-1, keepdims=True)
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
     X = np.where(x.visible, X, 0.0)
     dA = x.P * X

@@ -12,10 +12,11 @@ from attn_spec import bits
 from attn_spec.bounds import ForwardBound, forward_bound
 from attn_spec.contract import PRESETS, Contract
 from attn_spec.enclosure import Enclosed, Truth
-from attn_spec.gradient_bounds import gradient_bound, gradient_evaluation_error
+from attn_spec.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.oracle import float64_truth, gradient_oracle, oracle
 from attn_spec.problem import Problem
+from attn_spec.roundoff import readings
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
@@ -116,8 +117,29 @@ def judge(
 ) -> Judgement:
     """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
 
-    The three conventions are fields of ``kernels.Conventions``. Neither quantity is required.
+    The three conventions are fields of ``kernels.Conventions``. Neither quantity is required. Where the contract
+    leaves a choice open ("either"), one choice has to explain output and LSE together.
     """
+    agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
+    judgements = []
+    for reading in readings(contract):
+        judgements.append(_judge(problem, reading, output, lse, **agreed))
+        if not judgements[-1].refuted:
+            return judgements[-1]
+    return min(judgements, key=lambda judgement: judgement.ratio)
+
+
+def _judge(
+    problem: Problem,
+    contract: Contract,
+    output: np.ndarray | None,
+    lse: np.ndarray | None,
+    *,
+    lse_base: str,
+    empty_row: str,
+    empty_lse: str,
+) -> Judgement:
+    """:func:`judge` under a contract that leaves nothing open."""
     truth, bound = truth_and_bound(problem, contract)
     measurements = []
     empty = problem.empty_rows
@@ -151,25 +173,30 @@ def judge_gradients(
     """
     x = intermediates(problem)
     g = gradient_intermediates(x, cotangent, lse_cotangent)
-    bound = gradient_bound(x, g, contract, gradient_evaluation_error(x, g))
-    wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
-    truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x)
-    inside = {
-        "dq": np.repeat(bound.in_domain, problem.group, axis=1)[..., None, None],
-        "dbias": np.asarray(bound.in_domain.all()),
-    }
-    measurements = [
-        _measure(
-            name,
-            contract.output,
-            got,
-            truth=getattr(truth, name),
-            allowed=getattr(bound, name),
-            measured=np.broadcast_to(inside.get(name, bound.in_domain[..., None, None]), got.shape),
-        )
-        for name, got in found.items()
-    ]
-    return Judgement(problem, contract, tuple(measurements))
+    judgements = []
+    for reading in readings(contract):
+        bound = gradient_bound(x, g, reading, gradient_evaluation_error(x, g))
+        wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
+        truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x)
+        measurements = [
+            _measure(
+                name, reading.output, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside
+            )
+            for name, got in found.items()
+            for inside in (_gradient_domain(problem, name, bound, got.shape),)
+        ]
+        judgements.append(Judgement(problem, reading, tuple(measurements)))
+        if not judgements[-1].refuted:
+            return judgements[-1]
+    return min(judgements, key=lambda judgement: judgement.ratio)
+
+
+def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: tuple[int, ...]) -> np.ndarray:
+    """Elements of a gradient in the head groups whose domain holds; of dBias all or none."""
+    inside = bound.in_domain[..., None, None]
+    if name == "dq":
+        inside = np.repeat(inside, problem.group, axis=1)
+    return np.broadcast_to(inside.all() if name == "dbias" else inside, shape)
 
 
 @np.errstate(all="ignore")

@@ -48,10 +48,12 @@ def oracle(
     if lse_radius is None:
         lse_radius = SHARPNESS * _ulp(truth.lse.value, wide)
     precision = FIRST_PRECISION
-    while not (_sharp(truth.output, output_radius) and _sharp(truth.lse, lse_radius)):
-        if precision > LAST_PRECISION:
-            break
+    if _sharp(truth.output, output_radius) and _sharp(truth.lse, lse_radius):
+        return truth
+    while precision <= LAST_PRECISION:
         truth = enclose(problem, precision)
+        if _settled(truth.output, output_radius) and _settled(truth.lse, lse_radius):
+            break
         precision = int(precision * 1.6)
     return truth
 
@@ -82,10 +84,12 @@ def gradient_oracle(
     x = intermediates(problem) if x is None else x
     truth = float64_gradients(x, gradient_intermediates(x, cotangent, lse_cotangent))
     precision = FIRST_PRECISION
-    while not all(_sharp(getattr(truth, name), wanted) for name, wanted in radii.items()):
-        if precision > LAST_PRECISION:
-            break
+    if all(_sharp(getattr(truth, name), wanted) for name, wanted in radii.items()):
+        return truth
+    while precision <= LAST_PRECISION:
         truth = enclose_gradients(problem, cotangent, precision, lse_cotangent)
+        if all(_settled(getattr(truth, name), wanted) for name, wanted in radii.items()):
+            break
         precision = int(precision * 1.6)
     return truth
 
@@ -114,5 +118,11 @@ def _ulp(value: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:
-    """Whether every radius is small enough; an infinite or undefined value cannot become sharper."""
-    return bool(np.all((quantity.radius <= wanted) | (np.isinf(quantity.radius) & ~np.isfinite(quantity.value))))
+    """Whether every radius is small enough."""
+    return bool(np.all(quantity.radius <= wanted))
+
+
+def _settled(quantity: Enclosed, wanted: np.ndarray) -> bool:
+    """Whether every enclosure is sharp, or infinite or undefined, which no precision mends."""
+    hopeless = np.isinf(quantity.radius) & ~np.isfinite(quantity.value)
+    return bool(np.all((quantity.radius <= wanted) | hopeless))

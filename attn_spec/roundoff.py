@@ -7,7 +7,7 @@ problem 2.19). ``growth`` replaces gamma_n = nu/(1 - nu) by the exact product, s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,6 +71,14 @@ def probability_cast(c: Contract) -> Rounding:
 def casts_row_sum(c: Contract) -> bool:
     """Whether the row sum adds probabilities that the cast has changed."""
     return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c).u > 0
+
+
+def readings(c: Contract) -> tuple[Contract, ...]:
+    """The definite contracts that ``row_sum_of="either"`` stands for; a kernel keeps to one of them."""
+    if c.row_sum_of != "either":
+        return (c,)
+    choices = ("uncast", "cast") if probability_cast(c).u > 0 and c.normalize == "after_product" else ("uncast",)
+    return tuple(replace(c, row_sum_of=choice) for choice in choices)
 
 
 def row_sum_store(c: Contract) -> float:

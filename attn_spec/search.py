@@ -21,8 +21,12 @@ from attn_spec.subject import Subject
 from attn_spec.verdict import Row, Verdict
 
 
+#: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
+DRAWS = 4
+
+
 class OutOfBudget(BaseException):
-    """Leaves Hypothesis when time is up; a BaseException, so that it is not taken for a failure."""
+    """Leaves Hypothesis when enough was seen; a BaseException, so that it is not taken for a failure."""
 
 
 class PropertyError(Exception):
@@ -89,11 +93,13 @@ class _Search:
     deadline: float = math.inf
     out_of_time: bool = False
     in_flight: InFlight = field(default_factory=InFlight)
+    #: The problems checked so far, by their repr.
+    seen: set[str] = field(default_factory=set)
 
     def run(self, seed: int) -> None:
         """Let Hypothesis draw, check and shrink."""
         settings = hypothesis.settings(
-            max_examples=self.profile.examples,
+            max_examples=DRAWS * self.profile.examples,
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.target, Phase.shrink),
@@ -122,6 +128,8 @@ class _Search:
         if time.monotonic() > self.deadline:
             self.out_of_time = True
             raise OutOfBudget
+        if self.failure is None and self.is_repetition(problem):
+            return
         self.in_flight.hold(case_of(self.claim, self.subject, problem))
         with listening() as heard:
             try:
@@ -139,6 +147,15 @@ class _Search:
                 self.in_flight.release()
                 self.tick(self.examples)
         self.note(heard)
+
+    def is_repetition(self, problem: Problem) -> bool:
+        """Whether the problem was checked before; leaves when enough different ones were."""
+        if self.examples >= self.profile.examples:
+            raise OutOfBudget
+        text = repr(problem)
+        known = text in self.seen
+        self.seen.add(text)
+        return known
 
     def note(self, heard: dict[str, float]) -> None:
         """Count a problem, unless it comes of shrinking another, and keep the largest ratio."""

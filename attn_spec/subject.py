@@ -89,7 +89,9 @@ class Subject:
         options = self._options(problem)
         returned = self._call(tensors, options)
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
-        if self.supports("lse") and lse is None:
+        if not self.supports("lse"):
+            lse = None  # a second result may be anything, weights for instance
+        elif lse is None:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(problem, tensors, options)
         shape = (problem.batch, problem.query_heads, problem.query_length)

@@ -13,8 +13,9 @@ import numpy as np
 
 from attn_spec import bits
 from attn_spec.contract import Contract
+from attn_spec.formats import FORMATS
 from attn_spec.intermediates import Intermediates
-from attn_spec.roundoff import Rounding, elementary_error, growth, is_power_of, multiplicand, rounding
+from attn_spec.roundoff import Rounding, conversion, elementary_error, growth, is_power_of, multiplicand, rounding
 
 
 def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
@@ -28,7 +29,7 @@ def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
     factors = [(entry.u, 2), (accumulator.u, min(d, c.summation_depth or d))]
     #: An operand or a product may have been scaled already when it underflows.
     unscale = max(1.0, 1 / sigma if sigma else 1.0)
-    if _scales_operands(c, sigma):
+    if _scales_operands(x, c):
         stored = rounding(c, "stored_scores")
         factors += [(stored.u, 2), (accumulator.u, 4)]
         entry = Rounding(entry.u, entry.eta + stored.eta * unscale)
@@ -46,7 +47,7 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     """
     form = c.format("score_accumulation")
     sigma = abs(x.problem.scale_value)
-    if multiplicand(c, x.problem.dtype).u or _scales_operands(c, sigma):
+    if multiplicand(c, x.problem.dtype).u or _scales_operands(x, c):
         return np.zeros(x.dot.shape, dtype=bool)
     low_q = bits.lowest_bit_exponent(x.q, -1)[..., :, None]
     low_k = bits.lowest_bit_exponent(x.k, -1)[..., None, :]
@@ -162,6 +163,7 @@ def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.n
     return fits & (delta.max(axis=-1, keepdims=True) == 0)
 
 
-def _scales_operands(c: Contract, sigma: float) -> bool:
-    """Whether the scale may round q and k; powers of 4 have exact square roots and never round."""
-    return c.scale_on == "operands" and not is_power_of(4, sigma)
+def _scales_operands(x: Intermediates, c: Contract) -> bool:
+    """Whether the scale may round q and k: a power of 4 does not, having an exact root, unless storing them does."""
+    stored = conversion(c, "stored_scores", FORMATS[x.problem.dtype])
+    return c.scale_on == "operands" and (stored.u > 0 or not is_power_of(4, abs(x.problem.scale_value)))
