@@ -52,9 +52,10 @@ _MARK = "attn-spec replay: "
 
 def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     """Check the case's claim on its problem, here."""
-    from attn_spec.kernels import KernelError, resolve
+    from attn_spec.kernels import KernelError
     from attn_spec.preflight import preflight
     from attn_spec.property import load_all
+    from attn_spec.resolve import resolve
 
     claim = load_all().get(case.claim)
     if claim is None:

@@ -75,7 +75,7 @@ class Case:
 
     #: Id of the property.
     claim: str
-    #: What to give ``attn_spec.kernels.resolve`` to find the kernel again.
+    #: What to give ``attn_spec.resolve`` to find the kernel again.
     kernel: str
     #: Declarations given along with the kernel, for one that is not decorated.
     declared: dict[str, Any] = field(default_factory=dict)

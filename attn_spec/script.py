@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from attn_spec import atomic, bits
-from attn_spec.kernels import Kernel, kernels_of
+from attn_spec.kernels import Kernel
 from attn_spec.property import Property
 from attn_spec.reproduce import Case, WorstElement
+from attn_spec.resolve import kernels_of
 from attn_spec.subject import Subject
 
 #: Arrays of up to this many entries are written as numbers, larger ones as compressed bytes.

@@ -20,7 +20,6 @@ from attn_spec.reproduce import Case, InFlight, worst_element
 from attn_spec.subject import Subject
 from attn_spec.verdict import Row, Verdict
 
-
 #: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
 DRAWS = 4
 

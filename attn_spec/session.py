@@ -57,7 +57,7 @@ class Session:
     def examine_kernels(self) -> None:
         """Find the kernels and call each once, unless done before. Raises :class:`attn_spec.kernels.KernelError`."""
         if self.preflights is None:
-            from attn_spec.kernels import in_tree
+            from attn_spec.resolve import in_tree
 
             named = self.option("kernel")
             found = [self._preflight(spec, named=bool(named)) for spec in named or in_tree()]
@@ -141,8 +141,9 @@ class Session:
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
-        from attn_spec.kernels import KernelError, resolve
+        from attn_spec.kernels import KernelError
         from attn_spec.preflight import preflight
+        from attn_spec.resolve import resolve
         from attn_spec.subject import last_resort
 
         declared = {name: self.option(name) for name in ("framework", "contract")}

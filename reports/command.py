@@ -9,6 +9,7 @@ from pathlib import Path
 from attn_spec import __version__, atomic, certificate, kernels, verdict
 from attn_spec.preflight import preflight
 from attn_spec.provenance import environment
+from attn_spec.resolve import in_tree, resolve
 from attn_spec.subject import Subject
 
 from . import page, svg, sweep, tables
@@ -51,11 +52,11 @@ def write_report(
 def subjects_of(names: Sequence[str], dtypes: Sequence[str], device: str) -> tuple[list[Subject], dict[str, str]]:
     """The subjects to measure, and which built-in kernels do not run here, with the reason."""
     if names:
-        return [subject for name in names for subject in preflight(kernels.resolve(name), dtypes, device).subjects], {}
+        return [subject for name in names for subject in preflight(resolve(name), dtypes, device).subjects], {}
     subjects: list[Subject] = []
     left_out: dict[str, str] = {}
-    for name in kernels.in_tree():
-        kernel = kernels.resolve(name)
+    for name in in_tree():
+        kernel = resolve(name)
         wanted = [dtype for dtype in kernel.dtypes if not dtypes or dtype in dtypes]
         try:
             subjects += preflight(kernel, wanted, device).subjects if wanted else ()

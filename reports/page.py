@@ -25,7 +25,7 @@ from attn_spec import Recipe, kernels
 from attn_spec.reports import sweep
 from attn_spec.subject import Subject
 
-subject = Subject(kernels.resolve("{spec}"), "{dtype}", "{device}")
+subject = Subject(resolve("{spec}"), "{dtype}", "{device}")
 for measurement in sweep.judge(subject, {recipe}):
     print(measurement.name, measurement.ratio, measurement.worst)
 """

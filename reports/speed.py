@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import click
 
-from attn_spec import definition, kernels
+from attn_spec import definition
 from attn_spec.certify import Request, certify
 from attn_spec.enclosure import enclose
 from attn_spec.intermediates import intermediates
@@ -23,6 +23,7 @@ from attn_spec.problem import Problem
 from attn_spec.profiles import PROFILES
 from attn_spec.property import load_all
 from attn_spec.regimes import Recipe
+from attn_spec.resolve import resolve
 from attn_spec.search import search
 from attn_spec.subject import Subject
 
@@ -63,7 +64,7 @@ def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
         click.echo(f"  {name:<18}{taken:>12.6f} s")
     for ratio in ratios(seconds):
         click.echo(f"  {ratio}")
-    subject = Subject(kernels.resolve(kernel), "float32")
+    subject = Subject(resolve(kernel), "float32")
     click.echo(f"examples per second of {kernel}, float32, profile smoke")
     for property_id, rate in example_rates(subject):
         click.echo(f"  {property_id:<60}{rate:>8.1f}")
@@ -73,7 +74,7 @@ def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
 
 def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
     """What takes turns on one problem. The float64 attention is the plain NumPy kernel, called directly."""
-    attention = kernels.resolve("numpy_naive")
+    attention = resolve("numpy_naive")
     return {
         "float64 attention": lambda: attention(problem.q, problem.k, problem.v),
         "tier 0": lambda: float64_truth(intermediates(problem)),

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 
-from attn_spec import bits, kernels, strategies
+from attn_spec import bits, strategies
 from attn_spec.claims import judged
 from attn_spec.contract import describe
 from attn_spec.measure import Judgement
 from attn_spec.problem import Problem
+from attn_spec.resolve import in_tree, kernels_of, resolve
 from attn_spec.subject import Subject
 
 #: A bound whose largest ratio over a whole battery stays below this is loose by accident.
@@ -58,8 +59,8 @@ class Tally:
 
 def subjects() -> Iterator[Subject]:
     """Every in-tree and sound emulated kernel that runs on the CPU, at each of its dtypes."""
-    emulated = kernels.kernels_of(importlib.import_module(f"{__package__}.emulated"))
-    for kernel in [*map(kernels.resolve, kernels.in_tree()), *emulated.values()]:
+    emulated = kernels_of(importlib.import_module(f"{__package__}.emulated"))
+    for kernel in [*map(resolve, in_tree()), *emulated.values()]:
         if "cpu" in kernel.devices:
             yield from (Subject(kernel, dtype) for dtype in kernel.dtypes)
 

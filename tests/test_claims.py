@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attn_spec import claims, kernels
+from attn_spec import claims
 from attn_spec.property import Refutation, listening
 from attn_spec.regimes import Recipe
+from attn_spec.resolve import resolve
 from attn_spec.subject import Answer, Subject
 
-SUBJECT = Subject(kernels.resolve("numpy_naive"), "float32")
+SUBJECT = Subject(resolve("numpy_naive"), "float32")
 PROBLEM = Recipe(query_length=4, key_length=6, head_dim=8, value_dim=2, mask="random").problem()
 
 

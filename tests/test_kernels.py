@@ -5,7 +5,8 @@ import pytest
 
 from attn_spec import Contract, Conventions, kernel
 from attn_spec.contract import EAGER, FP32, FUSED
-from attn_spec.kernels import Kernel, KernelError, from_callable, in_tree, resolve
+from attn_spec.kernels import Kernel, KernelError, from_callable
+from attn_spec.resolve import in_tree, resolve
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from attn_spec import strategies
-from attn_spec.kernels import resolve
 from attn_spec.profiles import PROFILES
 from attn_spec.property import Property
+from attn_spec.resolve import resolve
 from attn_spec.search import search
 from attn_spec.subject import Subject
 from attn_spec.verdict import Verdict

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given
 
 from attn_spec import kernels
 from attn_spec.property import load_all
+from attn_spec.resolve import resolve
 from attn_spec.subject import Subject
 
 REGISTRY = load_all()
@@ -56,7 +57,7 @@ def test_statements_are_unique():
 @pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
 def test_a_property_draws_problems_that_use_what_it_needs(claim):
     """For a kernel with every option, and for one that declares no more than the property needs."""
-    able = kernels.resolve("torch_eager")
+    able = resolve("torch_eager")
     barely = kernels.replace(able, supports=frozenset(claim.needs), head_dims=(64,), length_multiple=16)
     for kernel in (able, barely):
         subject = Subject(kernel, "float32")
@@ -68,7 +69,7 @@ def test_a_property_draws_problems_that_use_what_it_needs(claim):
 @pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
 def test_a_property_replays_exactly(claim):
     """A check is a pure function of subject and problem: it says the same thing twice about a kernel that is wrong."""
-    subject = Subject(kernels.replace(kernels.resolve("torch_eager"), function=wrong), "float32")
+    subject = Subject(kernels.replace(resolve("torch_eager"), function=wrong), "float32")
     for problem in examples(claim.problems(subject), 4):
         assert verdict(claim, subject, problem) == verdict(claim, subject, problem)
 

@@ -7,8 +7,9 @@ import pytest
 from attn_spec.reports import speed
 from click.testing import CliRunner
 
-from attn_spec import definition, kernels
+from attn_spec import definition
 from attn_spec.regimes import Recipe
+from attn_spec.resolve import resolve
 from attn_spec.subject import Subject
 
 PROBLEM = Recipe(query_length=48, key_length=48, head_dim=32, value_dim=32).problem()
@@ -59,7 +60,7 @@ def test_each_tier_is_much_faster_than_the_one_above_it():
 
 
 def test_rates_are_examples_per_second_of_each_property():
-    subject = Subject(kernels.resolve("numpy_naive"), "float32")
+    subject = Subject(resolve("numpy_naive"), "float32")
     rates = dict(speed.example_rates(subject, only="accuracy."))
 
     assert len(rates) >= 2

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, Phase, given
 from attn_spec import kernels, patterns, strategies
 from attn_spec.formats import DTYPES
 from attn_spec.regimes import SCORE_REGIMES, VALUE_REGIMES
+from attn_spec.resolve import resolve
 from attn_spec.subject import Subject
 
-SUBJECT = Subject(kernels.resolve("numpy_naive"), "float32")
+SUBJECT = Subject(resolve("numpy_naive"), "float32")
 
 
 def subject(*supports, dtype="float32", **limits):

@@ -8,10 +8,11 @@ import pytest
 from attn_spec.reports import command, page, svg, sweep
 from attn_spec.reports.rows import cells, worst_cases
 
-from attn_spec import kernel, kernels
+from attn_spec import kernel
 from attn_spec.certificate import build, save
 from attn_spec.kernels import KernelError
 from attn_spec.regimes import REGIMES, Recipe
+from attn_spec.resolve import resolve
 from attn_spec.subject import Subject
 from attn_spec.verdict import Row as VerdictRow
 from attn_spec.verdict import Verdict
@@ -27,7 +28,7 @@ VERDICTS = [
 
 
 def test_a_sweep_over_a_sound_kernel_stays_inside_the_bound():
-    subject = Subject(kernels.resolve("numpy_naive"), "float32")
+    subject = Subject(resolve("numpy_naive"), "float32")
     points = sweep.points_of(subject, TINY)
     rows = [r for point in points for r in sweep.measured(point)]
 
@@ -39,7 +40,7 @@ def test_a_sweep_over_a_sound_kernel_stays_inside_the_bound():
 
 
 def test_a_row_pools_its_seeds_and_names_the_worst_of_them():
-    subject = Subject(kernels.resolve("numpy_naive"), "float32")
+    subject = Subject(resolve("numpy_naive"), "float32")
     point = next(p for p in sweep.points_of(subject, TINY) if p.recipes[0].key_length == 5)
     output, lse = sweep.measured(point)
     each = [max(sweep.judge(subject, recipe.problem())[0].ratios.ravel()) for recipe in point.recipes]
@@ -169,7 +170,7 @@ def test_a_report_that_cannot_start_says_which_choice_to_change(tmp_path, change
 
 
 def test_the_replay_lines_run_and_find_the_same_element(capsys):
-    subject = Subject(kernels.resolve("numpy_naive"), "float32")
+    subject = Subject(resolve("numpy_naive"), "float32")
     rows = [r for point in sweep.points_of(subject, TINY)[:2] for r in sweep.measured(point)]
     worst = worst_cases(rows)[0]
     exec(page._replay([worst]), {})  # noqa: S102 -- it is what the page tells the reader to do

@@ -7,8 +7,8 @@ import pytest
 
 from attn_spec import property as properties
 from attn_spec import reproduce
-from attn_spec.kernels import resolve
 from attn_spec.profiles import Profile
+from attn_spec.resolve import resolve
 from attn_spec.search import search
 from attn_spec.subject import Subject
 from attn_spec.verdict import Verdict
