@@ -170,9 +170,9 @@ def entry(dtype: str) -> SearchStrategy[float]:
 def _options(draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str]) -> frozenset[str]:
     """Which declared options a problem uses: those it needs, and each other one with its own chance."""
     possible = [name for name in DRAWN if subject.supports(name) and name not in {*needs, *without}]
-    if draw(_ONE_IN_EIGHT):
-        return frozenset(needs)  # what benchmarks and users run most has no option on
     drawn = {name for name in possible if draw(_CHANCES[_SIXTHS.get(name, 2)])}
+    if draw(_ONE_IN_EIGHT):  # what benchmarks and users run most has no option on
+        drawn.clear()
     if "empty" not in without and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     return frozenset(drawn | set(needs))

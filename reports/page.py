@@ -21,8 +21,9 @@ MARKS = {"held": "✓", "refuted": "✗", "not claimed": "\N{EN DASH}", "not exe
 AGAINST = {"length": "key length", "magnitude": "score size"}
 #: Runs one line of the worst cases again.
 REPLAY = """\
-from attn_spec import Recipe, kernels
+from attn_spec import Recipe
 from attn_spec.reports import sweep
+from attn_spec.resolve import resolve
 from attn_spec.subject import Subject
 
 subject = Subject(resolve("{spec}"), "{dtype}", "{device}")

@@ -152,7 +152,7 @@ def test_an_entry_point_gives_a_short_name(monkeypatch):
         def load():
             return kernel(**DECLARED)(identity)
 
-    monkeypatch.setattr("attn_spec.kernels.entry_points", lambda group: [Entry] if group == "attn_spec.kernels" else [])
+    monkeypatch.setattr("attn_spec.resolve.entry_points", lambda group: [Entry] if group == "attn_spec.kernels" else [])
 
     assert resolve("plugged").spec == "plugged"
     assert resolve("plugged")(1, 2, np.pi) == np.pi

@@ -120,7 +120,11 @@ REFUSED = {
     "shape": (lambda q, k, v: zeros(q, v)[:1], {}, r"out has shape \(1, 2, 3, 6\); it must be \(2, 2, 3, 6\)"),
     "dtype": (lambda q, k, v: zeros(q, v).astype("float64"), {}, "out has dtype float64; it must be float32"),
     "no lse": (lambda q, k, v: zeros(q, v), {"supports": ("lse",)}, r"declares lse but returned no \(out, lse\) pair"),
-    "lse shape": (lambda q, k, v: (zeros(q, v),) * 2, {}, r"lse has shape \(2, 2, 3, 6\); it must be \(2, 2, 3\)"),
+    "lse shape": (
+        lambda q, k, v: (zeros(q, v),) * 2,
+        {"supports": ("lse",)},
+        r"lse has shape \(2, 2, 3, 6\); it must be \(2, 2, 3\)",
+    ),
     "mutation": (mutate, {}, "the kernel changed its input k in place; it must leave its inputs alone"),
     "raise": (lambda q, k, v: q["x"], {}, "the kernel's call raised IndexError: .*test_subject.py"),
 }
