@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec import bits, measure
+from attn_spec import bits, measure, strategies
 from attn_spec.formats import FORMATS
 from attn_spec.property import Refutation, observe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
-    from attn_spec.measure import Judgement
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.measure import Judgement, Measurement
     from attn_spec.problem import Problem
     from attn_spec.subject import Answer, Subject
 
@@ -40,7 +43,58 @@ def judged(subject: Subject, problem: Problem, answer: Answer) -> Judgement:
 
 def within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
     """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all."""
-    judgement = judged(subject, problem, answer)
+    return _refuted_outside(
+        judged(subject, problem, answer), quantities, lambda measured: _hint(subject, problem, answer, measured)
+    )
+
+
+def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
+    """Problems, drawn as by ``strategies.problems``, whose gradients every convention of the subject agrees on.
+
+    A query that sees no key has gradients of 0 if its output is 0, whatever the inputs; a mean of V or NaN has others.
+    """
+    found = strategies.problems(subject, **drawn)
+    zero = subject.conventions.empty_row == "zero"
+    return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
+
+
+def cotangent(problem: Problem) -> np.ndarray:
+    """dO [B, Hq, Sq, Dv] as a loss sends it: normal, a constant, or one element of each head; of size 1/8 to 8."""
+    rng = randomness(problem)
+    size = 2.0 ** rng.integers(-3, 4)
+    shape = (*problem.score_shape[:3], problem.value_dim)
+    kind = rng.choice(["normal", "constant", "one element"], p=[0.6, 0.2, 0.2])
+    if kind == "normal":
+        return bits.nearest(size * rng.standard_normal(shape), problem.dtype)
+    if kind == "constant":
+        return np.full(shape, size)
+    heads, entries = int(np.prod(shape[:2])), int(np.prod(shape[2:]))
+    chosen = rng.integers(max(entries, 1), size=(heads, 1))
+    return np.where(np.arange(entries) == chosen, size, 0.0).reshape(shape)
+
+
+def lse_cotangent(problem: Problem) -> np.ndarray:
+    """dL [B, Hq, Sq]: multiples of 1/8 up to 4, which every format holds."""
+    return randomness(problem).spawn(1)[0].integers(-32, 33, problem.score_shape[:3]) / 8
+
+
+def judged_gradients(
+    subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
+) -> Judgement:
+    """Measure gradients by name ("dq", "dk", "dv", "dbias") against the true ones for the cotangents dO and dL."""
+    return measure.judge_gradients(problem, subject.contract, dO, found, dL)
+
+
+def gradients_within_bound(
+    subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
+) -> Judgement:
+    """Raise :class:`Refutation` unless every element of the gradients ``found`` lies within its bound."""
+    return _refuted_outside(judged_gradients(subject, problem, dO, found, dL), ())
+
+
+def _refuted_outside(
+    judgement: Judgement, quantities: tuple[str, ...], explain: Callable[[Measurement], str] = lambda measured: ""
+) -> Judgement:
     for measured in judgement.measurements:
         if quantities and measured.name not in quantities:
             continue
@@ -49,8 +103,18 @@ def within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities
             at, count = measured.worst, int(measured.outside.sum())
             text = f"{_place(measured.name, at)} is {measured.got[at]:.9g}; the truth is {measured.truth.value[at]:.9g}"
             text += f", allowed error {measured.allowed[at]:.3g}; {count} of {measured.outside.size} are outside"
-            raise Refutation(text, measured)
+            raise Refutation(text, measured, explain(measured))
     return judgement
+
+
+def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
+    """What declaration would explain an answer outside its bound; empty when none would."""
+    agreed = subject.conventions
+    if problem.empty_rows[measured.worst[:3]]:
+        return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
+    shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
+    holding = measure.presets_that_hold(problem, output=answer.output, lse=answer.lse, **shared)
+    return f"within the bound of contract {' and of '.join(map(repr, holding))}" if holding else ""
 
 
 def compares_bits(subject: Subject) -> bool:

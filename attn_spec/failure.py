@@ -27,6 +27,7 @@ def block(case: Case, claim: Property, subject: Subject, script: Path | None) ->
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
             f"  problem   {problem}",
             *(_worst(case.worst) if case.worst else _why(case.message)),
+            *([f"  hint      {case.hint}"] if case.hint else []),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",
             *([f"  script    python {script}"] if script else []),

@@ -110,6 +110,8 @@ class Kernel:
     head_dims: tuple[int, ...] | None = None
     #: Lengths must be a multiple of this; 1 is any.
     length_multiple: int = 1
+    #: Pairs of options it refuses to combine, e.g. ("causal", "mask").
+    exclusive: tuple[tuple[str, str], ...] = ()
     #: How many times as long as on ordinary hardware a call takes (interpreters, simulators); problems get smaller.
     slowness: float = 1.0
     #: False for an undecorated callable, whose shape options are found by trying them.
@@ -175,7 +177,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``layout``, ``head_dims``, ``length_multiple``, ``slowness`` of a kernel.
+    ``limits`` are the fields ``devices``, ``layout``, ``head_dims``, ``length_multiple``, ``exclusive`` and
+    ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -244,7 +247,7 @@ def _conventions(declared: Mapping[str, Any]) -> Conventions:
 
 
 def _check(declared: Kernel) -> None:
-    if unknown := sorted(declared.supports - set(OPTIONS)):
+    if unknown := sorted(declared.supports.union(*declared.exclusive) - set(OPTIONS)):
         raise KernelError(
             f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(OPTIONS)}"
         )

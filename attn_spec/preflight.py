@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from attn_spec.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subje
 
 #: Options that show in shapes or results only, so that no signature tells whether they are supported.
 TRIED = ("gqa", "dv", "cross", "empty", "lse", "backward")
+
+#: Options of which an undecorated callable may refuse to combine two.
+COMBINED = ("causal", "window", "mask", "bias", "softcap")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ def preflight(
     first = next(subject for subject in subjects if subject.dtype not in failures)
     refused = {option: reason for option in TRIED if (reason := _refusal(first, option))}
     found = replace(kernel, supports=kernel.supports | set(TRIED) - set(refused))
+    clashes = {
+        pair: reason for pair in combinations(COMBINED, 2) if (reason := _clash(replace(first, kernel=found), pair))
+    }
+    found = replace(found, exclusive=(*found.exclusive, *clashes))
+    refused |= {" with ".join(pair): reason for pair, reason in clashes.items()}
     return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
 
 
@@ -110,6 +119,40 @@ def _refusal(subject: Subject, option: str) -> str | None:
             return "no gradient reaches v"
     except Misbehaviour as error:
         return str(error)
+    return None
+
+
+def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
+    """Why an undecorated callable refuses two options together that it takes one by one; None when it does not.
+
+    Which code a call reaches depends on its shape too, so each shape that is supported is tried.
+    """
+    if not subject.supports(*pair):
+        return None
+    for shape in (None, *(option for option in ("dv", "cross", "gqa") if subject.supports(option))):
+        apart = [_called(subject, shape, option) for option in pair]
+        if apart == [None, None] and (reason := _called(subject, shape, *pair)):
+            return reason
+    return None
+
+
+def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
+    """Why a call with the options did not return; None when it did, whatever it returned."""
+    problem = _plain(subject.kernel, subject.dtype, shape)
+    scores = (1, 1, problem.query_length, problem.key_length)
+    values = {
+        "causal": True,
+        "window": (2, 2),
+        "mask": np.ones(scores, dtype=bool),
+        "bias": np.zeros(scores),
+        "softcap": 30.0,
+    }
+    try:
+        subject(problem.replace(**{name: values[name] for name in options}))
+    except CallFailed as error:
+        return str(error)
+    except Misbehaviour:
+        return None
     return None
 
 

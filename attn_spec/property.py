@@ -48,11 +48,16 @@ class Property:
 
 
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A claim found false for one problem. ``measurement`` is the worst element, where the claim measures one."""
+    """A claim found false for one problem.
 
-    def __init__(self, text: str, measurement: Measurement | None = None) -> None:
+    ``measurement`` is that of the worst element, where the claim measures one; ``hint`` a declaration that would
+    explain the answer, if there is one.
+    """
+
+    def __init__(self, text: str, measurement: Measurement | None = None, hint: str = "") -> None:
         super().__init__(text)
         self.measurement = measurement
+        self.hint = hint
 
 
 _heard: ContextVar[dict[str, float] | None] = ContextVar("_heard", default=None)

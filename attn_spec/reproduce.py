@@ -84,6 +84,8 @@ class Case:
     problem: Problem
     #: Why the claim is refuted.
     message: str = ""
+    #: What declaration would explain the answer, if there is one.
+    hint: str = ""
     #: The element farthest outside its bound; None when the claim measures none.
     worst: WorstElement | None = None
 

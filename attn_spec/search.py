@@ -70,6 +70,7 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
         device=subject.device,
         problem=problem,
         message=str(error or "") or type(error).__name__,
+        hint=getattr(error, "hint", ""),
         worst=None if measurement is None else worst_element(measurement),
     )
 

@@ -49,8 +49,8 @@ TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "fal
 SCORE_OPTIONS = ("causal", "window", "mask", "bias", "softcap")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
-#: Options that a problem uses or not; "empty" apart, which is rarer.
-DRAWN = (*SCORE_OPTIONS, "scale", "causal_alignment", "gqa", "dv", "cross")
+#: Options that a problem uses or not; the last is rarer.
+DRAWN = (*SCORE_OPTIONS, "scale", "causal_alignment", "gqa", "dv", "cross", "empty")
 #: Chance of an option in a problem, in sixths; an option that is not listed is on in two of six.
 _SIXTHS = {"cross": 4, "softcap": 1}
 
@@ -169,13 +169,17 @@ def entry(dtype: str) -> SearchStrategy[float]:
 
 def _options(draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str]) -> frozenset[str]:
     """Which declared options a problem uses: those it needs, and each other one with its own chance."""
-    possible = [name for name in DRAWN if subject.supports(name) and name not in {*needs, *without}]
+    possible = [name for name in DRAWN[:-1] if subject.supports(name) and name not in {*needs, *without}]
     drawn = {name for name in possible if draw(_CHANCES[_SIXTHS.get(name, 2)])}
     if draw(_ONE_IN_EIGHT):  # what benchmarks and users run most has no option on
         drawn.clear()
     if "empty" not in without and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
-    return frozenset(drawn | set(needs))
+    chosen = set(needs)
+    for name in sorted(drawn - chosen, key=DRAWN.index):
+        if not any(name in pair and chosen & set(pair) for pair in subject.kernel.exclusive):
+            chosen.add(name)
+    return frozenset(chosen)
 
 
 def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:

@@ -6,8 +6,8 @@ of keys. Backward, each tile of weights is computed again from the log-sum-exp, 
     dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
 
-One program per tile of keys sums dk and dv over all queries of all heads that read it, and one per tile of queries
-sums dq: every sum has one owner and one order, without atomics. Only for a bias is a matrix, da, written out whole.
+One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
+all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
 
 Everything that hides keys by position is one band, i + offset - left <= j <= i + offset + right, with causal as
 right = 0; tiles outside the band are never read. A kernel receives a tensor as the pair of its pointer and strides,
@@ -48,7 +48,7 @@ TILES = [
 
 def tuned(jitted: Any) -> Any:
     """Choose among TILES when a GPU first meets a format and head dimensions."""
-    return jitted if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "PRECISION", "D", "Dv"])(jitted)
+    return jitted if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])(jitted)
 
 
 @triton.constexpr_function
@@ -58,33 +58,19 @@ def padded(dimension: int) -> int:
 
 
 @triton.jit
-def at(tensor, b, h, rows, cols, n_rows, n_cols):
-    """Pointers to [rows, cols] of one head of a 4-dimensional tensor, and which of them lie inside its bounds."""
+def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
+    """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
     base, strides = tensor
     pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    return pointers, (rows[:, None] < n_rows) & (cols[None, :] < n_cols)
-
-
-@triton.jit
-def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
-    """Load [rows, cols] of one head; zero outside its bounds."""
-    pointers, inside = at(tensor, b, h, rows, cols, n_rows, n_cols)
-    return tl.load(pointers, mask=inside, other=0)
+    return tl.load(pointers, mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols), other=0)
 
 
 @triton.jit
 def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
-    """Store [rows, cols] of one head in the element type of the tensor."""
-    pointers, inside = at(tensor, b, h, rows, cols, n_rows, n_cols)
-    tl.store(pointers, tile.to(tensor[0].dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def tanh(x):
-    """Compute tanh to within 2^-22, from an exponential that cannot overflow."""
-    t = tl.exp(-2 * tl.abs(x))
-    y = (1 - t) / (1 + t)
-    return tl.where(x < 0, -y, y)
+    """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
+    base, strides = tensor
+    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
+    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
 
 
 @triton.jit
@@ -96,20 +82,21 @@ def nearest_bfloat16(x):
 
 
 @triton.jit
-def operand(x, other, FORMAT: tl.constexpr):
-    """Round x to the format of the tile it will be multiplied with."""
-    return nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(other.dtype)
+def product(x, y, acc, FORMAT: tl.constexpr):
+    """Add x y to acc in float32, with x rounded to the format of y."""
+    x = nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
+    return tl.dot(x, y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
 @triton.jit
-def score_tile(q_tile, k_tile, b, h, i, j, geometry, scoring, PRECISION: tl.constexpr):
+def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
     mask, bias, scale, softcap = scoring
-    s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * scale
+    s = product(q_i, tl.trans(k_j), None, FORMAT) * scale
     slope = 1.0
     if softcap is not None:
-        t = tanh(s / softcap)
+        t = 2 * tl.sigmoid(2 * s / softcap) - 1  # tanh(s / softcap)
         s, slope = softcap * t, 1 - t * t
     if bias is not None:
         s += load_tile(bias, b, h, i, j, Sq, Sk).to(tl.float32)
@@ -124,32 +111,29 @@ def score_tile(q_tile, k_tile, b, h, i, j, geometry, scoring, PRECISION: tl.cons
 @triton.jit
 def forward(
     q, k, v, out, lse, geometry, scoring,
-    D: tl.constexpr, Dv: tl.constexpr, PRECISION: tl.constexpr, FORMAT: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    D: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write out [BLOCK_Q, Dv] and lse [BLOCK_Q] for query tile program_id(1) of batch and head program_id(0)."""
     Hq, Hkv, Sq, Sk, offset, left, right = geometry
     b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
     first = tl.program_id(1) * BLOCK_Q
     i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
-    q_tile = load_tile(q, b, h, i, d, Sq, D)
+    q_i = load_tile(q, b, h, i, d, Sq, D)
 
-    m = tl.full([BLOCK_Q], -float("inf"), tl.float32)
-    l = tl.zeros([BLOCK_Q], tl.float32)
+    m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, padded(Dv)], tl.float32)
     begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
         j = start + tl.arange(0, BLOCK_K).to(tl.int64)
-        k_tile = load_tile(k, b, h // (Hq // Hkv), j, d, Sk, D)
-        v_tile = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
-        s, _ = score_tile(q_tile, k_tile, b, h, i, j, geometry, scoring, PRECISION)
+        k_j, v_j = load_tile(k, b, h // (Hq // Hkv), j, d, Sk, D), load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
+        s, _ = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
         m_new = tl.maximum(m, tl.max(s, 1))
         reference = tl.where(m_new == -float("inf"), 0.0, m_new)  # nothing seen yet: -inf - -inf would be NaN
         alpha = tl.exp(m - reference)
         p = tl.exp(s - reference[:, None])
         l = l * alpha + tl.sum(p, 1)
-        acc = tl.dot(operand(p, v_tile, FORMAT), v_tile, acc * alpha[:, None], input_precision=PRECISION)
+        acc = product(p, v_j, acc * alpha[:, None], FORMAT)
         m = m_new
 
     l = tl.where(l == 0, 1.0, l)  # a query that saw no key: out = 0 and lse = -inf
@@ -158,47 +142,61 @@ def forward(
 
 
 @triton.jit
-def backward_rows(out, dout, dlse, delta, Hq, Sq, Dv: tl.constexpr, BLOCK_Q: tl.constexpr):
-    """Write delta = rowsum(dout * out) - dlse for query tile program_id(1) of batch and head program_id(0)."""
-    b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
-    i, c = tl.program_id(1).to(tl.int64) * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, padded(Dv))
-    out_tile = load_tile(out, b, h, i, c, Sq, Dv).to(tl.float32)
-    row = tl.sum(load_tile(dout, b, h, i, c, Sq, Dv).to(tl.float32) * out_tile, 1)
-    rows = (b * Hq + h) * Sq + i
-    if dlse is not None:
-        row -= tl.load(dlse + rows, mask=i < Sq, other=0)
-    tl.store(delta + rows, row, mask=i < Sq)
-
-
-@triton.jit
-def gradient_tile(
-    q_tile, k_tile, v_tile, dout_tile, lse, delta, b, h, i, j, geometry, scoring, PRECISION: tl.constexpr
-):
+def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Compute p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
-    s, slope = score_tile(q_tile, k_tile, b, h, i, j, geometry, scoring, PRECISION)
-    Sq, rows = geometry[2], (b * geometry[0] + h) * geometry[2] + i
-    reference = tl.load(lse + rows, mask=i < Sq, other=0)
-    reference = tl.where(reference == -float("inf"), 0.0, reference)  # an empty row: exp(-inf - 0) = 0
+    s, slope = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
+    reference = tl.where(lse == -float("inf"), 0.0, lse)  # an empty row: exp(-inf - 0) = 0
     p = tl.exp(s - reference[:, None])
-    x = tl.dot(dout_tile, tl.trans(v_tile), input_precision=PRECISION)
-    x -= tl.load(delta + rows, mask=i < Sq, other=0)[:, None]
+    x = product(dout_i, tl.trans(v_j), None, FORMAT) - delta[:, None]
     da = tl.where(s == -float("inf"), 0.0, p * x)
     return p, da, da * slope
 
 
 @tuned
 @triton.jit
+def backward_queries(
+    q, k, v, out, dout, lse, dlse, delta, dq, da, geometry, scoring,
+    D: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Write delta, dq and da of query tile program_id(1) of batch and head program_id(0)."""
+    Hq, Hkv, Sq, Sk, offset, left, right = geometry
+    b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
+    first = tl.program_id(1) * BLOCK_Q
+    i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
+    q_i, dout_i = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
+
+    rows = (b * Hq + h) * Sq + i
+    lse_i = tl.load(lse + rows, mask=i < Sq, other=0)
+    delta_i = tl.sum(dout_i.to(tl.float32) * load_tile(out, b, h, i, c, Sq, Dv).to(tl.float32), 1)
+    if dlse is not None:
+        delta_i -= tl.load(dlse + rows, mask=i < Sq, other=0)
+    tl.store(delta + rows, delta_i, mask=i < Sq)
+
+    acc = tl.zeros([BLOCK_Q, padded(D)], tl.float32)
+    begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
+    end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
+    for start in range(begin, end, BLOCK_K):
+        j = start + tl.arange(0, BLOCK_K).to(tl.int64)
+        k_j, v_j = load_tile(k, b, h // (Hq // Hkv), j, d, Sk, D), load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
+        _, da_ij, ds = gradient_tile(q_i, k_j, v_j, dout_i, lse_i, delta_i, b, h, i, j, geometry, scoring, FORMAT)
+        if da is not None:
+            store_tile(da_ij, da, b, h, i, j, Sq, Sk)
+        acc = product(ds, k_j, acc, FORMAT)
+    store_tile(acc * scoring[2], dq, b, h, i, d, Sq, D)
+
+
+@tuned
+@triton.jit
 def backward_keys(
     q, k, v, dout, lse, delta, dk, dv, geometry, scoring,
-    D: tl.constexpr, Dv: tl.constexpr, PRECISION: tl.constexpr, FORMAT: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    D: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write dk [BLOCK_K, D] and dv [BLOCK_K, Dv] for key tile program_id(1) of batch and kv head program_id(0)."""
     Hq, Hkv, Sq, Sk, offset, left, right = geometry
     b, h_kv = (tl.program_id(0) // Hkv).to(tl.int64), (tl.program_id(0) % Hkv).to(tl.int64)
     first = tl.program_id(1) * BLOCK_K
     j, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_K), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
-    k_tile, v_tile = load_tile(k, b, h_kv, j, d, Sk, D), load_tile(v, b, h_kv, j, c, Sk, Dv)
+    k_j, v_j = load_tile(k, b, h_kv, j, d, Sk, D), load_tile(v, b, h_kv, j, c, Sk, Dv)
 
     dk_acc, dv_acc = tl.zeros([BLOCK_K, padded(D)], tl.float32), tl.zeros([BLOCK_K, padded(Dv)], tl.float32)
     begin = tl.maximum(first - offset - right, 0) // BLOCK_Q * BLOCK_Q
@@ -206,40 +204,99 @@ def backward_keys(
     for h in range(h_kv * (Hq // Hkv), (h_kv + 1) * (Hq // Hkv)):
         for start in range(begin, end, BLOCK_Q):
             i = start + tl.arange(0, BLOCK_Q).to(tl.int64)
-            q_tile, dout_tile = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
-            p, _, ds = gradient_tile(q_tile, k_tile, v_tile, dout_tile, lse, delta, b, h, i, j, geometry, scoring,
-                                     PRECISION)  # fmt: skip
-            p, ds = operand(p, dout_tile, FORMAT), operand(ds, q_tile, FORMAT)
-            dv_acc = tl.dot(tl.trans(p), dout_tile, dv_acc, input_precision=PRECISION)
-            dk_acc = tl.dot(tl.trans(ds), q_tile, dk_acc, input_precision=PRECISION)
+            q_i, dout_i = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
+            rows = (b * Hq + h) * Sq + i
+            lse_i, delta_i = tl.load(lse + rows, mask=i < Sq, other=0), tl.load(delta + rows, mask=i < Sq, other=0)
+            p, _, ds = gradient_tile(q_i, k_j, v_j, dout_i, lse_i, delta_i, b, h, i, j, geometry, scoring, FORMAT)
+            dv_acc = product(tl.trans(p), dout_i, dv_acc, FORMAT)
+            dk_acc = product(tl.trans(ds), q_i, dk_acc, FORMAT)
     store_tile(dk_acc * scoring[2], dk, b, h_kv, j, d, Sk, D)
     store_tile(dv_acc, dv, b, h_kv, j, c, Sk, Dv)
 
 
-@tuned
-@triton.jit
-def backward_queries(
-    q, k, v, dout, lse, delta, dq, da, geometry, scoring,
-    D: tl.constexpr, Dv: tl.constexpr, PRECISION: tl.constexpr, FORMAT: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """Write dq [BLOCK_Q, D] and da [BLOCK_Q, Sk] for query tile program_id(1) of batch and head program_id(0)."""
-    Hq, Hkv, Sq, Sk, offset, left, right = geometry
-    b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
-    first = tl.program_id(1) * BLOCK_Q
-    i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
-    q_tile, dout_tile = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
+def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
+    """Return a tensor as a kernel receives it."""
+    if INTERPRETED and x is not None and x.dtype == torch.bfloat16:
+        x = x.float()
+    return None if x is None else (x, x.stride())
 
-    acc = tl.zeros([BLOCK_Q, padded(D)], tl.float32)
-    begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
-    end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
-    for start in range(begin, end, BLOCK_K):
-        j = start + tl.arange(0, BLOCK_K).to(tl.int64)
-        k_tile = load_tile(k, b, h // (Hq // Hkv), j, d, Sk, D)
-        v_tile = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
-        _, da_tile, ds = gradient_tile(q_tile, k_tile, v_tile, dout_tile, lse, delta, b, h, i, j, geometry, scoring,
-                                       PRECISION)  # fmt: skip
-        if da is not None:
-            store_tile(da_tile, da, b, h, i, j, Sq, Sk)
-        acc = tl.dot(operand(ds, k_tile, FORMAT), k_tile, acc, input_precision=PRECISION)
-    store_tile(acc * scoring[2], dq, b, h, i, d, Sq, D)
+
+def arguments(
+    q: Tensor, k: Tensor, v: Tensor, *, tf32: bool, scale: float | None = None, causal: bool = False,
+    causal_alignment: str = "top_left", window: tuple[int | None, int | None] | None = None,
+    mask: Tensor | None = None, bias: Tensor | None = None, softcap: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what every kernel receives, by name."""
+    (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
+    offset = Sk - Sq if causal_alignment == "bottom_right" else 0
+    left, right = (Sq + Sk if side is None else min(side, Sq + Sk) for side in window or (None, None))
+    mask, bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
+    seen = strided(None if mask is None else mask.view(torch.int8))
+    element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
+    return {
+        "q": strided(q), "k": strided(k), "v": strided(v),
+        "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
+        "scoring": (seen, strided(bias), 1 / math.sqrt(D) if scale is None else scale, softcap),
+        "D": D, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
+    }  # fmt: skip
+
+
+def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str, Any]) -> None:
+    """Run a kernel on those of the known arguments that it takes, in programs for every tile of the length."""
+    taken = {name: x for name, x in known.items() if name in jitted.arg_names}
+    taken |= {"BLOCK_Q": 32, "BLOCK_K": 32} if INTERPRETED else {}
+    # The interpreter computes in NumPy, which warns where hardware silently answers Inf or NaN.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if programs and length:
+            jitted[lambda chosen: (programs, triton.cdiv(length, chosen[block]))](**taken)
+
+
+DECLARED: dict[str, Any] = {
+    "framework": "torch",
+    "supports": (
+        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
+        *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
+    ),
+    "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
+}
+
+
+@kernel(dtypes=("float32", "float16", "bfloat16"), contract="fused", **DECLARED)
+def attention(q: Tensor, k: Tensor, v: Tensor, *, tf32: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
+    """Multiply float32 in full precision; half precision on matrix units, accumulated in float32."""
+    (B, Hq, Sq, _), known = q.shape, arguments(q, k, v, tf32=tf32, **options)
+    out = known["q"][0].new_empty(B, Hq, Sq, v.shape[-1])
+    lse = q.new_empty(B, Hq, Sq, dtype=torch.float32)
+    launch(forward, B * Hq, Sq, "BLOCK_Q", known | {"out": strided(out), "lse": lse})
+    return out.to(q.dtype), lse
+
+
+@attention.backward
+def gradients(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    *, dlse: Tensor | None = None, tf32: bool = False, **options: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return dq, dk, dv and, if there is a bias, dbias, each of the shape and dtype of its input."""
+    (B, Hq, Sq, _), (_, Hkv, Sk, _), known = q.shape, k.shape, arguments(q, k, v, tf32=tf32, **options)
+    dq, dk, dv = (known["q"][0].new_empty(x.shape) for x in (q, k, v))
+    bias = options.get("bias")
+    da = None if bias is None else q.new_zeros(B, Hq, Sq, Sk, dtype=torch.float32)
+    known |= {n: strided(x) for n, x in {"out": out, "dout": dout, "dq": dq, "dk": dk, "dv": dv, "da": da}.items()}
+    known |= {"lse": lse.contiguous(), "delta": torch.empty_like(lse, memory_format=torch.contiguous_format)}
+    known["dlse"] = None if dlse is None else dlse.contiguous()
+    launch(backward_queries, B * Hq, Sq, "BLOCK_Q", known)
+    launch(backward_keys, B * Hkv, Sk, "BLOCK_K", known)
+    dbias = () if da is None else (da.sum_to_size(bias.shape),)
+    return tuple(x.to(q.dtype) for x in (dq, dk, dv, *dbias))
+
+
+@kernel(dtypes=("float32",), contract="tf32", **DECLARED)
+def attention_tf32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Multiply float32 on tensor cores, which read 10 bits of each fraction (the interpreter reads all 23)."""
+    return attention(q, k, v, tf32=True, **options)
+
+
+@attention_tf32.backward
+def gradients_tf32(*saved: Tensor, **options: Any) -> tuple[Tensor, ...]:
+    """Multiply as the forward pass did."""
+    return gradients(*saved, tf32=True, **options)

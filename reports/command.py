@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attn_spec import __version__, atomic, certificate, kernels, verdict
 from attn_spec.preflight import preflight
@@ -27,16 +28,18 @@ def write_report(
     profile: str,
     path: Path,
     certificate: Path | None = None,
+    declared: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Measure ``kernels`` (by default those built in that run here) and write PATH.html, PATH.md and PATH.json.
 
-    A certificate adds its verdicts to the page. Raises :class:`attn_spec.kernels.KernelError` for a kernel, dtype or
-    device that cannot be used, :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown
-    profile and :class:`attn_spec.certificate.CertificateError`. Nothing is written unless everything is.
+    A certificate adds its verdicts to the page; ``declared`` is what an undecorated callable claims. Raises
+    :class:`attn_spec.kernels.KernelError` for a kernel, dtype or device that cannot be used,
+    :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown profile and
+    :class:`attn_spec.certificate.CertificateError`. Nothing is written unless everything is.
     """
     svg.matplotlib()
     verdicts = [] if certificate is None else verdicts_of(certificate)
-    subjects, left_out = subjects_of(kernels, dtypes or (), device)
+    subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {})
     rows = [row for point in _tracked(sweep.points(subjects, profile)) for row in sweep.measured(point)]
     where = {"attn-spec": __version__, "profile": profile, **_known(environment(device))}
     where |= {f"left out: {name}": reason for name, reason in left_out.items()}
@@ -49,10 +52,13 @@ def write_report(
     return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
 
 
-def subjects_of(names: Sequence[str], dtypes: Sequence[str], device: str) -> tuple[list[Subject], dict[str, str]]:
+def subjects_of(
+    names: Sequence[str], dtypes: Sequence[str], device: str, declared: Mapping[str, Any]
+) -> tuple[list[Subject], dict[str, str]]:
     """The subjects to measure, and which built-in kernels do not run here, with the reason."""
     if names:
-        return [subject for name in names for subject in preflight(resolve(name), dtypes, device).subjects], {}
+        found = [preflight(resolve(name, **declared), dtypes, device) for name in names]
+        return [subject for examined in found for subject in examined.subjects], {}
     subjects: list[Subject] = []
     left_out: dict[str, str] = {}
     for name in in_tree():

@@ -1,10 +1,11 @@
-"""The Triton kernel compiles for GPUs that need not be present, into instructions of the arithmetic it declares.
+"""The Triton kernels compile for GPUs that need not be present, into instructions of the arithmetic they declare.
 
 Run as a script, in a process where nothing interprets, this file compiles for one target and prints which
 instructions it found; the tests run it so.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -19,13 +20,14 @@ TARGETS = {
     ("cuda", 90): ("cubin", "ptx", r"(?:wg)?mma\.(?:mma_async\.)?sync\S*"),
     ("hip", "gfx942"): ("hsaco", "amdgcn", r"v_mfma_\S*"),
 }
-FIELDS = ("element", "precision", "options", "dims", "which")
-#: Case -> element type, precision of products, whether every option is on, head dimensions, which tile.
+KERNELS = ("forward", "backward_queries", "backward_keys")
+FIELDS = ("element", "format", "options", "dims", "which")
+#: Case -> element type, format of products, whether every option is on, head dimensions, which tile.
 CASES = {
-    "fp16": ("fp16", "ieee", True, (40, 24), 0),
-    "bf16": ("bf16", "ieee", True, (64, 64), 0),
-    "bf16, large tile": ("bf16", "ieee", False, (128, 128), -1),
-    "fp32": ("fp32", "ieee", True, (40, 24), 0),
+    "fp16": ("fp16", "torch.float16", True, (40, 24), 0),
+    "bf16": ("bf16", "torch.bfloat16", True, (64, 64), 0),
+    "bf16, large tile": ("bf16", "torch.bfloat16", False, (128, 128), -1),
+    "fp32": ("fp32", "torch.float32", True, (40, 24), 0),
     "tf32": ("fp32", "tf32", True, (63, 72), 0),
 }
 #: What every matrix instruction of a case must contain; CUDA has none for float32.
@@ -35,24 +37,26 @@ ARITHMETIC = {
 }
 
 
-def compiled(triton_tiled, target, *, element, precision, options, dims, which):
-    """Compile ``forward`` ahead of time with one of the tiles of its autotuner."""
+def compiled(triton_tiled, name, target, *, element, format, options, dims, which):
+    """Compile a kernel ahead of time with one of the tiles of its autotuner."""
     from triton import compile as compile_source
     from triton.compiler import ASTSource
 
-    tile = triton_tiled.TILES[which]
-    constants = {"D": dims[0], "Dv": dims[1], "PADDED_D": triton_tiled.padded(dims[0])}
-    constants |= {"PADDED_DV": triton_tiled.padded(dims[1]), "PRECISION": precision, "ROUND_TO_BFLOAT16": False}
-    constants |= tile.kwargs
+    tile, jitted = triton_tiled.TILES[which], getattr(triton_tiled, name).fn
+    names = jitted.arg_names
+    strided = {name: (f"*{element}", ("i64",) * 4) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv")}
+    types = strided | {"da": ("*fp32", ("i64",) * 4), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
+    types |= {"geometry": ("i32",) * 7, "scoring": (("*i8", ("i64",) * 4), strided["q"], "fp32", "fp32")}
+    constants = {(names.index(key),): value for key, value in tile.kwargs.items()}
+    constants |= {(names.index(key),): value for key, value in zip(("D", "Dv", "FORMAT"), (*dims, format), strict=True)}
     if not options:
-        constants |= dict.fromkeys(("mask", "bias", "mask_strides", "bias_strides", "softcap"))
-    types = dict.fromkeys(("q", "k", "v", "bias", "out"), f"*{element}") | {"mask": "*i8", "lse": "*fp32"}
-    types |= {f"{name}_strides": ("i64",) * 4 for name in ("q", "k", "v", "mask", "bias", "out")}
-    types |= {"scale": "fp32", "softcap": "fp32"}
-    names = triton_tiled.forward.arg_names
-    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    source = ASTSource(triton_tiled.forward, signature, {(names.index(n),): value for n, value in constants.items()})
-    return compile_source(source, target=target, options={"num_warps": tile.num_warps})
+        types |= {"scoring": ("constexpr", "constexpr", "fp32", "constexpr"), "da": "constexpr", "dlse": "constexpr"}
+        absent = [(names.index(key),) for key in ("da", "dlse") if key in names]
+        constants |= dict.fromkeys(absent + [(names.index("scoring"), at) for at in (0, 1, 3)])
+    signature = {key: types.get(key, "constexpr") for key in names}
+    return compile_source(
+        ASTSource(jitted, signature, constants), target=target, options={"num_warps": tile.num_warps}
+    )
 
 
 def main(backend, arch):
@@ -62,9 +66,13 @@ def main(backend, arch):
     target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, 64 if backend == "hip" else 32)
     binary, assembly, pattern = TARGETS[backend, target.arch]
     found = {}
-    for name, case in CASES.items():
-        asm = compiled(triton_tiled, target, **dict(zip(FIELDS, case, strict=True))).asm
-        found[name] = {"bytes": len(asm[binary]), "instructions": sorted(set(re.findall(pattern, asm[assembly])))}
+    for name, (case, chosen) in itertools.product(KERNELS, CASES.items()):
+        result = compiled(triton_tiled, name, target, **dict(zip(FIELDS, chosen, strict=True)))
+        found[f"{name}, {case}"] = {
+            "bytes": len(result.asm[binary]),
+            "shared": result.metadata.shared,
+            "instructions": sorted(set(re.findall(pattern, result.asm[assembly]))),
+        }
     print(json.dumps(found))  # noqa: T201
 
 

@@ -1,0 +1,156 @@
+"""Independence of gradients: of which others are asked for, of the layout of dO, of history. The output has its own."""
+
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from attn_spec.claims import cotangent, differentiable, gradients_within_bound, randomness, unchanged, within_bound
+from attn_spec.problem import Problem
+from attn_spec.property import Refutation, attention_property
+from attn_spec.subject import Subject
+
+FUNCTION = "gradients are functions of the inputs and of the cotangents"
+nonempty = partial(differentiable, without=("empty",))
+
+
+def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """A buffer of NaN of the tensor's kind."""
+    return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
+
+
+def relaid(tensor: Any, first: int, second: int) -> Any:
+    """The same values with two axes swapped in memory."""
+    swapped = tensor.swapaxes(first, second)
+    packed = np.ascontiguousarray(swapped) if isinstance(tensor, np.ndarray) else swapped.contiguous()
+    return packed.swapaxes(first, second)
+
+
+def sliced(tensor: Any) -> Any:
+    """The same values inside a larger buffer of NaN."""
+    B, H, S, D = tensor.shape
+    inner = of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
+    inner[...] = tensor
+    return inner
+
+
+def expanded(tensor: Any) -> Any:
+    """The first element in place of all, with strides of 0; NaN lies behind it in memory."""
+    buffer = of_nan(tensor, tuple(tensor.shape))
+    buffer[:1, :1, :1, :1] = tensor[:1, :1, :1, :1]
+    first = buffer[:1, :1, :1, :1]
+    return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
+
+
+def requiring_gradient(tensor: Any) -> Any:
+    """The tensor as a leaf that autograd follows."""
+    return tensor.requires_grad_()
+
+
+def equal_gradients(before: dict[str, np.ndarray], after: dict[str, np.ndarray], what: str) -> None:
+    """Raise :class:`Refutation` unless two sets of gradients hold the same numbers; all NaN are the same."""
+    for name, old in before.items():
+        differs = ~((old == (new := after[name])) | (np.isnan(old) & np.isnan(new)))
+        if differs.any():
+            at = tuple(int(n) for n in np.argwhere(differs)[0])
+            change = f"{old[at]:.9g} ({old[at].hex()}) became {new[at]:.9g} ({new[at].hex()})"
+            raise Refutation(f"{what}, {name}{list(at)} {change}; {int(differs.sum())} of {differs.size} changed")
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="a log-sum-exp that is not saved when only the bias needs a gradient, dV that relies on a by-product of dK",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_each_gradient_may_be_asked_for_without_the_others(subject: Subject, problem: Problem) -> None:
+    """Gradients of one input alone, and of any subset of the inputs, are within their bounds.
+
+    Bits are not claimed: autograd may choose another kernel when less is asked for. Explicit backward functions
+    always give all gradients, of which the subset is taken.
+    """
+    inputs = ("q", "k", "v") if problem.bias is None else ("q", "k", "v", "bias")
+    dO = cotangent(problem)
+    alone = {f"d{name}": subject.gradients(problem, dO, wrt=(name,))[f"d{name}"] for name in inputs}
+    gradients_within_bound(subject, problem, dO, alone)
+    several = [names for n in range(2, len(inputs)) for names in combinations(inputs, n)]
+    chosen = several[randomness(problem).integers(len(several))]
+    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, wrt=chosen))
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="an output that is wrong only when autograd records it, inputs or saved tensors overwritten by the backward",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem: Problem) -> None:
+    """The output recorded for a backward pass is within its bound, and after one the plain output is what it was."""
+    before = subject(problem)
+    if subject.kernel.backward_function is None:
+        within_bound(subject, problem, subject(problem, arrange=requiring_gradient))
+    subject.gradients(problem, cotangent(problem))
+    after = subject(problem)
+    if subject.conventions.deterministic:
+        unchanged(before, after, "after a backward pass")
+    within_bound(subject, problem, after)
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="dO read with the strides of O, or as if it were packed",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
+    """dO with two axes swapped in memory, and inside a larger buffer of NaN, gives gradients within their bounds."""
+    dO = cotangent(problem)
+    for arrange in (partial(relaid, first=1, second=2), partial(relaid, first=2, second=3), sliced):
+        gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))
+
+
+@attention_property(
+    source=FUNCTION + "; the gradient of a sum arrives as one number expanded",
+    hunts="a stride of 0 taken for a packed one: out.sum().backward() reads past a single number",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem) -> None:
+    """dO = 1 with all strides 0, as a sum of the output sends it, gives gradients within their bounds."""
+    dO = np.ones((*problem.score_shape[:3], problem.value_dim))
+    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=expanded))
+
+
+@attention_property(
+    source="kernels.Conventions.deterministic",
+    hunts="atomic additions or races in a backward pass that promises determinism, gradients accumulated over calls",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Problem) -> None:
+    """The same gradients asked for twice hold the same bits if the kernel is deterministic, and stay within bounds."""
+    dO = cotangent(problem)
+    first, second = (subject.gradients(problem, dO) for _ in range(2))
+    if subject.conventions.deterministic:
+        equal_gradients(first, second, "in the second backward pass")
+    gradients_within_bound(subject, problem, dO, second)
+
+
+@attention_property(
+    source=FUNCTION,
+    hunts="dK or dV of keys that no tile visits left unwritten, workspace that is not cleared before atomic additions",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_every_element_of_the_gradients_is_written(subject: Subject, problem: Problem) -> None:
+    """With NaN left in freed memory of the gradients' sizes all gradients are within their bounds."""
+
+    def poisoned(tensor: Any) -> Any:
+        for shape in (problem.q.shape, problem.k.shape, problem.v.shape, problem.q.shape[:3]):
+            held = [of_nan(tensor, shape) for _ in range(4)]
+            del held
+        return tensor
+
+    dO = cotangent(problem)
+    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=poisoned))
