@@ -1,6 +1,7 @@
 """Validate the bounds: search for an answer outside its bound on sound kernels, and print how tight the bounds are.
 
     python -m attn_spec.reports.validation --problems 5000
+    python -m attn_spec.reports.validation --pass backward --problems 2000
 
 Every in-tree kernel and every sound emulated kernel, at each of its dtypes, is given generated problems, with
 error/bound as the target of the search, and then the worst of them is climbed further by changing single elements.
@@ -10,22 +11,23 @@ Exit status 0: no violation, and no suspiciously small maximum; 1 otherwise.
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
+from hypothesis.strategies import SearchStrategy
 
-from attn_spec import bits, strategies
-from attn_spec.claims import judged
+from attn_spec import bits, claims, strategies
 from attn_spec.contract import describe
 from attn_spec.measure import Judgement
 from attn_spec.problem import Problem
-from attn_spec.resolve import in_tree, kernels_of, resolve
+from attn_spec.resolve import in_tree, resolve
 from attn_spec.subject import Subject
+
+from .sound import SOUND
 
 #: A bound whose largest ratio over a whole battery stays below this is loose by accident.
 SMALLEST_MAXIMUM = 0.05
@@ -56,16 +58,56 @@ class Tally:
             if m.outside.any():
                 self.violations.append(f"{m.name}{list(m.worst)} ratio {m.ratio:.4g} on {problem!r}")
 
+    def pool(self, other: Tally) -> None:
+        """Add what other subjects of the same contract gave."""
+        self.problems, self.entries = self.problems + other.problems, self.entries + other.entries
+        self.violations += other.violations
+        self.hardest = max(self.hardest, other.hardest, key=lambda hardest: hardest[0])
+        for name, values in other.ratios.items():
+            self.ratios[name] += values
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The forward or the backward pass: what it measures, on which subjects and problems."""
+
+    quantities: tuple[str, ...]
+    concerns: Callable[[Subject], bool]
+    problems: Callable[[Subject], SearchStrategy[Problem]]
+    judged: Callable[[Subject, Problem], Judgement]
+
+
+def gradients_judged(subject: Subject, problem: Problem) -> Judgement:
+    """Run the backward pass for a drawn cotangent, and one on the LSE where it is honored, and judge the gradients."""
+    dO = claims.cotangent(problem)
+    dL = claims.lse_cotangent(problem) if subject.supports("lse_backward") else None
+    found = subject.gradients(problem, dO, lse_cotangent=dL)
+    return claims.judged_gradients(subject, problem, dO, found, dL)
+
+
+PASSES = {
+    "forward": Pass(
+        quantities=("output", "lse"),
+        concerns=lambda subject: "cpu" in subject.kernel.devices,
+        problems=strategies.problems,
+        judged=lambda subject, problem: claims.judged(subject, problem, subject(problem)),
+    ),
+    "backward": Pass(
+        quantities=("dq", "dk", "dv", "dbias"),
+        concerns=lambda subject: "cpu" in subject.kernel.devices and subject.supports("backward"),
+        problems=claims.differentiable,
+        judged=gradients_judged,
+    ),
+}
+
 
 def subjects() -> Iterator[Subject]:
-    """Every in-tree and sound emulated kernel that runs on the CPU, at each of its dtypes."""
-    emulated = kernels_of(importlib.import_module(f"{__package__}.emulated"))
-    for kernel in [*map(resolve, in_tree()), *emulated.values()]:
-        if "cpu" in kernel.devices:
-            yield from (Subject(kernel, dtype) for dtype in kernel.dtypes)
+    """Every in-tree and sound emulated kernel, at each of its dtypes."""
+    for kernel in [*map(resolve, in_tree()), *SOUND.values()]:
+        yield from (Subject(kernel, dtype) for dtype in kernel.dtypes)
 
 
-def search(subject: Subject, problems: int, start: int) -> Tally:
+def search(which: Pass, subject: Subject, problems: int, start: int) -> Tally:
     """Judge generated problems, steered toward a large error/bound, then climb from the hardest."""
     tally = Tally()
 
@@ -77,18 +119,18 @@ def search(subject: Subject, problems: int, start: int) -> Tally:
         phases=[Phase.generate, Phase.target],
         suppress_health_check=list(HealthCheck),
     )
-    @given(strategies.problems(subject))
+    @given(which.problems(subject))
     def run(problem: Problem) -> None:
-        judgement = judged(subject, problem, subject(problem))
+        judgement = which.judged(subject, problem)
         tally.add(problem, judgement)
         target(min(judgement.ratio, 2.0))
 
     run()
-    climb(subject, tally, problems // 2, np.random.default_rng(start))
+    climb(which, subject, tally, problems // 2, np.random.default_rng(start))
     return tally
 
 
-def climb(subject: Subject, tally: Tally, steps: int, rng: np.random.Generator) -> None:
+def climb(which: Pass, subject: Subject, tally: Tally, steps: int, rng: np.random.Generator) -> None:
     """Change one element of q, k or v at a time, keeping what raises error/bound."""
     best, problem = tally.hardest
     if problem is None:
@@ -102,50 +144,59 @@ def climb(subject: Subject, tally: Tally, steps: int, rng: np.random.Generator) 
         if not np.isfinite(array[at]):
             continue
         candidate = problem.replace(**{name: array})
-        judgement = judged(subject, candidate, subject(candidate))
+        judgement = which.judged(subject, candidate)
         tally.add(candidate, judgement)
         if judgement.ratio > best:
             best, problem = judgement.ratio, candidate
 
 
-def line(label: str, ratios: dict[str, list[np.ndarray]]) -> str:
-    """One row of the table: median, 99th percentile and maximum of error/bound for O and LSE."""
+def line(which: Pass, ratios: dict[str, list[np.ndarray]], label: str) -> str:
+    """One row of the table: median, 99th percentile and maximum of error/bound for each quantity."""
     cells = []
-    for name in ("output", "lse"):
-        values = np.concatenate(ratios[name]) if ratios.get(name) else np.array([np.nan])
-        cells.append(f"{np.median(values):8.1e} {np.quantile(values, 0.99):8.1e} {values.max():6.3f}")
-    return f"{label:58s} {cells[0]}   {cells[1]}"
+    for name in which.quantities:
+        values = np.concatenate([*ratios.get(name, []), np.empty(0)])
+        if values.size:
+            cells.append(f"{np.median(values):7.0e} {np.quantile(values, 0.99):5.0e} {values.max():5.3f}")
+        else:
+            cells.append(" " * 19)
+    return "  ".join([*cells, label])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the validation and print its table."""
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.validation", description=__doc__)
     parser.add_argument("--problems", type=int, default=5000, help="generated problems in all (default 5000)")
+    parser.add_argument("--pass", dest="which", choices=PASSES, default="forward")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="subjects whose name contains this")
     chosen = parser.parse_args(arguments)
-    every = [s for s in subjects() if chosen.only in f"{s.kernel.name} {s.dtype}"]
-    share = -(-chosen.problems // max(len(every), 1))
-    pooled: dict[str, dict[str, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
-    total = Tally()
-    print(f"{'error/bound: median, 99th percentile, maximum':58s} {'output':>24s}   {'LSE':>24s}")
+    which = PASSES[chosen.which]
+    every = [s for s in subjects() if which.concerns(s) and chosen.only in f"{s.kernel.name} {s.dtype}"]
+    if not every:
+        parser.error(f"no subject's name contains {chosen.only!r}; leave --only out to see them all")
+    share = -(-chosen.problems // len(every))
+    pooled: dict[str, Tally] = defaultdict(Tally)
+    print("error/bound (median, 99th percentile, maximum) of " + ", ".join(which.quantities))
     for subject in every:
-        tally = search(subject, share, chosen.seed)
-        print(line(f"{subject.kernel.name} {subject.dtype}", tally.ratios), flush=True)
+        tally = search(which, subject, share, chosen.seed)
+        print(line(which, tally.ratios, f"{subject.kernel.name} {subject.dtype}"), flush=True)
         for violation in tally.violations[:3]:
             print(f"  VIOLATION {violation}", flush=True)
-        total.problems, total.entries = total.problems + tally.problems, total.entries + tally.entries
-        total.violations += tally.violations
-        declared = subject.kernel.contract
-        contract = declared[subject.dtype] if isinstance(declared, dict) else declared
-        for name, values in tally.ratios.items():
-            pooled[f"{subject.dtype} {describe(contract)}"][name] += values
-    print("\nper dtype and contract")
+        pooled[f"{subject.dtype} {describe(subject.kernel.contract_declared(subject.dtype))}"].pool(tally)
+    print("\nby dtype and contract")
     for label in sorted(pooled):
-        print(line(label, pooled[label]))
-    loose = [label for label, r in pooled.items() if max(v.max(initial=0.0) for v in r["output"]) < SMALLEST_MAXIMUM]
-    print(f"\n{total.problems} problems, {total.entries} entries, {len(total.violations)} violations", end="")
-    print(f"; suspiciously loose: {', '.join(loose) or 'none'}")
+        print(line(which, pooled[label].ratios, label))
+    return verdict(which, pooled)
+
+
+def verdict(which: Pass, pooled: dict[str, Tally]) -> int:
+    """Print the totals; 1 if there is a violation, or a contract whose ratios are all suspiciously small."""
+    total = Tally()
+    for tally in pooled.values():
+        total.pool(tally)
+    loose = [label for label, tally in pooled.items() if tally.hardest[0] < SMALLEST_MAXIMUM]
+    print(f"\n{total.problems} problems, {total.entries} entries of {', '.join(which.quantities)}: ", end="")
+    print(f"{len(total.violations)} violations; suspiciously loose: {', '.join(loose) or 'none'}")
     return int(bool(total.violations or loose))
 
 
