@@ -14,7 +14,10 @@ import numpy as np
 
 from attn_spec import bits, measure, strategies
 from attn_spec.formats import FORMATS
+from attn_spec.gradient_bounds import gradient_bound, gradient_evaluation_error
+from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.property import Refutation, observe
+from attn_spec.roundoff import readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,18 +81,35 @@ def lse_cotangent(problem: Problem) -> np.ndarray:
     return randomness(problem).spawn(1)[0].integers(-32, 33, problem.score_shape[:3]) / 8
 
 
-def judged_gradients(
-    subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
-) -> Judgement:
-    """Measure gradients by name ("dq", "dk", "dv", "dbias") against the true ones for the cotangents dO and dL."""
-    return measure.judge_gradients(problem, subject.contract, dO, found, dL)
-
-
 def gradients_within_bound(
     subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
 ) -> Judgement:
-    """Raise :class:`Refutation` unless every element of the gradients ``found`` lies within its bound."""
-    return _refuted_outside(judged_gradients(subject, problem, dO, found, dL), ())
+    """Raise :class:`Refutation` unless all gradients ``found``, by name, lie within their bounds.
+
+    Names are "dq", "dk", "dv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
+    """
+    return _refuted_outside(measure.judge_gradients(problem, subject.contract, dO, found, dL), ())
+
+
+@np.errstate(all="ignore")
+def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) -> dict[str, np.ndarray]:
+    """The largest error allowed to each element of each gradient, by name; inf where the contract says nothing.
+
+    For laws that tie gradients to one another: no true gradient enters.
+    """
+    x = intermediates(problem)
+    g = gradient_intermediates(x, dO)
+    slack = gradient_evaluation_error(x, g)
+    bounds = [gradient_bound(x, g, reading, slack) for reading in readings(subject.contract)]
+    nothing = [np.where(bound.in_domain, 0.0, np.inf)[..., None, None] for bound in bounds]
+    allowed = {
+        "dq": [b.dq + np.repeat(n, problem.group, axis=1) for b, n in zip(bounds, nothing, strict=True)],
+        "dk": [b.dk + n for b, n in zip(bounds, nothing, strict=True)],
+        "dv": [b.dv + n for b, n in zip(bounds, nothing, strict=True)],
+    }
+    if problem.bias is not None:
+        allowed["dbias"] = [b.dbias + n.max(initial=0.0) for b, n in zip(bounds, nothing, strict=True)]
+    return {name: np.maximum.reduce(choices) for name, choices in allowed.items()}
 
 
 def _refuted_outside(

@@ -24,6 +24,9 @@ from attn_spec.problem import Problem
 #: Precision of the first enclosure, in bits, and of the last one tried.
 FIRST_PRECISION, LAST_PRECISION = 96, 4096
 
+#: The smallest radius a float64 enclosure can have, but for exact ones; no caller gets less.
+SMALLEST_RADIUS = 2.0**-1072
+
 #: Fraction of an output ulp the radius must stay below when the caller names no radius.
 SHARPNESS = 2.0**-20
 
@@ -119,10 +122,10 @@ def _ulp(value: np.ndarray, dtype: str) -> np.ndarray:
 
 def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:
     """Whether every radius is small enough."""
-    return bool(np.all(quantity.radius <= wanted))
+    return bool(np.all(quantity.radius <= np.maximum(wanted, SMALLEST_RADIUS)))
 
 
 def _settled(quantity: Enclosed, wanted: np.ndarray) -> bool:
     """Whether every enclosure is sharp, or infinite or undefined, which no precision mends."""
     hopeless = np.isinf(quantity.radius) & ~np.isfinite(quantity.value)
-    return bool(np.all((quantity.radius <= wanted) | hopeless))
+    return bool(np.all((quantity.radius <= np.maximum(wanted, SMALLEST_RADIUS)) | hopeless))

@@ -39,10 +39,10 @@ INTERPRETED = triton.knobs.runtime.interpret
 if INTERPRETED and isinstance(tl.sum, triton.JITFunction):
     raise ImportError("triton was imported before the interpreter was chosen; set TRITON_INTERPRET=1 from the start")
 
-# (BLOCK_Q, BLOCK_K, warps); the first also fits float32 heads of 128 in the shared memory of small GPUs.
+# (BLOCK_Q, BLOCK_K, warps); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and backward.
 TILES = [
     triton.Config({"BLOCK_Q": block_q, "BLOCK_K": block_k}, num_warps=warps, num_stages=1)
-    for block_q, block_k, warps in [(32, 32, 4), (64, 32, 4), (64, 64, 4), (128, 64, 8)]
+    for block_q, block_k, warps in [(16, 16, 4), (32, 32, 4), (64, 32, 4), (64, 64, 4), (128, 64, 8)]
 ]
 
 

@@ -104,10 +104,11 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
     problems=nonempty,
 )
 def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
-    """dO with two axes swapped in memory, and inside a larger buffer of NaN, gives gradients within their bounds."""
+    """dO with two axes swapped in memory, or inside a larger buffer of NaN, gives gradients within their bounds."""
     dO = cotangent(problem)
-    for arrange in (partial(relaid, first=1, second=2), partial(relaid, first=2, second=3), sliced):
-        gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))
+    layouts = (partial(relaid, first=1, second=2), partial(relaid, first=2, second=3), sliced)
+    arrange = layouts[randomness(problem).integers(len(layouts))]
+    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))
 
 
 @attention_property(

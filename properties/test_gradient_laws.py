@@ -14,13 +14,12 @@ from attn_spec.claims import (
     compares_bits,
     cotangent,
     differentiable,
+    gradient_errors_allowed,
     gradients_within_bound,
-    judged_gradients,
     randomness,
 )
 from attn_spec.formats import FORMATS
 from attn_spec.intermediates import intermediates
-from attn_spec.measure import Judgement, Measurement
 from attn_spec.patterns import BIASES, BROADCASTS
 from attn_spec.problem import Problem
 from attn_spec.property import Refutation, attention_property, observe
@@ -28,7 +27,8 @@ from attn_spec.strategies import TAME
 from attn_spec.subject import Subject
 
 JACOBIAN = "the Jacobian of softmax, dP_j/da_l = P_j (1[j = l] - P_l); its rows and columns sum to 0"
-Gradients = dict[str, np.ndarray]
+#: Weights, gradient, errors allowed to it: arrays of one shape.
+Weighted = tuple[np.ndarray | float, np.ndarray, np.ndarray]
 
 
 def with_dense_bias(subject: Subject) -> SearchStrategy[Problem]:
@@ -53,11 +53,6 @@ def moderate(subject: Subject) -> SearchStrategy[Problem]:
     return differentiable(subject, without=("empty", "bias", "scale", "softcap"), regimes=regimes)
 
 
-def by_name(judgement: Judgement) -> dict[str, Measurement]:
-    """The measurements of dq, dk, dv, dbias."""
-    return {measured.name: measured for measured in judgement.measurements}
-
-
 def taken(array: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
     """Put the keys of a mask or bias in another order; a last axis of length 1 broadcasts and has none."""
     return array if array is None or array.shape[3] == 1 else array[..., order]
@@ -68,27 +63,29 @@ def in_groups(problem: Problem, x: np.ndarray) -> np.ndarray:
     return x.reshape(problem.batch, problem.kv_heads, -1).sum(axis=-1)
 
 
+@np.errstate(all="ignore")
 def refute_unless_balanced(
-    law: str, parts: list[tuple[np.ndarray, Measurement]], sums: Callable[[np.ndarray], np.ndarray], due: np.ndarray
+    law: str, parts: list[Weighted], total: Callable[[np.ndarray], np.ndarray], due: np.ndarray | float = 0.0
 ) -> None:
-    """Raise :class:`Refutation` unless the weighted sums of gradients equal what is due, within their allowed errors.
+    """Raise :class:`Refutation` unless weighted gradients, added up by ``total``, equal what is due.
 
-    ``parts`` are pairs (weights, gradient), ``sums`` adds up an array to the shape of ``due``, which is exact but
-    for roundings in float64. These are allowed for by 2**-50 per term, of the size of the terms.
+    They may be off by what their allowed errors add up to. Sums are rounded in float64: 2**-50 of the size of each
+    term, times the number of terms, is allowed on top.
     """
-    total, allowed = np.zeros(due.shape), 2.0**-50 * np.abs(due)
-    speaks = np.ones(due.shape, dtype=bool)
-    for weights, m in parts:
-        terms = np.where(weights == 0, 0.0, weights * m.got)
-        error = np.where(weights == 0, 0.0, np.abs(weights) * m.allowed)
-        total, allowed = total + sums(terms), allowed + sums(error + 2.0**-50 * m.got.size * np.abs(terms))
-        speaks &= sums((~m.measured & (weights != 0)).astype(float)) == 0
-    gap, speaks = np.abs(total - due), speaks & np.isfinite(allowed)
-    observe(float(np.max(gap / np.where(allowed > 0, allowed, 1.0), where=speaks & (gap > 0), initial=0.0)))
-    wrong = speaks & ~(gap <= allowed)
+    terms = [np.where(weights == 0, 0.0, weights * got) for weights, got, _ in parts]
+    errors = [np.where(weights == 0, 0.0, np.abs(weights) * allowed) for weights, _, allowed in parts]
+    sums = sum(map(total, terms))
+    slack = [np.where(np.isfinite(term), 2.0**-50 * term.size * np.abs(term), 0.0) for term in terms]
+    allowed = sum(map(total, errors)) + sum(map(total, slack)) + 2.0**-50 * np.abs(due)
+    gap = np.abs(sums - due)
+    observe(float(np.max(gap / allowed, where=np.isfinite(allowed) & (gap > 0), initial=0.0)))
+    wrong = np.isfinite(allowed) & ~(gap <= allowed)
     if wrong.any():
         at = tuple(int(n) for n in np.argwhere(wrong)[0])
-        raise Refutation(f"{law}: {total[at]:.9g} instead of {due[at]:.9g} at {list(at)}, allowed {allowed[at]:.3g}")
+        raise Refutation(
+            f"{law} at {list(at)} is {sums[at]:.9g}, not {np.broadcast_to(due, gap.shape)[at]:.9g}; "
+            f"allowed error {allowed[at]:.3g}"
+        )
 
 
 @attention_property(
@@ -104,12 +101,8 @@ def test_bias_gradients_sum_to_zero_over_the_keys(subject: Subject, problem: Pro
     and so for every sum of such rows. No true gradient enters, only errors allowed.
     """
     dO = cotangent(problem)
-    found = {"dbias": subject.gradients(problem, dO)["dbias"]}
-    m = by_name(judged_gradients(subject, problem, dO, found))["dbias"]
-    due = np.zeros((*m.got.shape[:3], 1))
-    refute_unless_balanced(
-        "sum over keys of dbias", [(np.ones(m.got.shape), m)], lambda x: x.sum(-1, keepdims=True), due
-    )
+    dbias, allowed = subject.gradients(problem, dO)["dbias"], gradient_errors_allowed(subject, problem, dO)["dbias"]
+    refute_unless_balanced("the sum over keys of dbias", [(1.0, dbias, allowed)], lambda x: x.sum(axis=3))
 
 
 @attention_property(
@@ -124,13 +117,10 @@ def test_value_gradients_sum_to_the_cotangent(subject: Subject, problem: Problem
     sum_j dV_jc = sum_i (sum_j P_ij) dO_ic = sum_i dO_ic, within the sum of the errors allowed to dV.
     """
     dO = cotangent(problem)
-    found = {"dv": subject.gradients(problem, dO)["dv"]}
-    m = by_name(judged_gradients(subject, problem, dO, found))["dv"]
+    dv, allowed = subject.gradients(problem, dO)["dv"], gradient_errors_allowed(subject, problem, dO)["dv"]
     seeing = np.where(problem.empty_rows[..., None], 0.0, dO)
-    due = seeing.reshape(problem.batch, problem.kv_heads, -1, problem.value_dim).sum(axis=2, keepdims=True)
-    refute_unless_balanced(
-        "sum over keys of dv", [(np.ones(m.got.shape), m)], lambda x: x.sum(axis=2, keepdims=True), due
-    )
+    due = seeing.reshape(problem.batch, problem.kv_heads, -1, problem.value_dim).sum(axis=2)
+    refute_unless_balanced("the sum over keys of dv", [(1.0, dv, allowed)], lambda x: x.sum(axis=2), due)
 
 
 @attention_property(
@@ -146,10 +136,9 @@ def test_q_and_k_have_one_inner_product_with_their_gradients(subject: Subject, p
     changes no score, and so has no gradient.
     """
     found = subject.gradients(problem, dO := cotangent(problem))
-    m = by_name(judged_gradients(subject, problem, dO, {name: found[name] for name in ("dq", "dk")}))
-    due = np.zeros((problem.batch, problem.kv_heads))
-    parts = [(problem.q, m["dq"]), (-problem.k, m["dk"])]
-    refute_unless_balanced("sum q dq - sum k dk", parts, partial(in_groups, problem), due)
+    allowed = gradient_errors_allowed(subject, problem, dO)
+    parts = [(problem.q, found["dq"], allowed["dq"]), (-problem.k, found["dk"], allowed["dk"])]
+    refute_unless_balanced("sum q dq - sum k dk", parts, partial(in_groups, problem))
 
 
 @attention_property(
@@ -162,14 +151,13 @@ def test_gradients_are_linear_in_the_cotangent(subject: Subject, problem: Proble
     """Gradients for dO on some queries and on the others add up to those for dO, within the errors allowed to all."""
     dO = cotangent(problem)
     some = randomness(problem).random((*dO.shape[:3], 1)) < 0.5
-    judged = [
-        by_name(judged_gradients(subject, problem, part, subject.gradients(problem, part)))
-        for part in (np.where(some, dO, 0.0), np.where(some, 0.0, dO), dO)
+    answers = [
+        (sign, subject.gradients(problem, part), gradient_errors_allowed(subject, problem, part))
+        for sign, part in ((1.0, np.where(some, dO, 0.0)), (1.0, np.where(some, 0.0, dO)), (-1.0, dO))
     ]
-    for name, whole in judged[2].items():
-        ones = np.ones(whole.got.shape)
-        parts = [(ones, judged[0][name]), (ones, judged[1][name]), (-ones, whole)]
-        refute_unless_balanced(f"{name} of two parts of dO less {name}", parts, lambda x: x, np.zeros(ones.shape))
+    for name in answers[0][1]:
+        parts = [(sign, found[name], allowed[name]) for sign, found, allowed in answers]
+        refute_unless_balanced(f"{name} of two parts of dO less {name} of dO", parts, lambda x: x)
 
 
 @attention_property(

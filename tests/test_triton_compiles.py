@@ -27,7 +27,7 @@ CASES = {
     "fp16": ("fp16", "torch.float16", True, (40, 24), 0),
     "bf16": ("bf16", "torch.bfloat16", True, (64, 64), 0),
     "bf16, large tile": ("bf16", "torch.bfloat16", False, (128, 128), -1),
-    "fp32": ("fp32", "torch.float32", True, (40, 24), 0),
+    "fp32": ("fp32", "torch.float32", True, (128, 128), 0),
     "tf32": ("fp32", "tf32", True, (63, 72), 0),
 }
 #: What every matrix instruction of a case must contain; CUDA has none for float32.
