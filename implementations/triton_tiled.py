@@ -44,11 +44,8 @@ TILES = [
     triton.Config({"BLOCK_Q": block_q, "BLOCK_K": block_k}, num_warps=warps, num_stages=1)
     for block_q, block_k, warps in [(16, 16, 4), (32, 32, 4), (64, 32, 4), (64, 64, 4), (128, 64, 8)]
 ]
-
-
-def tuned(jitted: Any) -> Any:
-    """Choose among TILES when a GPU first meets a format and head dimensions."""
-    return jitted if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])(jitted)
+# A GPU chooses among them when it first meets a format with head dimensions.
+tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])
 
 
 @triton.constexpr_function
@@ -145,8 +142,7 @@ def forward(
 def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Compute p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
     s, slope = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
-    reference = tl.where(lse == -float("inf"), 0.0, lse)  # an empty row: exp(-inf - 0) = 0
-    p = tl.exp(s - reference[:, None])
+    p = tl.exp(s - tl.where(lse == -float("inf"), 0.0, lse)[:, None])  # an empty row: exp(-inf - 0) = 0
     x = product(dout_i, tl.trans(v_j), None, FORMAT) - delta[:, None]
     da = tl.where(s == -float("inf"), 0.0, p * x)
     return p, da, da * slope
@@ -216,9 +212,13 @@ def backward_keys(
 
 def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
     """Return a tensor as a kernel receives it."""
-    if INTERPRETED and x is not None and x.dtype == torch.bfloat16:
+    if x is None:
+        return None
+    if x.dtype == torch.bool:
+        x = x.view(torch.int8)
+    if INTERPRETED and x.dtype == torch.bfloat16:
         x = x.float()
-    return None if x is None else (x, x.stride())
+    return x, x.stride()
 
 
 def arguments(
@@ -230,13 +230,12 @@ def arguments(
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
     offset = Sk - Sq if causal_alignment == "bottom_right" else 0
     left, right = (Sq + Sk if side is None else min(side, Sq + Sk) for side in window or (None, None))
-    mask, bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
-    seen = strided(None if mask is None else mask.view(torch.int8))
+    dense = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
     element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
     return {
         "q": strided(q), "k": strided(k), "v": strided(v),
         "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
-        "scoring": (seen, strided(bias), 1 / math.sqrt(D) if scale is None else scale, softcap),
+        "scoring": (*map(strided, dense), 1 / math.sqrt(D) if scale is None else scale, softcap),
         "D": D, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
     }  # fmt: skip
 
@@ -265,8 +264,7 @@ DECLARED: dict[str, Any] = {
 def attention(q: Tensor, k: Tensor, v: Tensor, *, tf32: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
     """Multiply float32 in full precision; half precision on matrix units, accumulated in float32."""
     (B, Hq, Sq, _), known = q.shape, arguments(q, k, v, tf32=tf32, **options)
-    out = known["q"][0].new_empty(B, Hq, Sq, v.shape[-1])
-    lse = q.new_empty(B, Hq, Sq, dtype=torch.float32)
+    out, lse = known["q"][0].new_empty(B, Hq, Sq, v.shape[-1]), q.new_empty(B, Hq, Sq, dtype=torch.float32)
     launch(forward, B * Hq, Sq, "BLOCK_Q", known | {"out": strided(out), "lse": lse})
     return out.to(q.dtype), lse
 
@@ -279,14 +277,14 @@ def gradients(
     """Return dq, dk, dv and, if there is a bias, dbias, each of the shape and dtype of its input."""
     (B, Hq, Sq, _), (_, Hkv, Sk, _), known = q.shape, k.shape, arguments(q, k, v, tf32=tf32, **options)
     dq, dk, dv = (known["q"][0].new_empty(x.shape) for x in (q, k, v))
-    bias = options.get("bias")
-    da = None if bias is None else q.new_zeros(B, Hq, Sq, Sk, dtype=torch.float32)
-    known |= {n: strided(x) for n, x in {"out": out, "dout": dout, "dq": dq, "dk": dk, "dv": dv, "da": da}.items()}
-    known |= {"lse": lse.contiguous(), "delta": torch.empty_like(lse, memory_format=torch.contiguous_format)}
-    known["dlse"] = None if dlse is None else dlse.contiguous()
+    da = None if options.get("bias") is None else q.new_zeros(B, Hq, Sq, Sk, dtype=torch.float32)
+    tensors = {"out": out, "dout": dout, "dq": dq, "dk": dk, "dv": dv, "da": da}
+    rows = {"lse": lse, "dlse": dlse, "delta": torch.empty_like(lse)}
+    known |= {name: strided(x) for name, x in tensors.items()}
+    known |= {name: None if x is None else x.contiguous() for name, x in rows.items()}
     launch(backward_queries, B * Hq, Sq, "BLOCK_Q", known)
     launch(backward_keys, B * Hkv, Sk, "BLOCK_K", known)
-    dbias = () if da is None else (da.sum_to_size(bias.shape),)
+    dbias = () if da is None else (da.sum_to_size(options["bias"].shape),)
     return tuple(x.to(q.dtype) for x in (dq, dk, dv, *dbias))
 
 

@@ -13,7 +13,7 @@ from attn_spec import verdict
 from attn_spec.formats import DTYPES
 
 from . import figures, svg, tables
-from .rows import QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
+from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
 
 #: How each verdict is marked, without relying on colour.
 MARKS = {"held": "✓", "refuted": "✗", "not claimed": "\N{EN DASH}", "not exercised": "?"}
@@ -72,7 +72,8 @@ def headline(rows: Sequence[Row], verdicts: Sequence[verdict.Row] = ()) -> str:
 
 def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
     kernels, dtypes = kernels_of(rows), dtypes_of(rows)
-    quantities = [quantity for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
+    measured = {row.quantity for row in rows}
+    passes = [[quantity for quantity in quantities if quantity in measured] for quantities in PASSES]
     cases = worst_cases(rows)
     return {
         "headline": headline(rows, verdicts),
@@ -82,7 +83,7 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "dtypes": dtypes,
         "palette": list(enumerate(svg.PALETTE)),
         "legend": {kernel: _glyph(index) for index, kernel in enumerate(kernels)},
-        "quantities": quantities,
+        "passes": [quantities for quantities in passes if quantities],
         "cells": cells(rows),
         "titles": tables.TITLES,
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},
@@ -111,8 +112,8 @@ def _panels(rows: Sequence[Row], order: Sequence[str], dtype: str) -> dict[str, 
     """The figures of one dtype: those shown, and those behind a fold. Colours do not depend on the dtype."""
     own = [row for row in rows if row.dtype == dtype]
     measured = {row.quantity for row in own if row.elements}
-    lines = {q: [_line(own, order, sweep, q) for sweep in AGAINST] for q in QUANTITIES if q in measured}
-    strips = [_strip(own, order, quantity) for quantity in lines]
+    lines = {q: [_line(own, order, sweep, q) for sweep in AGAINST] for q in PASSES[0] if q in measured}
+    strips = [_strip(own, order, quantity) for quantity in QUANTITIES if quantity in measured]
     return {"shown": lines.get("output", []) + strips, "folded": lines.get("lse", [])}
 
 

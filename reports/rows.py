@@ -11,7 +11,9 @@ import numpy as np
 
 from attn_spec.formats import DTYPES
 
-QUANTITIES = ("output", "lse")
+#: What is measured of the forward pass and of the backward pass.
+PASSES = (("output", "lse"), ("dq", "dk", "dv"))
+QUANTITIES = PASSES[0] + PASSES[1]
 
 
 @dataclass(frozen=True)

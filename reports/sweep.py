@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec import bits, measure
+from attn_spec import bits, claims, measure
 from attn_spec.contract import describe
 from attn_spec.kernels import KernelError
 from attn_spec.measure import Measurement
@@ -140,17 +140,17 @@ def measured(point: Point) -> list[Row]:
 
 
 def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
-    """The errors of one call, by the subject's own contract and conventions. Raises :class:`Misbehaviour`."""
-    answer = subject(problem)
-    names = ("lse_base", "empty_row", "empty_lse")
-    conventions = {name: getattr(subject.conventions, name) for name in names}
-    judged = measure.judge(problem, subject.contract, output=answer.output, lse=answer.lse, **conventions)
-    return judged.measurements
+    """The errors of one forward and, where it is claimed, one backward call. Raises :class:`Misbehaviour`."""
+    forward = claims.judged(subject, problem, subject(problem)).measurements
+    if not subject.supports("backward"):
+        return forward
+    dO = claims.cotangent(problem)
+    found = subject.gradients(problem, dO)
+    return forward + measure.judge_gradients(problem, subject.contract, dO, found).measurements
 
 
 def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]], failure: str = "") -> Row:
     recipe = point.recipes[0]
-    relative = _pooled(pool, lambda one: one.relative)
     return Row(
         kernel=point.subject.kernel.name,
         spec=point.subject.kernel.spec,
@@ -166,9 +166,9 @@ def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]]
         outside_domain=sum(int((~one.measured).sum()) for _, one in pool),
         outside_bound=sum(int(one.outside.sum()) for _, one in pool),
         ulps=Spread.of(_pooled(pool, lambda one: one.ulps)),
-        row_ulps=Spread.of(_pooled(pool, lambda one: one.error / _row_ulp(one))),
-        row_allowed=Spread.of(_pooled(pool, lambda one: one.allowed / _row_ulp(one))),
-        relative=Spread.of(relative[~np.isnan(relative)]),
+        row_ulps=Spread.of(_known(_pooled(pool, lambda one: one.error / _row_ulp(one)))),
+        row_allowed=Spread.of(_known(_pooled(pool, lambda one: one.allowed / _row_ulp(one)))),
+        relative=Spread.of(_known(_pooled(pool, lambda one: one.relative))),
         ratio=Spread.of(_pooled(pool, lambda one: one.ratios)),
         worst=_worst(pool),
         failure=failure,
@@ -179,9 +179,15 @@ def _pooled(pool: Sequence[tuple[Recipe, Measurement]], of: Callable[[Measuremen
     return np.concatenate([of(one)[one.measured] for _, one in pool]) if pool else np.empty(0)
 
 
+def _known(values: np.ndarray) -> np.ndarray:
+    """Without NaN: an error has no size relative to an exact value, or a row of them, that is 0."""
+    return values[~np.isnan(values)]
+
+
 def _row_ulp(one: Measurement) -> np.ndarray:
-    """The spacing at the largest exact value of each row, [..., 1]."""
-    return bits.spacing(np.abs(one.truth.value).max(axis=-1, keepdims=True), one.dtype)
+    """The spacing at the largest exact value of each row, [..., 1]; NaN for a row of zeros, as of dQ with one key."""
+    largest = np.abs(one.truth.value).max(axis=-1, keepdims=True)
+    return np.where(largest == 0, np.nan, bits.spacing(largest, one.dtype))
 
 
 def _worst(pool: Sequence[tuple[Recipe, Measurement]]) -> Worst | None:

@@ -11,7 +11,15 @@ from attn_spec.verdict import Verdict, count, denominator
 from .rows import QUANTITIES, Cell, Row, Spread, cells, dtypes_of, kernels_of, worst_cases
 
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-TITLES = {"output": "Output O", "lse": "Log-sum-exp"}
+TITLES = {
+    "output": "Output O",
+    "lse": "Log-sum-exp",
+    "dq": "Gradient dQ",
+    "dk": "Gradient dK",
+    "dv": "Gradient dV",
+}
+#: Names in running text; the output needs none.
+SYMBOLS = {"lse": "LSE", "dq": "dQ", "dk": "dK", "dv": "dV"}
 
 
 def number(x: float) -> str:
@@ -67,7 +75,7 @@ def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequenc
 
 
 def _named(cell: Cell) -> str:
-    return f"{cell.kernel}, {cell.dtype}" + (", LSE" if cell.quantity == "lse" else "")
+    return ", ".join([cell.kernel, cell.dtype, *(SYMBOLS[q] for q in (cell.quantity,) if q in SYMBOLS)])
 
 
 def _known(x: float) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec import bits, claims, strategies
+from attn_spec import bits, claims, measure, strategies
 from attn_spec.contract import describe
 from attn_spec.measure import Judgement
 from attn_spec.problem import Problem
@@ -82,7 +82,7 @@ def gradients_judged(subject: Subject, problem: Problem) -> Judgement:
     dO = claims.cotangent(problem)
     dL = claims.lse_cotangent(problem) if subject.supports("lse_backward") else None
     found = subject.gradients(problem, dO, lse_cotangent=dL)
-    return claims.judged_gradients(subject, problem, dO, found, dL)
+    return measure.judge_gradients(problem, subject.contract, dO, found, dL)
 
 
 PASSES = {

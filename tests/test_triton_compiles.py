@@ -21,7 +21,7 @@ TARGETS = {
     ("hip", "gfx942"): ("hsaco", "amdgcn", r"v_mfma_\S*"),
 }
 KERNELS = ("forward", "backward_queries", "backward_keys")
-FIELDS = ("element", "format", "options", "dims", "which")
+FIELDS = ("element", "products", "options", "dims", "which")
 #: Case -> element type, format of products, whether every option is on, head dimensions, which tile.
 CASES = {
     "fp16": ("fp16", "torch.float16", True, (40, 24), 0),
@@ -33,30 +33,34 @@ CASES = {
 #: What every matrix instruction of a case must contain; CUDA has none for float32.
 ARITHMETIC = {
     "cuda": {"fp16": ".f32.f16.f16", "bf16": ".f32.bf16.bf16", "fp32": None, "tf32": ".f32.tf32.tf32"},
-    "hip": {"fp16": "_f16", "bf16": "_bf16", "fp32": "x2_f32", "tf32": "_xf32"},
+    "hip": {"fp16": "_f16", "bf16": "_bf16", "fp32": "x4_f32", "tf32": "_xf32"},
 }
 
 
-def compiled(triton_tiled, name, target, *, element, format, options, dims, which):
-    """Compile a kernel ahead of time with one of the tiles of its autotuner."""
+def compiled(triton_tiled, name, target, *, element, products, options, dims, which):
+    """Compile a kernel ahead of time, as Triton would at its first call, with one of the tiles of its autotuner.
+
+    Without options, what is optional is None, and every integer is 1, which Triton makes a constant.
+    """
     from triton import compile as compile_source
     from triton.compiler import ASTSource
 
     tile, jitted = triton_tiled.TILES[which], getattr(triton_tiled, name).fn
-    names = jitted.arg_names
-    strided = {name: (f"*{element}", ("i64",) * 4) for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv")}
-    types = strided | {"da": ("*fp32", ("i64",) * 4), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
-    types |= {"geometry": ("i32",) * 7, "scoring": (("*i8", ("i64",) * 4), strided["q"], "fp32", "fp32")}
-    constants = {(names.index(key),): value for key, value in tile.kwargs.items()}
-    constants |= {(names.index(key),): value for key, value in zip(("D", "Dv", "FORMAT"), (*dims, format), strict=True)}
+    strides = ("i64", "i64", "i64", "i64" if options else "constexpr")
+    tensors = dict.fromkeys(("q", "k", "v", "out", "dout", "dq", "dk", "dv"), (f"*{element}", strides))
+    types = tensors | {"da": ("*fp32", strides), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
+    types |= {"geometry": ("i32",) * 7, "scoring": (("*i8", strides), tensors["q"], "fp32", "fp32")}
+    values = {(key,): value for key, value in {**tile.kwargs, "D": dims[0], "Dv": dims[1], "FORMAT": products}.items()}
     if not options:
-        types |= {"scoring": ("constexpr", "constexpr", "fp32", "constexpr"), "da": "constexpr", "dlse": "constexpr"}
-        absent = [(names.index(key),) for key in ("da", "dlse") if key in names]
-        constants |= dict.fromkeys(absent + [(names.index("scoring"), at) for at in (0, 1, 3)])
+        types |= {"geometry": ("constexpr",) * 7, "scoring": ("constexpr", "constexpr", "fp32", "constexpr")}
+        types |= dict.fromkeys(("da", "dlse"), "constexpr")
+        values |= dict.fromkeys([("da",), ("dlse",), ("scoring", 0), ("scoring", 1), ("scoring", 3)])
+        values |= dict.fromkeys([*((tensor, 1, 3) for tensor in tensors), *(("geometry", at) for at in range(7))], 1)
+    names = jitted.arg_names
     signature = {key: types.get(key, "constexpr") for key in names}
-    return compile_source(
-        ASTSource(jitted, signature, constants), target=target, options={"num_warps": tile.num_warps}
-    )
+    constants = {(names.index(key), *path): value for (key, *path), value in values.items() if key in names}
+    source = ASTSource(jitted, signature, constants)
+    return compile_source(source, target=target, options={"num_warps": tile.num_warps})
 
 
 def main(backend, arch):
@@ -85,11 +89,12 @@ def test_compiles_for(backend, arch, tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
 
-    assert set(found) == set(CASES)
+    assert set(found) == {f"{name}, {case}" for name, case in itertools.product(KERNELS, CASES)}
     for name, case in found.items():
-        expected = ARITHMETIC[backend][name.partition(",")[0]]
+        expected = ARITHMETIC[backend][name.split(", ")[1]]
         assert case["bytes"] > 1000, name
         assert bool(case["instructions"]) == (expected is not None), (name, case)
+        assert case["shared"] <= (2**16 if "large" not in name else 2**17), (name, case)
         assert all(expected in instruction for instruction in case["instructions"]), (name, case)
 
 
