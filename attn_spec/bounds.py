@@ -156,15 +156,17 @@ def output_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, s
     total_v, most_B = x.visible @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = x.keys + w.R.max(axis=-1, keepdims=True, initial=0.0)
     absolute = (cast.eta + before * softmax.eta) * total_v + 4 * steps * accumulator.eta
-    absolute = (1 + most_B) * (absolute + entry.eta * np.maximum(w.P1A.sum(-1, keepdims=True), 1.0))
-    underflow = (1.0 if before else w.inverse_sum) * absolute
+    absolute = (1 + most_B) * absolute
+    # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
+    entering = (1 + most_B) * entry.eta
+    underflow = (1.0 if before else w.inverse_sum) * absolute + entering * w.P1A.sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
     numerator = _spread(w.PA, x.v, o) + w.PA.sum(-1, keepdims=True) * slack + underflow
     numerator += (w.P1A * B) @ size_v + (w.P1A * w.C).sum(-1, keepdims=True) * size_o
     kappa = 1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum
     X = np.where(kappa > 0, numerator / kappa, np.inf)
     if w.PA.sum(-1).max(initial=0.0) > HULL_FROM or not np.isfinite(X).all():
-        X = np.fmin(X, hull_error(x, w, o, B) + slack + 8 * math.exp(c.reference_slack) * absolute)
+        X = np.fmin(X, hull_error(x, w, o, B) + slack + 8 * math.exp(c.reference_slack) * absolute + 2 * entering)
     finish = growth((softmax.u, 2 * (1 - before)), (out.u, 1))
     return (X + finish * (size_o + X) + 2 * softmax.eta + out.eta) * INFLATION
 

@@ -157,11 +157,13 @@ def unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None 
     if before.lse is not None and after.lse is not None:
         pairs.append(("lse", before.lse, after.lse, rows))
     for name, old, new, compared in pairs:
-        differs = compared & ~((old == new) | (np.isnan(old) & np.isnan(new)))
-        if differs.any():
-            at = tuple(int(n) for n in np.argwhere(differs)[0])
-            change = f"{old[at]:.9g} ({old[at].hex()}) became {new[at]:.9g} ({new[at].hex()})"
-            raise Refutation(f"{what}, {_place(name, at)} {change}; {int(differs.sum())} of {differs.size} changed")
+        _refute_changed(what, name, old, new, compared)
+
+
+def gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:
+    """Raise :class:`Refutation` unless gradients by name hold the same numbers, as :func:`unchanged`."""
+    for name, old in before.items():
+        _refute_changed(what, name, old, after[name], np.ones(old.shape, dtype=bool))
 
 
 def randomness(problem: Problem) -> np.random.Generator:
@@ -196,6 +198,23 @@ def hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
             within_bound(subject, changed, after)
 
 
+def unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
+    """Raise :class:`Refutation` if what no query sees changes a gradient.
+
+    Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
+    their bounds, where bits are not claimed).
+    """
+    rng, before = randomness(problem), subject.gradients(problem, dO)
+    seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
+    for what, k, v in _contents(subject, problem, rng, _largest(subject, problem, dO)):
+        changed = problem.replace(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
+        after = subject.gradients(changed, dO)
+        if compares_bits(subject):
+            gradients_unchanged(before, after, f"after keys and values that no query sees were replaced by {what}")
+        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+            gradients_within_bound(subject, changed, dO, after)
+
+
 def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
     """Keys hidden from a query drawn for each batch entry and kv head, of those that see not every key."""
     B, Hkv, G = problem.batch, problem.kv_heads, problem.group
@@ -206,26 +225,33 @@ def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.nda
 
 
 def _contents(
-    subject: Subject, problem: Problem, rng: np.random.Generator
+    subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """What to write into hidden keys and values: a name, K and V."""
-    limit = _largest_key(subject, problem)
+    largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)))
     for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
-        k = min(size, limit) * rng.standard_normal(problem.k.shape).clip(-4, 4)
-        v = size * rng.standard_normal(problem.v.shape).clip(-4, 4)
+        k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
+        v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
         yield what, bits.nearest(k, problem.dtype), bits.nearest(v, problem.dtype)
     if subject.conventions.masked_nonfinite == "excluded":
         choices = np.array([np.inf, -np.inf, np.nan])
         yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
 
 
-def _largest_key(subject: Subject, problem: Problem) -> float:
-    """Magnitude below which the entries of a key overflow no score of this problem under the contract."""
+def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
+    """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
     stages = ("score_accumulation", "stored_scores", "softmax")
     limit = min(FORMATS[problem.dtype].largest, *(subject.contract.format(stage).largest for stage in stages))
-    reach = np.abs(problem.q).sum(axis=-1).max(initial=1.0) * max(1.0, abs(problem.scale_value))
-    return limit / (64.0 * reach)
+    return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))
 
 
 def _place(name: str, at: tuple[int, ...]) -> str:
     return f"{name}[{', '.join(map(str, at))}]"
+
+
+def _refute_changed(what: str, name: str, old: np.ndarray, new: np.ndarray, compared: np.ndarray) -> None:
+    differs = compared & ~((old == new) | (np.isnan(old) & np.isnan(new)))
+    if differs.any():
+        at = tuple(int(n) for n in np.argwhere(differs)[0])
+        change = f"{old[at]:.9g} ({old[at].hex()}) became {new[at]:.9g} ({new[at].hex()})"
+        raise Refutation(f"{what}, {_place(name, at)} {change}; {int(differs.sum())} of {differs.size} changed")

@@ -7,10 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec import bits
-from attn_spec.claims import cotangent, differentiable, gradients_within_bound, lse_cotangent, randomness
+from attn_spec.claims import (
+    cotangent,
+    differentiable,
+    gradients_within_bound,
+    lse_cotangent,
+    randomness,
+    unseen_keys_reach_no_gradient,
+)
 from attn_spec.problem import Problem
 from attn_spec.property import Refutation, attention_property
-from attn_spec.strategies import TAME
+from attn_spec.strategies import TAME, named
 from attn_spec.subject import Subject
 
 BOUND = "attn_spec.gradient_bounds, the backward bound of the declared contract"
@@ -22,6 +29,15 @@ def hiding(subject: Subject) -> SearchStrategy[Problem]:
     ways = [name for name in ("mask", "causal", "window", "bias") if subject.supports(name)]
     choices = [differentiable(subject, needs=(way,), without=("empty",), regimes=TAME) for way in ways]
     return st.one_of(choices) if choices else differentiable(subject, without=("empty",), regimes=TAME)
+
+
+def with_unseen_keys(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems in which some keys are hidden from every query, in most of them."""
+    drawn = partial(differentiable, subject, without=("empty",), regimes=TAME)
+    masks = named(("padding", "leading_hidden", "random", "all_hidden"))
+    choices = [drawn(needs=(way,)) for way in ("causal", "window", "bias") if subject.supports(way)]
+    choices += [drawn(needs=("mask",), mask=masks)] if subject.supports("mask") else []
+    return st.one_of(choices) if choices else drawn()
 
 
 def capped(subject: Subject) -> SearchStrategy[Problem]:
@@ -176,6 +192,20 @@ def test_hidden_keys_have_gradient_zero(subject: Subject, problem: Problem) -> N
     """
     found = subject.gradients(problem, large_cotangent(problem))
     refute_unless_ignored_is_zero(problem, {**found, "dq": np.zeros(problem.q.shape)}, problem.visible)
+
+
+@attention_property(
+    source=CHAIN_RULE,
+    hunts="0 * NaN in hidden values or padding, dO v of hidden values in delta, tiles read past the last key",
+    needs=("backward",),
+    problems=with_unseen_keys,
+)
+def test_keys_that_no_query_sees_change_no_gradient(subject: Subject, problem: Problem) -> None:
+    """Rewriting keys and values hidden from every query of their group does not change one bit of any gradient.
+
+    See causality.future_keys_change_nothing for what is written, and claims for when bits are compared.
+    """
+    unseen_keys_reach_no_gradient(subject, problem, cotangent(problem))
 
 
 @attention_property(

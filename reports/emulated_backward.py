@@ -27,10 +27,10 @@ class TiledGradients(TiledAttention):
     #: 1 - tanh(s / softcap)^2 of the tile, 1 without a softcap.
     slope: np.ndarray | float = 1.0
 
-    def __init__(
-        self, contract: Contract, order: Order, dout: Any, qkv: tuple[Any, ...], out: Any, lse: Any, **options: Any
-    ) -> None:
+    def __init__(self, contract: Contract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any) -> None:
+        """``saved`` are q, k, v, out, lse of the forward pass."""
         dlse = options.pop("dlse", None)
+        *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
         self.dO, self.O, self.L = self.read_cotangent(dout), bits.values_of(out), bits.values_of(lse)[..., None]
         self.dL = None if dlse is None else bits.values_of(dlse)[..., None]
@@ -76,8 +76,7 @@ class TiledGradients(TiledAttention):
 
     def recompute_weights(self) -> np.ndarray:
         """P = exp(s - L), 0 where hidden."""
-        L = self.change_base(np.where(np.isneginf(self.L), 0.0, self.L))
-        return self.exponential(self.hide(self.subtract(self.scores(), L)))
+        return self.exponential(self.hide(self.subtract(self.scores(), self.change_base(self.L))))
 
     def apply_softcap(self, s: np.ndarray) -> np.ndarray:
         capped = super().apply_softcap(s)
@@ -85,22 +84,22 @@ class TiledGradients(TiledAttention):
         return capped
 
     def softcap_slope(self, s: np.ndarray, capped: np.ndarray) -> np.ndarray:  # noqa: ARG002 - a mutant reads it
-        """1 - tanh(s / softcap)^2 of the score before the softcap."""
+        """1 - tanh(s / softcap)^2 of the score before the softcap, 0 where hidden."""
         t = self.tanh(self.round(s * self.round(1 / self.softcap, "score_accumulation"), "stored_scores"))
-        return self.round(1 - self.round(t * t, "stored_scores"), "stored_scores")
+        slope = self.round(1 - self.round(t * t, "stored_scores"), "stored_scores")
+        return np.where(self.tile.visible, slope, 0.0)
 
     # Gradients of scores
 
     def weight_gradient(self) -> np.ndarray:
-        """dP = dO v^T of the tile."""
+        """dP = dO v^T of the tile, 0 where hidden, whatever is there."""
         dO, v = self.enter(self.dO), self.load_v()
         dP = self.accumulate(lambda c: dO[..., c, None] * v[..., None, :, c], self.Dv, "gradient_accumulation")
-        return self.round(dP, "stored_scores")
+        return np.where(self.tile.visible, self.round(dP, "stored_scores"), 0.0)
 
     def score_gradient(self, p: np.ndarray, dP: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """dA = P (dP - delta), 0 where hidden, whatever is there."""
-        difference = self.round(dP - delta, "score_accumulation")
-        return np.where(self.tile.visible, self.round(p * difference, "stored_scores"), 0.0)
+        """dA = P (dP - delta)."""
+        return self.round(p * self.round(dP - delta, "score_accumulation"), "stored_scores")
 
     def through_softcap(self, dA: np.ndarray) -> np.ndarray:
         return dA if self.softcap is None else self.round(dA * self.slope, "stored_scores")
@@ -136,14 +135,10 @@ class TiledGradients(TiledAttention):
     def sum_over_group(self, per_head: np.ndarray) -> np.ndarray:
         """Add the query heads that share a kv head, in order: [B, Hq, ..] -> [B, Hkv, ..]."""
         heads = self.k.shape[1]
-        members = per_head.reshape(len(per_head), heads, -1, *per_head.shape[2:])
-        return self.sum_stored(members, 2)[:, :, 0]
-
-    def sum_stored(self, x: np.ndarray, axis: int) -> np.ndarray:
-        """Sum over an axis, kept, in which every partial sum is stored."""
-        total = np.zeros(np.take(x, [0], axis).shape) if x.shape[axis] else np.zeros(x.sum(axis, keepdims=True).shape)
-        for n in range(x.shape[axis]):
-            total = self.store(self.round(total + np.take(x, [n], axis), "gradient_accumulation"))
+        members = per_head.reshape(len(per_head), heads, per_head.shape[1] // heads, *per_head.shape[2:])
+        total = np.zeros(self.k.shape[:3] + per_head.shape[3:])
+        for member in range(members.shape[2]):
+            total = self.store(self.round(total + members[:, :, member], "gradient_accumulation"))
         return total
 
     # Results
@@ -155,13 +150,50 @@ class TiledGradients(TiledAttention):
         return self.round(dk * self.factor(), "score_accumulation")
 
     def reduce_bias(self, dA: np.ndarray) -> np.ndarray:
-        """Sum over the axes along which the bias was broadcast."""
+        """Sum over the axes along which the bias was broadcast, one after the other."""
         for axis, length in enumerate(self.bias_shape):
             if length == 1:
-                dA = self.accumulate_axis(dA, axis)
+                dA = self.sum_over(dA, axis)
         return dA
 
-    def accumulate_axis(self, x: np.ndarray, axis: int) -> np.ndarray:
-        """Sum over an axis, kept."""
-        start = np.zeros(x.sum(axis, keepdims=True).shape)
-        return self.accumulate(lambda n: np.take(x, [n], axis), x.shape[axis], "gradient_accumulation", start)
+    def sum_over(self, x: np.ndarray, axis: int) -> np.ndarray:
+        """Sum over an axis, which is kept."""
+        if x.shape[axis] == 0:
+            return x.sum(axis, keepdims=True)
+        return self.accumulate(lambda n: np.take(x, [n], axis), x.shape[axis], "gradient_accumulation")
+
+
+class StoredWeights(TiledGradients):
+    """The backward pass of eager attention: all keys in one tile, P kept by the forward pass, delta = rowsum(P dP)."""
+
+    def recompute_weights(self) -> np.ndarray:
+        s = self.scores()
+        p = self.weights(self.hide(s), self.tile_max(s))
+        l = self.accumulate_row_sum(np.zeros(self.L.shape), p)
+        return self.cast_probabilities(p, l)
+
+    def score_gradient(self, p: np.ndarray, dP: np.ndarray, delta: np.ndarray) -> np.ndarray:
+        delta = self.accumulate(lambda j: p[..., j, None] * dP[..., j, None], p.shape[-1], "score_accumulation")
+        return super().score_gradient(p, dP, self.add_lse_cotangent(delta))
+
+
+def emulate_both(
+    name: str,
+    executes: Contract | Mapping[str, Contract],
+    order: Order | None = None,
+    *,
+    gradients: type[TiledGradients] = TiledGradients,
+    supports: Iterable[str] = SUPPORTS,
+    **declared: Any,
+) -> Kernel:
+    """A kernel of :func:`emulated.emulate`, and its backward pass under the same contract and in the same order."""
+    made = emulate(name, executes, order, supports=(*supports, "lse_backward"), **declared)
+
+    @made.backward
+    def attention_gradients(dout: Any, *saved: Any, **options: Any) -> tuple[Any, ...]:
+        dtype = bits.dtype_name(dout)
+        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        found = gradients(c, order or Order(), dout, saved, **options)()
+        return tuple(bits.to_torch(x, c.output) for x in found)
+
+    return made

@@ -13,7 +13,7 @@ from attn_spec.formats import DTYPES
 from attn_spec.kernels import Kernel
 
 from .arithmetic import Order
-from .emulated import emulate
+from .emulated_backward import StoredWeights, emulate_both
 
 #: Elementary functions that are right to far below one rounding of float32, as float64's are.
 PRECISE = Contract(
@@ -42,27 +42,37 @@ _NARROW_EAGER = replace(
 )
 
 _KERNELS = (
-    emulate("sequential", _BY_DTYPE, dtypes=DTYPES),
-    emulate("random_order", _BY_DTYPE, Order(tiles="random", sums="random", kv_tile=8, seed=3), dtypes=DTYPES),
-    emulate("pairwise", _BY_DTYPE, Order(tiles="reverse", sums="pairwise", kv_tile=64), dtypes=DTYPES),
-    emulate("base2", replace(PRECISE, exponent="base2"), dtypes=("float32", *_HALVES)),
-    emulate("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=("float32", *_HALVES)),
-    emulate("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
-    emulate("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=("float32", *_HALVES)),
-    emulate("one_key_tiles", PRECISE, Order(kv_tile=1), dtypes=("float32", "float16")),
-    emulate("worst_elementary", replace(PRECISE, exp_error=8.0, log_error=4.0, tanh_error=8.0), Order(inaccuracy=1.0)),
-    emulate("scaled_operands", replace(PRECISE, scale_on="operands"), dtypes=("float32", *_HALVES)),
-    emulate("tf32", replace(PRECISE, multiplicands="tf32", probabilities="tf32")),
-    emulate("tf32_toward_zero", replace(PRECISE, multiplicands="tf32", rounding="toward_zero")),
-    emulate("row_sum_of_cast", replace(PRECISE, row_sum_of="cast"), dtypes=_HALVES),
-    emulate("eager", _NARROW_EAGER, Order(kv_tile=None), dtypes=_HALVES),
-    emulate("eager_float32", replace(PRECISE, normalize="before_product"), Order(kv_tile=None)),
-    emulate("bfloat16_probabilities", replace(PRECISE, probabilities="bfloat16"), dtypes=("float32", "float16")),
-    emulate("bfloat16_accumulator", replace(PRECISE, output_accumulation="bfloat16"), dtypes=("bfloat16",)),
-    emulate("bfloat16_row_sum", replace(PRECISE, row_sum="bfloat16"), dtypes=("bfloat16",)),
-    emulate("float16_scores", replace(PRECISE, score_accumulation="float16"), dtypes=("float16",)),
-    emulate("float16_stored_scores", replace(PRECISE, stored_scores="float16"), dtypes=("float32", "float16")),
-    emulate("float16_accumulator", replace(PRECISE, output_accumulation="float16"), dtypes=("float16",)),
+    emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES),
+    emulate_both("random_order", _BY_DTYPE, Order(tiles="random", sums="random", kv_tile=8, seed=3), dtypes=DTYPES),
+    emulate_both("pairwise", _BY_DTYPE, Order(tiles="reverse", sums="pairwise", kv_tile=64), dtypes=DTYPES),
+    emulate_both("base2", replace(PRECISE, exponent="base2"), dtypes=("float32", *_HALVES)),
+    emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=("float32", *_HALVES)),
+    emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
+    emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=("float32", *_HALVES)),
+    emulate_both("one_key_tiles", PRECISE, Order(kv_tile=1), dtypes=("float32", "float16")),
+    emulate_both(
+        "worst_elementary", replace(PRECISE, exp_error=8.0, log_error=4.0, tanh_error=8.0), Order(inaccuracy=1.0)
+    ),
+    emulate_both("scaled_operands", replace(PRECISE, scale_on="operands"), dtypes=("float32", *_HALVES)),
+    emulate_both("tf32", replace(PRECISE, multiplicands="tf32", probabilities="tf32")),
+    emulate_both("tf32_toward_zero", replace(PRECISE, multiplicands="tf32", rounding="toward_zero")),
+    emulate_both("row_sum_of_cast", replace(PRECISE, row_sum_of="cast"), dtypes=_HALVES),
+    emulate_both("eager", _NARROW_EAGER, Order(kv_tile=None), dtypes=_HALVES, gradients=StoredWeights),
+    emulate_both(
+        "eager_float32",
+        replace(PRECISE, normalize="before_product", backward_weights="stored"),
+        Order(kv_tile=None),
+        gradients=StoredWeights,
+    ),
+    emulate_both("bfloat16_probabilities", replace(PRECISE, probabilities="bfloat16"), dtypes=("float32", "float16")),
+    emulate_both("bfloat16_accumulator", replace(PRECISE, output_accumulation="bfloat16"), dtypes=("bfloat16",)),
+    emulate_both("bfloat16_row_sum", replace(PRECISE, row_sum="bfloat16"), dtypes=("bfloat16",)),
+    emulate_both("float16_scores", replace(PRECISE, score_accumulation="float16"), dtypes=("float16",)),
+    emulate_both("float16_stored_scores", replace(PRECISE, stored_scores="float16"), dtypes=("float32", "float16")),
+    emulate_both(
+        "narrow_partial_gradients", replace(PRECISE, partial_gradients="input", gradient_stores=32), dtypes=_HALVES
+    ),
+    emulate_both("float16_accumulator", replace(PRECISE, output_accumulation="float16"), dtypes=("float16",)),
 )
 
 #: Kernels by name.

@@ -9,6 +9,7 @@ from attn_spec.reports.emulated import TiledAttention, emulate
 from attn_spec.reports.sound import PRECISE, SOUND
 
 from attn_spec import bits
+from attn_spec.claims import judged
 from attn_spec.formats import FORMATS
 from attn_spec.measure import judge
 from attn_spec.problem import Problem
@@ -194,3 +195,13 @@ def test_a_kernel_that_does_not_declare_the_lse_does_not_return_it():
 
     assert Subject(emulate("bare", PRECISE, supports=("dv", "cross")), "float32")(problem).lse is None
     assert Subject(emulate("full", PRECISE), "float32")(problem).lse is not None
+
+
+@pytest.mark.parametrize("seed", [179, 180, 181, 183])
+@pytest.mark.parametrize("name", ["tf32", "tf32_toward_zero"])
+def test_values_that_underflow_on_entry_stay_within_the_bound(name, seed):
+    """Found by the validation: the absolute error of v on entry to tf32 does not shrink with the row sum."""
+    shape = {"query_heads": 28, "kv_heads": 4, "query_length": 63, "key_length": 4, "head_dim": 2, "value_dim": 128}
+    problem = Recipe(regime="subnormal+v_tiny", seed=seed, scale=0.3, **shape).problem()
+    subject = Subject(SOUND[name], "float32")
+    assert not judged(subject, problem, subject(problem)).refuted
