@@ -183,7 +183,6 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
     (B, Hkv, Sk, _), (_, Hq, Sq, _), stored = k.shape, q.shape, q.dtype
     scores, v, dout = Scores(q, k, **options), np.repeat(wide(v), Hq // Hkv, axis=1), wide(dout)
     delta = (dout * wide(out)).sum(axis=-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
-    lse = np.where(lse == -np.inf, 0, lse)[..., None]  # an empty row: exp(-inf - 0) = 0
     dq, dk, dv = np.zeros_like(scores.q), np.zeros_like(scores.k), np.zeros_like(v)
     bias = options.get("bias")
     dbias = None if bias is None else np.zeros(bias.shape, dtype=dq.dtype)
@@ -192,7 +191,7 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
         for rows in slices(Sq, q_tile):
             s, allowed, slope = scores.tile(rows, cols)
             seen = allowed.swapaxes(-1, -2)
-            p = np.where(allowed, np.exp(s - lse[..., rows, :]), 0)
+            p = np.where(allowed, np.exp(s - lse[..., rows, None]), 0)  # in an empty row, exp(-inf - -inf) is NaN
             dp = dout[..., rows, :] @ v[..., cols, :].swapaxes(-1, -2)
             da = np.where(allowed, p * (dp - delta[..., rows, :]), 0)
             p, ds = (x.astype(stored).astype(dq.dtype) for x in (p, da * slope))

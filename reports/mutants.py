@@ -18,6 +18,7 @@ from attn_spec.kernels import Kernel
 
 from .arithmetic import Order
 from .emulated import CONVENTIONS, SUPPORTS, TiledAttention, emulate
+from .emulated_backward import TiledGradients, emulate_both
 from .sound import PRECISE
 
 #: A kernel's function (q, k, v, **options) -> (out, lse).
@@ -76,6 +77,8 @@ def mutant(
                 "supports": [option for option in SUPPORTS if option not in lacks],
                 "conventions": {**CONVENTIONS, **(conventions or {})},
             }
+            if issubclass(steps, TiledGradients):
+                return emulate_both(name, executes, order, dtypes=(dtype,), gradients=steps, **declared)
             return emulate(name, executes, order, dtypes=(dtype,), steps=steps, **declared)
 
         _add(Mutant(id=name, story=_story(steps), source=source, named_by=named_by, dtype=dtype, build=build))
@@ -129,7 +132,16 @@ def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Ca
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:
     """Import every family; the mutants and the controls."""
-    from . import mutants_cheating, mutants_masking, mutants_plumbing, mutants_softmax, mutants_values  # noqa: F401 - they register
+    from . import (  # noqa: F401 - they register
+        mutants_autograd,
+        mutants_backward,
+        mutants_backward_masking,
+        mutants_cheating,
+        mutants_masking,
+        mutants_plumbing,
+        mutants_softmax,
+        mutants_values,
+    )
 
     return MUTANTS, CONTROLS
 

@@ -1,0 +1,98 @@
+"""Mutants that are right when they are called plainly, and wrong in what autograd records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from attn_spec.kernels import Kernel
+
+from .emulated_backward import emulate_both
+from .mutants import CONTROLS, MUTANTS, Attention, Mutant
+from .sound import PRECISE
+
+#: (asked, dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias]); asked: which of q, k, v, bias need one.
+Gradients = Callable[..., tuple[Any, ...]]
+
+
+def recorded(attention: Attention, gradients: Gradients) -> Attention:
+    """The function (q, k, v, **options) -> (out, lse) whose derivative, for autograd, is ``gradients``."""
+    import torch
+
+    class Recorded(torch.autograd.Function):
+        """One call of the function."""
+
+        @staticmethod
+        def forward(ctx: Any, options: dict[str, Any], *inputs: Any) -> tuple[Any, Any]:
+            *qkv, bias = inputs
+            ctx.options = options if bias is None else {**options, "bias": bias}
+            out, lse = attention(*qkv, **ctx.options)
+            ctx.save_for_backward(*qkv, out, lse)
+            return out, lse
+
+        @staticmethod
+        def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+            found = gradients(ctx.needs_input_grad[1:], dout, *ctx.saved_tensors, dlse=dlse, **ctx.options)
+            return (None, *found, *[None] * (4 - len(found)))
+
+    def kernel(q: Any, k: Any, v: Any, *, bias: Any = None, **options: Any) -> tuple[Any, Any]:
+        return Recorded.apply(options, q, k, v, bias)
+
+    return kernel
+
+
+def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[[Kernel], Attention]], Any]:
+    """Register a function that turns the sound kernel into one that autograd follows; a control if nothing names it."""
+
+    def register(wrap: Callable[[Kernel], Attention]) -> Callable[[Kernel], Attention]:
+        def build() -> Kernel:
+            sound = emulate_both(wrap.__name__, PRECISE, contract="fused")
+            return replace(sound, function=wrap(sound), backward_function=None)
+
+        story = (wrap.__doc__ or "").partition("\n")[0]
+        made = Mutant(id=wrap.__name__, story=story, source=source, named_by=named_by, dtype="float32", build=build)
+        (CONTROLS if named_by is None else MUTANTS)[made.id] = made
+        return wrap
+
+    return register
+
+
+def all_gradients(sound: Kernel) -> Gradients:
+    """The sound gradients, whichever are asked for."""
+    return lambda asked, *saved, **options: sound.backward_function(*saved, **options)
+
+
+@autograd_mutant(source="made up: the sound kernel behind autograd", named_by=None)
+def recorded_rightly(sound: Kernel) -> Attention:
+    """Autograd calls the explicit backward pass."""
+    return recorded(sound.function, all_gradients(sound))
+
+
+@autograd_mutant(
+    source="pytorch/pytorch#188302",
+    named_by="gradient_independence.each_gradient_may_be_asked_for_without_the_others",
+)
+def lse_unsaved_for_bias(sound: Kernel) -> Attention:
+    """The log-sum-exp is not saved when only the bias needs a gradient."""
+
+    def gradients(asked: tuple[bool, ...], *saved: Any, **options: Any) -> tuple[Any, ...]:
+        *others, lse = saved
+        return sound.backward_function(*others, lse if any(asked[:3]) else 0 * lse, **options)
+
+    return recorded(sound.function, gradients)
+
+
+@autograd_mutant(
+    source="made up: one path for training, one for inference",
+    named_by="gradient_independence.asking_for_gradients_leaves_the_output_alone",
+)
+def training_path_differs(sound: Kernel) -> Attention:
+    """The output is one part in a thousand too large when a gradient is needed."""
+    right = recorded(sound.function, all_gradients(sound))
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
+        out, lse = right(q, k, v, **options)
+        return (out * 1.001, lse) if out.requires_grad else (out, lse)
+
+    return kernel
