@@ -32,7 +32,7 @@ from attn_spec.bounds import (
 from attn_spec.contract import Contract
 from attn_spec.intermediates import GradientIntermediates, Intermediates
 from attn_spec.roundoff import Rounding, conversion, elementary_error, growth, multiplicand, probability_cast, rounding
-from attn_spec.weight_bounds import log_weight_error, softcapped_error
+from attn_spec.weight_bounds import log_weight_error, operand_scaling, softcapped_error
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
 GRADIENT_EVALUATION: Contract = replace(EVALUATION, backward_weights="stored", normalize="before_product")
@@ -211,12 +211,17 @@ def _product_error(b: _Backward, own: np.ndarray, total: np.ndarray, n: np.ndarr
     """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing."""
     accumulator, entry, partial = _gradient_roundings(b)
     work, sigma = rounding(b.c, "score_accumulation"), abs(b.x.problem.scale_value)
+    scaled = operand_scaling(b.x, b.c)  # the product may reuse the q or k that the forward pass had scaled
     dS_entry = conversion(b.c, "multiplicands", b.c.format("score_gradients"))
     stores = b.c.gradient_stores
-    G = growth((accumulator.u, n), (entry.u, 1), (dS_entry.u, 1), (work.u, 4), (partial.u, stores))
+    G = growth((accumulator.u, n), (entry.u, 1), (scaled.u, 1), (dS_entry.u, 1), (work.u, 4), (partial.u, stores))
     unscaled = own + G * total + dS_entry.eta * seen
     tiny = accumulator.eta * 4 * n + partial.eta * 2 * (stores + n * (partial.u > work.u))
-    return sigma * unscaled + max(1.0, sigma) * tiny + sigma * entry.eta * n * np.abs(b.g.dS).max(initial=0.0)
+    return (
+        sigma * unscaled
+        + max(1.0, sigma) * tiny
+        + sigma * (entry.eta + scaled.eta) * n * np.abs(b.g.dS).max(initial=0.0)
+    )
 
 
 def _dv_error(b: _Backward) -> np.ndarray:

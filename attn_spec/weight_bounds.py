@@ -15,7 +15,16 @@ from attn_spec import bits
 from attn_spec.contract import Contract
 from attn_spec.formats import FORMATS
 from attn_spec.intermediates import Intermediates
-from attn_spec.roundoff import Rounding, conversion, elementary_error, growth, is_power_of, multiplicand, rounding
+from attn_spec.roundoff import (
+    EXACT,
+    Rounding,
+    conversion,
+    elementary_error,
+    growth,
+    is_power_of,
+    multiplicand,
+    rounding,
+)
 
 
 def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
@@ -24,15 +33,12 @@ def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
     One product passes at most d roundings, for every order and tree (Higham, section 3.1). The error is 0 where
     every partial sum is exact, see :func:`exact_scores`.
     """
-    entry, accumulator = multiplicand(c, x.problem.dtype), rounding(c, "score_accumulation")
-    sigma, d = abs(x.problem.scale_value), x.problem.head_dim
-    factors = [(entry.u, 2), (accumulator.u, min(d, c.summation_depth or d))]
-    #: An operand or a product may have been scaled already when it underflows.
+    accumulator, scaled = rounding(c, "score_accumulation"), operand_scaling(x, c)
+    entry, sigma, d = multiplicand(c, x.problem.dtype), abs(x.problem.scale_value), x.problem.head_dim
+    factors = [(entry.u, 2), (accumulator.u, min(d, c.summation_depth or d)), (scaled.u, 2)]
+    #: A product may have been scaled already when it underflows.
     unscale = max(1.0, 1 / sigma if sigma else 1.0)
-    if _scales_operands(x, c):
-        stored = rounding(c, "stored_scores")
-        factors += [(stored.u, 2), (accumulator.u, 4)]
-        entry = Rounding(entry.u, entry.eta + stored.eta * unscale)
+    entry = Rounding(entry.u, entry.eta + scaled.eta)
     sums = np.abs(x.q).sum(-1)[..., :, None] + np.abs(x.k).sum(-1)[..., None, :]
     underflow = 2 * d * accumulator.eta * unscale + 2 * entry.eta * (sums + d * entry.eta)
     return np.where(exact_scores(x, c), 0.0, x.magnitude * growth(*factors) + underflow)
@@ -47,7 +53,7 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     """
     form = c.format("score_accumulation")
     sigma = abs(x.problem.scale_value)
-    if multiplicand(c, x.problem.dtype).u or _scales_operands(x, c):
+    if multiplicand(c, x.problem.dtype).u or operand_scaling(x, c).u:
         return np.zeros(x.dot.shape, dtype=bool)
     low_q = bits.lowest_bit_exponent(x.q, -1)[..., :, None]
     low_k = bits.lowest_bit_exponent(x.k, -1)[..., None, :]
@@ -163,7 +169,16 @@ def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.n
     return fits & (delta.max(axis=-1, keepdims=True) == 0)
 
 
-def _scales_operands(x: Intermediates, c: Contract) -> bool:
-    """Whether the scale may round q and k: a power of 4 does not, having an exact root, unless storing them does."""
-    stored = conversion(c, "stored_scores", FORMATS[x.problem.dtype])
-    return c.scale_on == "operands" and (stored.u > 0 or not is_power_of(4, abs(x.problem.scale_value)))
+def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
+    """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
+
+    Two roundings of the constant, one of the product, which is stored. A power of 4 has an exact root and never
+    rounds, unless storing does; but it may underflow.
+    """
+    sigma = abs(x.problem.scale_value)
+    if c.scale_on == "scores" or sigma in {0.0, 1.0}:
+        return EXACT
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    exact = is_power_of(4, sigma) and conversion(c, "stored_scores", FORMATS[x.problem.dtype]).u == 0
+    u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 2)))
+    return Rounding(u, stored.eta * max(1.0, 1 / sigma))

@@ -257,6 +257,7 @@ DECLARED: dict[str, Any] = {
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
+    "slowness": 16 if INTERPRETED else 1,
 }
 
 

@@ -278,3 +278,15 @@ class TestTorchSdpa:
 
         assert v.grad.item() == expected.item() != tiles.sum().to(half).item()
         assert len(tiles) <= torch_sdpa.flash.contract_for(dtype).gradient_stores
+
+
+@interpreted
+def test_triton_takes_what_the_forward_pass_returned_in_any_strides():
+    q, k, v = (torch.from_numpy(x) for x in inputs(Hq=2, Sq=9, Sk=9, dtype="float32"))
+    out, lse = triton_tiled.attention(q, k, v)
+    returned = out, lse, lse.flip(-1)
+    views = [x.transpose(0, 2).contiguous().transpose(0, 2) for x in returned]
+
+    plain, strided = (triton_tiled.gradients(out, q, k, v, out, lse, dlse=dlse) for out, lse, dlse in (returned, views))
+
+    assert all(torch.equal(*pair) for pair in zip(plain, strided, strict=True))

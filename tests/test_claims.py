@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from attn_spec import claims
+from attn_spec import bits, claims
+from attn_spec.formats import DTYPES
 from attn_spec.property import Refutation, listening
 from attn_spec.regimes import Recipe
 from attn_spec.resolve import resolve
+from attn_spec.strategies import named
 from attn_spec.subject import Answer, Subject
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
@@ -98,3 +101,117 @@ def test_a_kernel_that_is_not_deterministic_is_held_to_its_bound():
         return np.nextafter(out, np.float32(np.random.default_rng().choice([-9.0, 9.0]))), lse
 
     claims.hidden_keys_have_no_influence(with_function(noisy, deterministic=False), PROBLEM)
+
+
+# Gradients.
+
+BACKWARD = Subject(resolve("torch_eager"), "float32")
+
+
+def with_gradients(change, **conventions):
+    """The subject with gradients, by name, that ``change`` alters before they are compared."""
+
+    class Changed(Subject):
+        def gradients(self, problem, cotangent, **arguments):
+            return change(super().gradients(problem, cotangent, **arguments), problem)
+
+    agreed = replace(BACKWARD.conventions, **conventions)
+    return Changed(replace(BACKWARD.kernel, conventions=agreed), "float32")
+
+
+def examples(strategy):
+    found = []
+
+    @settings(max_examples=50, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def collect(problem):
+        found.append(problem)
+
+    collect()
+    return found
+
+
+def test_right_gradients_are_within_their_bounds_and_their_ratio_is_heard():
+    dO = claims.cotangent(PROBLEM)
+    with listening() as heard:
+        judgement = claims.gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
+    assert [m.name for m in judgement.measurements] == ["dq", "dk", "dv"]
+    assert 0 < heard["error / bound"] < 1
+
+
+def test_a_wrong_gradient_is_refuted_with_its_worst_element():
+    dO = claims.cotangent(PROBLEM)
+    found = BACKWARD.gradients(PROBLEM, dO)
+    found["dk"][0, 0, 2, 3] += 1.0
+    with pytest.raises(Refutation, match=r"dk\[0, 0, 2, 3\] is .* the truth is .* 1 of 48 are outside") as error:
+        claims.gradients_within_bound(BACKWARD, PROBLEM, dO, found)
+    assert error.value.measurement.name == "dk"
+
+
+def test_the_errors_allowed_without_the_truth_are_those_allowed_with_it():
+    problem = Recipe(query_heads=2, query_length=4, key_length=6, head_dim=8, value_dim=2, bias="normal@B1QK").problem()
+    dO = claims.cotangent(problem)
+    judgement = claims.gradients_within_bound(BACKWARD, problem, dO, BACKWARD.gradients(problem, dO))
+    allowed = claims.gradient_errors_allowed(BACKWARD, problem, dO)
+    assert list(allowed) == ["dq", "dk", "dv", "dbias"]
+    for m in judgement.measurements:
+        np.testing.assert_array_equal(m.allowed, allowed[m.name])
+
+
+def test_nothing_is_claimed_about_gradients_that_may_overflow():
+    problem = Recipe(query_heads=2, kv_heads=2, key_length=2, regime="normal+v_huge").problem()
+    dO = np.array([1.0, 2.0**20]).reshape(1, 2, 1, 1)
+    allowed = claims.gradient_errors_allowed(BACKWARD, problem, dO)
+    for name in ("dq", "dk", "dv"):
+        np.testing.assert_array_equal(np.isinf(allowed[name]).all(axis=(0, 2, 3)), [False, True])
+
+
+def test_cotangents_depend_on_the_problem_alone_are_numbers_of_its_dtype_and_take_every_form():
+    forms = set()
+    for seed in range(40):
+        problem = Recipe(
+            query_heads=2, query_length=3, key_length=2, value_dim=2, dtype="bfloat16", seed=seed
+        ).problem()
+        dO = claims.cotangent(problem)
+        np.testing.assert_array_equal(dO, claims.cotangent(problem))
+        assert bits.is_representable(dO, "bfloat16")
+        forms.add((dO != 0).sum(axis=(2, 3)).max() if len(np.unique(dO)) <= 2 else "normal")
+    assert forms == {"normal", 1, 6}
+
+
+def test_cotangents_of_no_queries_are_empty():
+    empty = Recipe(query_length=1, key_length=2).problem().replace(q=np.zeros((1, 1, 0, 1)))
+    assert claims.cotangent(empty).shape == (1, 1, 0, 1)
+    assert claims.lse_cotangent(empty).shape == (1, 1, 0)
+
+
+def test_the_cotangent_of_the_log_sum_exp_is_exact_in_every_dtype():
+    dL = claims.lse_cotangent(PROBLEM)
+    assert all(bits.is_representable(dL, dtype) for dtype in DTYPES)
+    assert len(np.unique(dL)) > 1
+
+
+def test_problems_with_empty_rows_have_agreed_gradients_only_where_those_rows_are_zero():
+    for empty_row, drawn in (("zero", True), ("mean_of_v", False), ("nan", False)):
+        subject = with_function(SUBJECT.kernel.function, empty_row=empty_row)
+        strategy = claims.differentiable(subject, needs=("mask",), mask=named(["empty_first_rows", "random"]))
+        assert any(problem.empty_rows.any() for problem in examples(strategy)) == drawn
+
+
+def test_one_bit_of_a_gradient_is_a_change():
+    before = {"dq": np.array([1.0, np.nan])}
+    claims.gradients_unchanged(before, {"dq": np.array([1.0, -np.nan])}, "afterwards")
+    with pytest.raises(Refutation, match=r"afterwards, dq\[0\] 1 \(0x1.0+p\+0\) became .*; 1 of 2 changed"):
+        claims.gradients_unchanged(before, {"dq": np.array([np.nextafter(1.0, 2.0), np.nan])}, "afterwards")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_leak_of_unseen_values_into_a_gradient_is_refuted(deterministic):
+    def leak(found, problem):
+        return {**found, "dq": found["dq"] + 2.0**-16 * problem.v[0, 0, 0, 0]}
+
+    problem = Recipe(query_length=2, key_length=20, head_dim=8, value_dim=2, mask="leading_hidden").problem()
+    dO = claims.cotangent(problem)
+    claims.unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
+    with pytest.raises(Refutation):
+        claims.unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)

@@ -16,6 +16,8 @@ REGISTRY = load_all()
 FAMILIES = [
     "accuracy",
     "causality",
+    "gradient_independence",
+    "gradient_laws",
     "gradients",
     "independence",
     "linearity",
