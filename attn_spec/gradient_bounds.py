@@ -188,7 +188,7 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: Contract, dA
     relative = growth((stored.u, 1), (work.u, 1))
     exact = np.maximum(1 - t * t, 0.0)
     dS = np.abs(g.dA) * factor + (exact + factor) * dA
-    return dS + relative * (np.abs(g.dS) + dS) + stored.eta
+    return dS + relative * (np.abs(g.dS) + dS) + stored.eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
 
 
 def _dq_error(b: _Backward) -> np.ndarray:
@@ -213,21 +213,21 @@ def _product_error(b: _Backward, own: np.ndarray, total: np.ndarray, n: np.ndarr
     work, sigma = rounding(b.c, "score_accumulation"), abs(b.x.problem.scale_value)
     scaled = operand_scaling(b.x, b.c)  # the product may reuse the q or k that the forward pass had scaled
     dS_entry = conversion(b.c, "multiplicands", b.c.format("score_gradients"))
-    stores = b.c.gradient_stores
+    stores = np.minimum(b.c.gradient_stores, n)  # adding 0 to a stored sum rounds nothing
     G = growth((accumulator.u, n), (entry.u, 1), (scaled.u, 1), (dS_entry.u, 1), (work.u, 4), (partial.u, stores))
     unscaled = own + G * total + dS_entry.eta * seen
     tiny = accumulator.eta * 4 * n + partial.eta * 2 * (stores + n * (partial.u > work.u))
-    return (
-        sigma * unscaled
-        + max(1.0, sigma) * tiny
-        + sigma * (entry.eta + scaled.eta) * n * np.abs(b.g.dS).max(initial=0.0)
-    )
+    # dS may be scaled before the product; then its underflow is not scaled down.
+    stored = max(rounding(b.c, stage).eta for stage in ("stored_scores", "score_gradients"))
+    entering = sigma * (entry.eta + scaled.eta) * n * np.abs(b.g.dS).max(initial=0.0)
+    return sigma * unscaled + max(0.0, 1 - sigma) * stored * seen + max(1.0, sigma) * tiny + entering
 
 
 def _dv_error(b: _Backward) -> np.ndarray:
     """Sum over queries and the head group of P_ij dO_i: [B, Hkv, Sk, Dv]."""
     accumulator, entry, partial = _gradient_roundings(b)
-    cast, n, stores = probability_cast(b.c), _queries(b.x), b.c.gradient_stores
+    cast, n = probability_cast(b.c), _queries(b.x)
+    stores = np.minimum(b.c.gradient_stores, n)
     size = np.abs(b.g.cotangent)
     G = growth((accumulator.u, n), (entry.u, 1), (cast.u, 1), (partial.u, stores))
     own = b.x.over_group(b.PA.swapaxes(-1, -2) @ size)
@@ -271,7 +271,7 @@ def _gradients_in_domain(b: _Backward) -> np.ndarray:
     largest = min(c.format(s).largest for s in ("stored_scores", "score_gradients", "partial_gradients", "output"))
     magnitude = (np.abs(b.g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     delta = (np.abs(b.g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
-    sigma = max(1.0, abs(x.problem.scale_value))
+    sigma = max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)
     inside = rows.all(axis=-1) & (8 * sigma * (magnitude + delta) < largest)
     inside = inside.reshape(x.problem.batch, x.problem.kv_heads, x.problem.group).all(axis=-1)
     sums = np.abs(b.g.dS) + b.dS

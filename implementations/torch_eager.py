@@ -53,7 +53,7 @@ def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
     contract={
-        "float64": Contract(normalize="before_product", subnormals="kept"),
+        "float64": Contract(normalize="before_product", subnormals="kept", backward_weights="stored"),
         "float32": "eager",
         "float16": "eager",
         "bfloat16": "eager",

@@ -8,7 +8,6 @@ of keys. Backward, each tile of weights is computed again from the log-sum-exp, 
 
 One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
 all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
-
 Everything that hides keys by position is one band, i + offset - left <= j <= i + offset + right, with causal as
 right = 0; tiles outside the band are never read. A kernel receives a tensor as the pair of its pointer and strides,
 geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (mask, bias, scale, softcap).
@@ -257,7 +256,7 @@ DECLARED: dict[str, Any] = {
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
-    "slowness": 16 if INTERPRETED else 1,
+    "slowness": 32 if INTERPRETED else 1,
 }
 
 

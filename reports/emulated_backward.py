@@ -48,8 +48,8 @@ class TiledGradients(TiledAttention):
                 p = self.recompute_weights()
                 dA = self.score_gradient(p, self.weight_gradient(), delta)
                 dS = self.cast_score_gradient(self.through_softcap(dA))
-                dq = self.store(self.accumulate_dq(dq, dS, self.load_k()))
-                self.place(dk, self.accumulate_over_queries(dS, self.enter(self.q)))
+                dq = self.store(self.accumulate_dq(dq, dS, self.scale_operand(self.load_k())))
+                self.place(dk, self.accumulate_over_queries(dS, self.scale_operand(self.enter(self.q))))
                 self.place(dv, self.accumulate_over_queries(self.cast(p), self.enter(self.dO)))
                 self.place(dbias.swapaxes(2, 3), dA.swapaxes(2, 3))
             found = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk)), self.sum_over_group(dv)]
@@ -109,6 +109,14 @@ class TiledGradients(TiledAttention):
 
     # Sums
 
+    def root(self) -> np.ndarray:
+        """The square root of the scale as the kernel holds it."""
+        return self.round(np.sqrt(np.abs(self.factor())), "score_accumulation")
+
+    def scale_operand(self, x: np.ndarray) -> np.ndarray:
+        """k or q as it meets dS: multiplied by half of the scale already under a contract that scales operands."""
+        return self.round(self.root() * x, "stored_scores") if self.c.scale_on == "operands" else x
+
     def accumulate_dq(self, dq: np.ndarray, dS: np.ndarray, k: np.ndarray) -> np.ndarray:
         """dQ + dS k over the keys of the tile whose dS is not zero: 0 times a hidden NaN would be NaN."""
 
@@ -144,10 +152,15 @@ class TiledGradients(TiledAttention):
     # Results
 
     def finish_dq(self, dq: np.ndarray) -> np.ndarray:
-        return self.round(dq * self.factor(), "score_accumulation")
+        return self.apply_rest_of_scale(dq)
 
     def finish_dk(self, dk: np.ndarray) -> np.ndarray:
-        return self.round(dk * self.factor(), "score_accumulation")
+        return self.apply_rest_of_scale(dk)
+
+    def apply_rest_of_scale(self, x: np.ndarray) -> np.ndarray:
+        """The scale, or what :meth:`scale_operand` left of it."""
+        factor = np.sign(self.factor()) * self.root() if self.c.scale_on == "operands" else self.factor()
+        return self.round(x * factor, "score_accumulation")
 
     def reduce_bias(self, dA: np.ndarray) -> np.ndarray:
         """Sum over the axes along which the bias was broadcast, one after the other."""

@@ -31,6 +31,8 @@ from .sound import SOUND
 
 #: A bound whose largest ratio over a whole battery stays below this is loose by accident.
 SMALLEST_MAXIMUM = 0.05
+#: Fewer problems than this say nothing about how loose a bound is.
+ENOUGH = 100
 
 #: Ratios kept of one problem for the median and the 99th percentile, besides its largest.
 KEPT = 400
@@ -198,7 +200,8 @@ def verdict(which: Pass, pooled: dict[str, Tally], interpreted: Tally) -> int:
     total = Tally()
     for tally in (*pooled.values(), interpreted):
         total.pool(tally)
-    loose = [label for label, tally in pooled.items() if tally.hardest[0] < SMALLEST_MAXIMUM]
+    known = {label: tally for label, tally in pooled.items() if tally.problems >= ENOUGH}
+    loose = [label for label, tally in known.items() if tally.hardest[0] < SMALLEST_MAXIMUM]
     print(f"\n{total.problems} problems, {total.entries} entries of {', '.join(which.quantities)}: ", end="")
     print(f"{len(total.violations)} violations; suspiciously loose: {', '.join(loose) or 'none'}")
     return int(bool(total.violations or loose))
