@@ -135,7 +135,7 @@ def search(which: Pass, subject: Subject, problems: int, start: int) -> Tally:
 def climb(which: Pass, subject: Subject, tally: Tally, steps: int, rng: np.random.Generator) -> None:
     """Change one element of q, k or v at a time, keeping what raises error/bound."""
     best, problem = tally.hardest
-    if problem is None:
+    if problem is None or not all(tensor.size for tensor in (problem.q, problem.k, problem.v)):
         return
     for _ in range(steps):
         name = str(rng.choice(["q", "k", "v"]))
