@@ -92,13 +92,21 @@ def forward_bound(
 def evaluation_error(x: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves: the same theorems under the float64 contract.
 
-    The formula is given the computed o for the true one. With g the coefficient of |o| in it, the true error is at
-    most the formula over 1 - g, and g < 4 expm1(alpha64) + 2^-20.
+    The formula is given the computed o for the true one, see :func:`amplification`.
     """
-    g = 4 * np.expm1(np.minimum(evaluation_alpha(x), 1.0)) + 2.0**-20
-    amplify = np.where(g < 0.5, 1 / (1 - np.minimum(g, 0.5)), np.inf)
+    amplify = amplification(evaluation_alpha(x))
     bound = forward_bound(x, EVALUATION)
     return ForwardBound(bound.output * amplify[..., None], bound.lse * amplify, bound.in_domain)
+
+
+def amplification(alpha: np.ndarray) -> np.ndarray:
+    """Factor for a bound whose formula was given computed values for the true ones.
+
+    With g the coefficient of those values in the formula, the true error is at most the formula over 1 - g, and
+    g < 4 expm1(alpha64) + 2^-20.
+    """
+    g = 4 * np.expm1(np.minimum(alpha, 1.0)) + 2.0**-20
+    return np.where(g < 0.5, 1 / (1 - np.minimum(g, 0.5)), np.inf)
 
 
 def evaluation_alpha(x: Intermediates) -> np.ndarray:

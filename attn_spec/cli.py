@@ -82,8 +82,9 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
     click.echo("\n".join(screen.verdicts(document, progress)))
     click.echo(f"certificate: {certificate.save(document, output)}")
     if report is not None:
-        declared = {name: chosen[name] for name in ("framework", "contract")}
-        declared["supports"] = (chosen["supports"] or "").replace(" ", "").split(",") if chosen["supports"] else ()
+        from attn_spec.resolve import declarations
+
+        declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         _write_report([kernel], report, output, declared=declared, **shared)
     click.secho(document.result.upper(), bold=True, fg={"certified": "green", "refuted": "red"}.get(document.result))

@@ -22,10 +22,11 @@ from attn_spec.bounds import (
     EVALUATION,
     INFLATION,
     WeightError,
+    amplification,
     evaluation_alpha,
-    forward_bound,
     in_domain,
     lse_error,
+    output_error,
     row_sum_error,
     weight_error,
 )
@@ -73,11 +74,14 @@ class _Backward:
 def gradient_bound(
     x: Intermediates, g: GradientIntermediates, contract: Contract, slack: GradientBound | None = None
 ) -> GradientBound:
-    """The bound under a resolved contract. ``slack`` bounds the errors of ``x`` and ``g`` (default: none)."""
+    """The bound under one reading of a resolved contract, see :func:`roundoff.readings`.
+
+    ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
+    """
     b = _backward(x, g, contract, 0.0 if slack is None else slack.X)
     errors = {"dq": _dq_error(b), "dk": _dk_error(b), "dv": _dv_error(b)}
     if g.dbias is not None:
-        errors["dbias"] = _dbias_error(b, g.dbias)
+        errors["dbias"] = _dbias_error(b)
     finished: dict[str, np.ndarray] = {}
     for name, error in errors.items():
         size = np.abs(getattr(g, name)) + (0.0 if slack is None else getattr(slack, name))
@@ -99,8 +103,7 @@ def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray
 @np.errstate(all="ignore")
 def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
-    a = 4 * np.expm1(np.minimum(evaluation_alpha(x).max(initial=0.0), 1.0)) + 2.0**-20
-    amplify = 1 / (1 - a) if a < 0.5 else math.inf
+    amplify = amplification(evaluation_alpha(x).max(initial=0.0))
     bound = gradient_bound(x, g, GRADIENT_EVALUATION)
     grown = {name: getattr(bound, name) * amplify for name in ("dq", "dk", "dv", "X")}
     return replace(bound, **grown, dbias=None if bound.dbias is None else bound.dbias * amplify)
@@ -111,7 +114,7 @@ def _backward(x: Intermediates, g: GradientIntermediates, c: Contract, slack: np
     alpha, eta = _backward_alpha(x, c, w)
     P1A = np.where(x.visible, np.exp(np.minimum(x.log_P + alpha, 700.0)), 0.0)
     PA = np.where(alpha < 1, x.P * np.expm1(np.minimum(alpha, 1.0)), P1A)
-    EX = _x_error(x, g, c, PA, P1A, eta=eta)
+    EX = _x_error(x, g, c, w, PA=PA, P1A=P1A, eta=eta)
     size = np.abs(g.X) + slack
     work, stored, cast = (rounding(c, stage) for stage in ("score_accumulation", "stored_scores", "score_gradients"))
     relative = growth((work.u, 3), (stored.u, 1))
@@ -148,7 +151,14 @@ def _backward_alpha(x: Intermediates, c: Contract, w: WeightError) -> tuple[np.n
 
 
 def _x_error(
-    x: Intermediates, g: GradientIntermediates, c: Contract, PA: np.ndarray, P1A: np.ndarray, *, eta: float
+    x: Intermediates,
+    g: GradientIntermediates,
+    c: Contract,
+    w: WeightError,
+    *,
+    PA: np.ndarray,
+    P1A: np.ndarray,
+    eta: float,
 ) -> np.ndarray:
     """Error of X = dP - D + dL before it meets P.
 
@@ -167,7 +177,7 @@ def _x_error(
         D = (PA * np.abs(g.dP) + P1A * dP + growth((work.u, n)) * P1A * sizes + eta * sizes).sum(-1, keepdims=True)
         D = D + 2 * n * work.eta
     else:
-        EO = forward_bound(x, c).output
+        EO = output_error(x, c, w, x.O, np.zeros(x.O.shape))
         summands = size_g * (np.abs(x.O) + EO)
         D = (size_g * EO).sum(-1, keepdims=True) + growth((work.u, Dv)) * summands.sum(-1, keepdims=True)
         D = D + 2 * Dv * work.eta
@@ -237,11 +247,11 @@ def _dv_error(b: _Backward) -> np.ndarray:
     return own + G * total + tiny + entry.eta * n
 
 
-def _dbias_error(b: _Backward, dbias: np.ndarray) -> np.ndarray:
+def _dbias_error(b: _Backward) -> np.ndarray:
     """dA summed over the broadcast axes of the bias, in any order."""
     accumulator, _, partial = _gradient_roundings(b)
     stored = rounding(b.c, "stored_scores")
-    axes = tuple(axis for axis, length in enumerate(dbias.shape) if length == 1)
+    axes = b.x.problem.bias_axes
     n = b.x.visible.sum(axis=axes, keepdims=True)
     cast = rounding(b.c, "score_gradients")
     G = growth((accumulator.u, n), (partial.u, b.c.gradient_stores), (cast.u, 1), (stored.u, 1))

@@ -92,7 +92,7 @@ def _bias_gradient(problem: Problem, dA: np.ndarray, undefined: np.ndarray) -> E
     """Sums over the axes along which the bias was broadcast."""
     if problem.bias is None:
         return None
-    axes = tuple(axis for axis, n in enumerate(problem.bias.shape) if n == 1)
+    axes = problem.bias_axes
     return _enclosed(dA.sum(axis=axes, keepdims=True), np.any(undefined, axis=axes, keepdims=True))
 
 

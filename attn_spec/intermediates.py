@@ -116,6 +116,5 @@ def gradient_intermediates(
     dv = x.over_group(x.P.swapaxes(-1, -2) @ cotangent)
     dbias = None
     if problem.bias is not None:
-        axes = tuple(axis for axis, length in enumerate(problem.bias.shape) if length == 1)
-        dbias = dA.sum(axis=axes, keepdims=True)
+        dbias = dA.sum(axis=problem.bias_axes, keepdims=True)
     return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, dq, dk, dv, dbias)

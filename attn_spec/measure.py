@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,12 +121,17 @@ def judge(
     leaves a choice open ("either"), one choice has to explain output and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
-    judgements = []
-    for reading in readings(contract):
-        judgements.append(_judge(problem, reading, output, lse, **agreed))
-        if not judgements[-1].refuted:
-            return judgements[-1]
-    return min(judgements, key=lambda judgement: judgement.ratio)
+    return _best(_judge(problem, reading, output, lse, **agreed) for reading in readings(contract))
+
+
+def _best(judgements: Iterable[Judgement]) -> Judgement:
+    """The first that is not refuted, or the nearest to it: a contract is kept in one of its readings."""
+    refuted = []
+    for judgement in judgements:
+        if not judgement.refuted:
+            return judgement
+        refuted.append(judgement)
+    return min(refuted, key=lambda judgement: judgement.ratio)
 
 
 def _judge(
@@ -173,8 +178,8 @@ def judge_gradients(
     """
     x = intermediates(problem)
     g = gradient_intermediates(x, cotangent, lse_cotangent)
-    judgements = []
-    for reading in readings(contract):
+
+    def judged(reading: Contract) -> Judgement:
         bound = gradient_bound(x, g, reading, gradient_evaluation_error(x, g))
         wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
         truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x)
@@ -185,10 +190,9 @@ def judge_gradients(
             for name, got in found.items()
             for inside in (_gradient_domain(problem, name, bound, got.shape),)
         ]
-        judgements.append(Judgement(problem, reading, tuple(measurements)))
-        if not judgements[-1].refuted:
-            return judgements[-1]
-    return min(judgements, key=lambda judgement: judgement.ratio)
+        return Judgement(problem, reading, tuple(measurements))
+
+    return _best(judged(reading) for reading in readings(contract))
 
 
 def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: tuple[int, ...]) -> np.ndarray:

@@ -123,6 +123,12 @@ class Problem:
         return dense
 
     @property
+    def bias_axes(self) -> tuple[int, ...]:
+        """Axes along which the bias is broadcast, so that its gradient sums over them; none without a bias."""
+        shape = () if self.bias is None else self.bias.shape
+        return tuple(axis for axis, length in enumerate(shape) if length == 1)
+
+    @property
     def empty_rows(self) -> np.ndarray:
         """bool [B, Hq, Sq]: queries that attend to no key."""
         return np.logical_not(self.visible.any(axis=-1))

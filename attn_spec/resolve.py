@@ -46,6 +46,12 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     return replace(from_callable(found, **given), spec=spec, given=given)
 
 
+def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
+    """What :func:`resolve` takes for an undecorated callable, from what a user typed; options part at commas."""
+    options = tuple(option.strip() for option in (supports or "").split(",") if option.strip())
+    return {"framework": framework, "contract": contract, "supports": options}
+
+
 def in_tree() -> list[str]:
     """Short names of every kernel in ``implementations``."""
     names = []

@@ -143,11 +143,10 @@ class Session:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
         from attn_spec.kernels import KernelError
         from attn_spec.preflight import preflight
-        from attn_spec.resolve import resolve
+        from attn_spec.resolve import declarations, resolve
         from attn_spec.subject import last_resort
 
-        declared = {name: self.option(name) for name in ("framework", "contract")}
-        declared["supports"] = tuple(filter(None, (self.option("supports") or "").split(",")))
+        declared = declarations(*map(self.option, ("framework", "contract", "supports")))
         try:
             kernel = resolve(spec, **declared)
             dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec import layouts
 from attn_spec.claims import (
     cotangent,
     differentiable,
@@ -21,34 +22,6 @@ from attn_spec.subject import Subject
 
 FUNCTION = "gradients are functions of the inputs and of the cotangents"
 nonempty = partial(differentiable, without=("empty",))
-
-
-def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """A buffer of NaN of the tensor's kind."""
-    return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
-
-
-def relaid(tensor: Any, first: int, second: int) -> Any:
-    """The same values with two axes swapped in memory."""
-    swapped = tensor.swapaxes(first, second)
-    packed = np.ascontiguousarray(swapped) if isinstance(tensor, np.ndarray) else swapped.contiguous()
-    return packed.swapaxes(first, second)
-
-
-def sliced(tensor: Any) -> Any:
-    """The same values inside a larger buffer of NaN."""
-    B, H, S, D = tensor.shape
-    inner = of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
-    inner[...] = tensor
-    return inner
-
-
-def expanded(tensor: Any) -> Any:
-    """The first element in place of all, with strides of 0; NaN lies behind it in memory."""
-    buffer = of_nan(tensor, tuple(tensor.shape))
-    buffer[:1, :1, :1, :1] = tensor[:1, :1, :1, :1]
-    first = buffer[:1, :1, :1, :1]
-    return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
 
 
 def requiring_gradient(tensor: Any) -> Any:
@@ -104,8 +77,8 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
 def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
     """dO with two axes swapped in memory, or inside a larger buffer of NaN, gives gradients within their bounds."""
     dO = cotangent(problem)
-    layouts = (partial(relaid, first=1, second=2), partial(relaid, first=2, second=3), sliced)
-    arrange = layouts[randomness(problem).integers(len(layouts))]
+    ways = (layouts.swapped, partial(layouts.swapped, first=2, second=3), layouts.sliced)
+    arrange = ways[randomness(problem).integers(len(ways))]
     gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))
 
 
@@ -118,7 +91,9 @@ def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem:
 def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem) -> None:
     """dO = 1 with all strides 0, as a sum of the output sends it, gives gradients within their bounds."""
     dO = np.ones((*problem.score_shape[:3], problem.value_dim))
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=expanded))
+    gradients_within_bound(
+        subject, problem, dO, subject.gradients(problem, dO, arrange=partial(layouts.expanded, axes=4))
+    )
 
 
 @attention_property(
@@ -144,12 +119,7 @@ def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Pr
 )
 def test_every_element_of_the_gradients_is_written(subject: Subject, problem: Problem) -> None:
     """With NaN left in freed memory of the gradients' sizes all gradients are within their bounds."""
-
-    def poisoned(tensor: Any) -> Any:
-        for shape in (problem.q.shape, problem.k.shape, problem.v.shape, problem.q.shape[:3]):
-            held = [of_nan(tensor, shape) for _ in range(4)]
-            del held
-        return tensor
-
+    shapes = (problem.q.shape, problem.k.shape, problem.v.shape, problem.q.shape[:3])
+    arrange = partial(layouts.after_freed_nan, shapes=shapes)
     dO = cotangent(problem)
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=poisoned))
+    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))

@@ -72,8 +72,7 @@ def refute_unless_ignored_is_zero(problem: Problem, found: dict[str, np.ndarray]
     refute_unless_zero("dk", found["dk"], ~keys[..., None])
     refute_unless_zero("dv", found["dv"], ~keys[..., None])
     if problem.bias is not None:
-        shared = tuple(axis for axis, length in enumerate(problem.bias.shape) if length == 1)
-        refute_unless_zero("dbias", found["dbias"], ~seen.any(axis=shared, keepdims=True))
+        refute_unless_zero("dbias", found["dbias"], ~seen.any(axis=problem.bias_axes, keepdims=True))
 
 
 @attention_property(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec import bits
+from attn_spec import bits, layouts
 from attn_spec.claims import compares_bits, randomness, selected, unchanged, within_bound
 from attn_spec.problem import Problem
 from attn_spec.property import attention_property
@@ -38,43 +38,6 @@ def agree(subject: Subject, problem: Problem, before: Answer, after: Answer, wha
         unchanged(before, after, what)
     else:
         within_bound(subject, problem, after)
-
-
-def interleaved(tensor: Any) -> Any:
-    """The same values with heads and lengths swapped in memory, as a fused projection leaves them."""
-    swapped = tensor.swapaxes(1, 2)
-    packed = np.ascontiguousarray(swapped) if isinstance(tensor, np.ndarray) else swapped.contiguous()
-    return packed.swapaxes(1, 2)
-
-
-def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """A buffer of NaN of the tensor's kind."""
-    return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
-
-
-def sliced(tensor: Any) -> Any:
-    """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
-    B, H, S, D = tensor.shape
-    inner = of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
-    inner[...] = tensor
-    return inner
-
-
-def expanded(tensor: Any) -> Any:
-    """The first batch entry for every entry, with stride 0; NaN lies behind it in memory."""
-    buffer = of_nan(tensor, tuple(tensor.shape))
-    buffer[:1] = tensor[:1]
-    first = buffer[:1]
-    return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
-
-
-def poisoned(tensor: Any) -> Any:
-    """The tensor itself, after buffers of NaN of many sizes were allocated and freed again."""
-    *rows, dim = tensor.shape
-    for shape in ((*rows, dim), rows, (*rows, 2 * dim)):
-        held = [of_nan(tensor, tuple(shape)) for _ in range(4)]
-        del held
-    return tensor
 
 
 @attention_property(
@@ -123,7 +86,7 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
 )
 def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
     """q, k, v as transposed views, and as slices of larger buffers of NaN, are solved within the bound."""
-    for arrange in (interleaved, sliced):
+    for arrange in (layouts.swapped, layouts.sliced):
         within_bound(subject, problem, subject(problem, arrange=arrange))
 
 
@@ -135,7 +98,7 @@ def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Proble
 def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> None:
     """Batch entries that are one entry expanded with stride 0 are solved within the bound."""
     equal = problem.replace(**{n: np.repeat(getattr(problem, n)[:1], problem.batch, axis=0) for n in ("q", "k", "v")})
-    within_bound(subject, equal, subject(equal, arrange=expanded))
+    within_bound(subject, equal, subject(equal, arrange=layouts.expanded))
 
 
 @attention_property(
@@ -175,4 +138,9 @@ def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> 
 )
 def test_every_element_of_the_output_is_written(subject: Subject, problem: Problem) -> None:
     """With NaN left in the freed memory around a call the answer is still within the bound."""
-    within_bound(subject, problem, subject(problem, arrange=poisoned))
+
+    def arrange(tensor: Any) -> Any:
+        *rows, dim = tensor.shape
+        return layouts.after_freed_nan(tensor, [(*rows, dim), tuple(rows), (*rows, 2 * dim)])
+
+    within_bound(subject, problem, subject(problem, arrange=arrange))

@@ -7,6 +7,7 @@ narrow accumulators, exponentials as bad as permitted, in several tilings and or
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from attn_spec.contract import EAGER, Contract
 from attn_spec.formats import DTYPES
@@ -15,31 +16,22 @@ from attn_spec.kernels import Kernel
 from .arithmetic import Order
 from .emulated_backward import StoredWeights, emulate_both
 
-#: Elementary functions that are right to far below one rounding of float32, as float64's are.
-PRECISE = Contract(
-    scale_on="scores",
-    exponent="natural",
-    subnormals="kept",
-    row_sum_of="uncast",
-    exp_error=2.0**-20,
-    log_error=2.0**-20,
-    tanh_error=2.0**-20,
-)
+#: No more than rounding to the formats, and elementary functions that are right to far below one rounding of float32,
+#: as float64's are.
+_NO_MORE: dict[str, Any] = {
+    "scale_on": "scores",
+    "exponent": "natural",
+    "subnormals": "kept",
+    "row_sum_of": "uncast",
+    **dict.fromkeys(("exp_error", "log_error", "tanh_error"), 2.0**-20),
+}
+PRECISE = Contract(**_NO_MORE)
 #: The same in float64 itself, where NumPy's functions are within 4 units.
 PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0)
 
 _BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
 _HALVES = ("float16", "bfloat16")
-_NARROW_EAGER = replace(
-    EAGER,
-    scale_on="scores",
-    exponent="natural",
-    subnormals="kept",
-    row_sum_of="uncast",
-    exp_error=2.0**-20,
-    log_error=2.0**-20,
-    tanh_error=2.0**-20,
-)
+_NARROW_EAGER = replace(EAGER, **_NO_MORE)
 
 _KERNELS = (
     emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES),

@@ -1,0 +1,48 @@
+"""Other ways for a tensor to lie in memory, values unchanged: what a kernel may be handed by a sound caller.
+
+Each takes and gives a NumPy array or a torch tensor of four axes. NaN lies wherever a kernel must not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """A buffer of NaN of the tensor's kind."""
+    return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
+
+
+def swapped(tensor: Any, first: int = 1, second: int = 2) -> Any:
+    """The same values with two axes swapped in memory; heads and lengths are, after a fused projection."""
+    view = tensor.swapaxes(first, second)
+    packed = np.ascontiguousarray(view) if isinstance(tensor, np.ndarray) else view.contiguous()
+    return packed.swapaxes(first, second)
+
+
+def sliced(tensor: Any) -> Any:
+    """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
+    B, H, S, D = tensor.shape
+    inner = of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
+    inner[...] = tensor
+    return inner
+
+
+def expanded(tensor: Any, axes: int = 1) -> Any:
+    """The first entry of each of the leading ``axes`` in place of all, with stride 0; NaN lies behind it in memory."""
+    buffer = of_nan(tensor, tuple(tensor.shape))
+    leading = (slice(1),) * axes
+    buffer[leading] = tensor[leading]
+    first = buffer[leading]
+    return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
+
+
+def after_freed_nan(tensor: Any, shapes: Iterable[tuple[int, ...]]) -> Any:
+    """The tensor itself, after buffers of NaN of these shapes were allocated and freed again."""
+    for shape in shapes:
+        held = [of_nan(tensor, shape) for _ in range(4)]
+        del held
+    return tensor
