@@ -28,7 +28,7 @@ from attn_spec.roundoff import (
     rounding,
     row_sum_store,
 )
-from attn_spec.weight_bounds import log_weight_error
+from attn_spec.weight_bounds import log_weight_error, merge_weight_error, partial_lse_error
 
 #: Covers the float64 evaluation of a bound: relative error below 4 (n + d + 40) 2^-53.
 INFLATION = 1.0 + 2.0**-30
@@ -160,6 +160,8 @@ def output_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, s
     accumulator, out = rounding(c, "output_accumulation"), rounding(c, "output")
     depth = np.minimum(x.keys, c.summation_depth or np.inf) + w.R
     B = growth((0.0 if casts_row_sum(c) else cast.u, 1), (entry.u, 1), (softmax.u, before), (accumulator.u, depth))
+    if c.lse_merges:
+        B = (1 + B) * (1 + _merge_growth(x, c)) - 1
     size_v, size_o = np.abs(x.v), np.abs(o) + slack
     total_v, most_B = x.visible @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = x.keys + w.R.max(axis=-1, keepdims=True, initial=0.0)
@@ -169,6 +171,9 @@ def output_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, s
     entering = (1 + most_B) * entry.eta
     underflow = (1.0 if before else w.inverse_sum) * absolute + entering * w.P1A.sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
+    if c.lse_merges:
+        tiny = 4 * c.lse_merges * (softmax.eta + accumulator.eta)
+        underflow = underflow + (1 + most_B) * tiny * (1 + x.keys + total_v + x.keys * size_o)
     numerator = _spread(w.PA, x.v, o) + w.PA.sum(-1, keepdims=True) * slack + underflow
     numerator += (w.P1A * B) @ size_v + (w.P1A * w.C).sum(-1, keepdims=True) * size_o
     kappa = 1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum
@@ -176,6 +181,8 @@ def output_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, s
     if w.PA.sum(-1).max(initial=0.0) > HULL_FROM or not np.isfinite(X).all():
         X = np.fmin(X, hull_error(x, w, o, B) + slack + 8 * math.exp(c.reference_slack) * absolute + 2 * entering)
     finish = growth((softmax.u, 2 * (1 - before)), (out.u, 1))
+    if c.lse_merges:  # normalized by e^L, with L rounded, instead of by the sum of the e^(L_t - L) themselves
+        finish = (1 + finish) * np.exp(c.lse_merges * partial_lse_error(x, c)) - 1
     return (X + finish * (size_o + X) + 2 * softmax.eta + out.eta) * INFLATION
 
 
@@ -189,6 +196,15 @@ def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, B: np.ndarray) -
     most_B, most_C = (z.max(axis=-1, keepdims=True, initial=0.0) for z in (B, w.C))
     loose = np.where(most_C < 0.25, (1 + most_B) / (1 - 2 * np.minimum(most_C, 0.25)) - 1, np.inf)
     return np.maximum(high - o, o - low) + loose * np.maximum(np.abs(high), np.abs(low))
+
+
+def _merge_growth(x: Intermediates, c: Contract) -> np.ndarray:
+    """Factor of the numerator only, less 1, of merges through log-sum-exps, [.., Sq, Sk].
+
+    Each divides by l_t, stores o_t and multiplies it by e^(L_t - L), which L may have been summed up from or not.
+    """
+    stores = growth((rounding(c, "softmax").u, 4 * c.lse_merges))
+    return (1 + stores) * np.exp(np.minimum(2 * c.lse_merges * merge_weight_error(x, c), 700.0)) - 1
 
 
 @np.errstate(all="ignore")

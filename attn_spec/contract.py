@@ -65,6 +65,9 @@ class Contract:
     reference_slack: float = 0.0
     #: Format of the log-sum-exp.
     lse: str = "work"
+    #: Merges of normalized partial outputs through their rounded log-sum-exps that one key passes, at most: 1 for a
+    #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n. Merging (m, l, acc) is none.
+    lse_merges: int = 0
     #: Weights of the backward pass: "recomputed" as exp(s - LSE), or "stored" by the forward pass.
     backward_weights: str = "recomputed"
     #: Format of dS when it enters the products with k and q.
@@ -129,6 +132,7 @@ EAGER = Contract(
     backward_weights="stored",
     partial_gradients="input",
 )
+SPLIT_KV = Contract(lse_merges=1)
 FP64 = Contract(
     **dict.fromkeys(
         ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "float64"
@@ -138,7 +142,14 @@ FP64 = Contract(
 )
 
 #: Presets by the name a kernel declares.
-PRESETS: dict[str, Contract] = {"fused": FUSED, "fp32": FP32, "tf32": TF32, "eager": EAGER, "fp64": FP64}
+PRESETS: dict[str, Contract] = {
+    "fused": FUSED,
+    "fp32": FP32,
+    "tf32": TF32,
+    "eager": EAGER,
+    "split_kv": SPLIT_KV,
+    "fp64": FP64,
+}
 
 
 def as_contract(declared: str | Contract) -> Contract:

@@ -142,18 +142,69 @@ def log_weight_error(x: Intermediates, c: Contract) -> tuple[np.ndarray, np.ndar
     The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
     arguments together costs no more than rounding the one argument x = M - s (they telescope), whatever the tiling.
     With base 2 the arguments are products with a rounded log2(e), which costs 6u x + u |s| + 2u max|s| more.
+
+    Merging normalized parts, o = sum_t e^(L_t - L) o_t, is merging (m_t, l_t, acc_t) with a factor common to all
+    weights of part t: the error of its rounded L_t, and that of the exponential.
     """
     delta = score_error(x, c)
     softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
-    top = delta.max(axis=-1, keepdims=True, initial=0.0)
-    distance = x.M - x.s + delta + top + 2 * c.reference_slack
+    distance = _distance(x, c, delta)
     alpha = delta + np.where(_exact_differences(x, c, delta), 0.0, softmax.u) * distance
     if c.exponent == "base2":
         size = np.where(x.visible, np.abs(x.s) + delta, 0.0)
         alpha = alpha + work.u * (6 * distance + size + 2 * size.max(axis=-1, keepdims=True, initial=0.0))
     R = rescalings(x, c, delta)
-    alpha = alpha - (1 + R) * (math.log1p(-elementary_error(c, "exp_error")) + math.log1p(-softmax.u) - 2 * softmax.eta)
+    alpha = alpha + (1 + R) * exponential_error(c)
+    if c.lse_merges:
+        alpha = alpha + c.lse_merges * (partial_lse_error(x, c) + merge_weight_error(x, c))
     return np.where(x.visible, alpha, 0.0), R, delta
+
+
+def exponential_error(c: Contract) -> float:
+    """Largest error of the logarithm of one exponential: its own, and its rounding."""
+    softmax = rounding(c, "softmax")
+    return 2 * softmax.eta - math.log1p(-elementary_error(c, "exp_error")) - math.log1p(-softmax.u)
+
+
+@np.errstate(all="ignore")
+def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
+
+    1 <= l_t < n e^(slack + 1) whatever the part, so |log l_t| < log n + slack + 1 and |L_t| is at most that much more
+    than the largest score. One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
+    """
+    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_slack + 1
+    size = _largest_score(x, c) + log_sum
+    work, softmax, final = (rounding(c, stage).u for stage in ("score_accumulation", "softmax", "lse"))
+    base2 = 4 if c.exponent == "base2" else 0
+    relative = growth((softmax, 2), (final, 1), (work, base2))
+    return elementary_error(c, "log_error") * (1 + log_sum) + relative * size
+
+
+@np.errstate(all="ignore")
+def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
+
+    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
+    """
+    delta = score_error(x, c)
+    argument = _distance(x, c, delta) + 2 * np.log(np.maximum(x.keys, 1)) + 1
+    work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
+    error = softmax * argument + exponential_error(c)
+    if c.exponent == "base2":
+        error = error + work * (6 * argument + 3 * _largest_score(x, c))
+    return np.where(x.visible, error, 0.0)
+
+
+def _distance(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+    """Largest size of the arguments that make up one weight: M - s as computed, and the slack of the reference."""
+    return x.M - x.s + delta + delta.max(axis=-1, keepdims=True, initial=0.0) + 2 * c.reference_slack
+
+
+def _largest_score(x: Intermediates, c: Contract) -> np.ndarray:
+    """Largest |s| + Delta of each row, [.., Sq, 1]."""
+    size = np.where(x.visible, np.abs(x.s), 0.0) + score_error(x, c)
+    return size.max(axis=-1, keepdims=True, initial=0.0)
 
 
 def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:

@@ -168,6 +168,6 @@ def test_presets_that_hold_are_those_coarse_enough():
     problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4).problem()
     truth, bound = truth_and_bound(problem, FLOAT32)
 
-    assert presets_that_hold(problem, output=truth.output.value) == ["fused", "fp32", "tf32", "eager"]
+    assert presets_that_hold(problem, output=truth.output.value) == ["fused", "fp32", "tf32", "eager", "split_kv"]
     assert presets_that_hold(problem, output=truth.output.value + 4 * bound.output) == ["tf32"]
     assert presets_that_hold(problem, output=truth.output.value + 1.0) == []
