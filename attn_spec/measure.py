@@ -149,8 +149,8 @@ def _judge(
     measurements = []
     empty = problem.empty_rows
     if output is not None:
-        expected, allowed = _with_empty_rows(problem, contract, truth.output, bound, empty_row)
-        measured = np.broadcast_to((bound.in_domain | empty)[..., None], output.shape)
+        expected, allowed, inside = _with_empty_rows(problem, contract, truth.output, bound, empty_row)
+        measured = np.broadcast_to(inside[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured)
         )
@@ -226,19 +226,21 @@ def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
 
 def _with_empty_rows(
     problem: Problem, contract: Contract, truth: Enclosed, bound: ForwardBound, empty_row: str
-) -> tuple[Enclosed, np.ndarray]:
-    """Put the convention's answer and allowed error into the rows that see no key."""
+) -> tuple[Enclosed, np.ndarray, np.ndarray]:
+    """Put the convention's answer, allowed error and domain [B, Hq, Sq] into the rows that see no key."""
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
+    inside = bound.in_domain | problem.empty_rows
     if not empty.any() or empty_row == "zero":
-        return truth, np.where(empty, 0.0, bound.output)
+        return truth, np.where(empty, 0.0, bound.output), inside
     if empty_row == "nan":
-        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output)
+        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output), inside
     everything = {"causal": False, "window": None, "mask": None, "bias": None, "softcap": None}
     mean, mean_bound = truth_and_bound(problem.replace(q=np.zeros(problem.q.shape), **everything), contract)
     fields = {
         name: np.where(empty, getattr(mean.output, name), getattr(truth, name)) for name in ("value", "low", "radius")
     }
-    return Enclosed(**fields), np.where(empty, mean_bound.output, bound.output)
+    inside = np.where(problem.empty_rows, mean_bound.in_domain, bound.in_domain)
+    return Enclosed(**fields), np.where(empty, mean_bound.output, bound.output), inside
 
 
 def _in_base(truth: Enclosed, allowed: np.ndarray, base: str, contract: Contract) -> tuple[Enclosed, np.ndarray]:

@@ -211,6 +211,7 @@ def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.n
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
     sigma = abs(x.problem.scale_value)
     plain = x.problem.bias is None and x.problem.softcap is None and c.reference_slack == 0
+    plain = plain and c.exponent == "natural"  # multiplied by log2(e), scores leave their grid
     if not (plain and is_power_of(2, sigma)) or not x.s.size:
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
     low = bits.lowest_bit_exponent(x.q, -1)[..., None] + math.log2(sigma)
