@@ -26,6 +26,7 @@ from attn_spec.roundoff import (
     probability_cast,
     readings,
     rounding,
+    row_sum_entry,
     row_sum_store,
 )
 from attn_spec.weight_bounds import log_weight_error, merge_weight_error, partial_lse_error
@@ -122,15 +123,16 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
     if casts_row_sum(c):
         alpha = np.where(x.visible, alpha - math.log1p(-cast.u), 0.0)
     depth = np.minimum(np.maximum(x.keys - 1, 0), c.summation_depth or np.inf) + R
-    row_sum, store = rounding(c, "row_sum").u, row_sum_store(c)
+    row_sum, entry, store = rounding(c, "row_sum"), row_sum_entry(c), row_sum_store(c)
     widen = np.exp(np.minimum(2 * evaluation_alpha(x)[..., None], 700.0))
     raised = np.where(x.visible, np.exp(np.minimum(x.log_P + alpha, 700.0)), 0.0)
     deviation = np.where(alpha < 1, x.P * np.expm1(np.minimum(alpha, 1.0)), raised)
-    fall = -np.expm1(-alpha + depth * math.log1p(-row_sum) + math.log1p(-store))
+    fall = -np.expm1(-alpha + depth * math.log1p(-row_sum.u) + math.log1p(-entry.u) + math.log1p(-store))
     top = delta.max(axis=-1, keepdims=True, initial=0.0) + c.reference_slack
     inverse_sum = np.exp(np.minimum(x.M - np.where(np.isfinite(x.L), x.L, 0.0) + top, 700.0)) * widen
-    C = growth((row_sum, depth), (store, 1.0))
-    eta = 4 * softmax.eta * (1 + 2 * R.max(axis=-1, keepdims=True, initial=0.0)) * math.exp(c.reference_slack)
+    C = growth((row_sum.u, depth), (entry.u, 1.0), (store, 1.0))
+    steps = 4 * (1 + 2 * R.max(axis=-1, keepdims=True, initial=0.0)) * math.exp(c.reference_slack)
+    eta, eta_sum = steps * softmax.eta, steps * max(softmax.eta, row_sum.eta)
     return WeightError(
         PA=deviation * widen,
         P1A=raised * widen,
@@ -139,7 +141,7 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
         R=R,
         inverse_sum=inverse_sum,
         eta=eta,
-        eta_sum=(eta + (cast.eta if casts_row_sum(c) else 0.0)) * (1 + C.max(axis=-1, keepdims=True, initial=0.0)),
+        eta_sum=(eta_sum + (cast.eta if casts_row_sum(c) else 0.0)) * (1 + C.max(axis=-1, keepdims=True, initial=0.0)),
         top=top,
     )
 
@@ -224,12 +226,12 @@ def lse_error(x: Intermediates, c: Contract, w: WeightError) -> np.ndarray:
     L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]
     X = row_sum_error(x, w)
     log_sum = np.abs(L - x.M[..., 0]) + w.top[..., 0]
-    X = X + elementary_error(c, "log_error") * (1 + log_sum + X)
+    X = X + elementary_error(c, "log_error") * (1 + log_sum + X) + softmax.u * (log_sum + X)
     X = X + growth((softmax.u, 2), (final.u, 1)) * (np.abs(L) + X)
     if c.exponent == "base2":  # m and log2 of the row sum are both multiplied by a rounded ln 2
         work = rounding(c, "score_accumulation").u
         X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + w.top[..., 0] + log_sum + X)
-    return (np.where(np.isnan(X), np.inf, X) + final.eta) * INFLATION
+    return (np.where(np.isnan(X), np.inf, X) + 3 * softmax.eta + final.eta) * INFLATION
 
 
 @np.errstate(all="ignore")
@@ -245,6 +247,11 @@ def in_domain(x: Intermediates, c: Contract, allowed: np.ndarray) -> np.ndarray:
     sums = x.P @ np.abs(x.v) if c.normalize == "before_product" else x.visible @ np.abs(x.v)
     sums = 2 * math.exp(c.reference_slack) * sums.max(axis=-1, initial=0.0)
     inside &= sums < c.format("output_accumulation").largest
+    softmax = c.format("softmax")
+    # Where the row sum's reciprocal multiplies the output, that must be a normal number.
+    reciprocal = 1 / softmax.smallest_normal if c.normalize == "after_product" else np.inf
+    row_sum = 2 * math.exp(c.reference_slack) * x.keys[..., 0]
+    inside &= row_sum < min(c.format("row_sum").largest, softmax.largest, reciprocal)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
     entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))
     inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)

@@ -39,7 +39,7 @@ class Contract:
     exp_of_zero_is_one: bool = True
     #: "natural", or "base2": exp2 of arguments multiplied by a rounded log2(e).
     exponent: str = "base2"
-    #: Error of one logarithm relative to 1 + |log|, in unit roundoffs of "work".
+    #: Error of one logarithm relative to 1 + |log|, beyond its rounding to ``softmax``, in unit roundoffs of "work".
     log_error: float = 4.0
     #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
     tanh_error: float = 8.0

@@ -230,7 +230,7 @@ def _product_error(b: _Backward, own: np.ndarray, total: np.ndarray, n: np.ndarr
     # dS may be scaled before the product; then its underflow is not scaled down.
     stored = max(rounding(b.c, stage).eta for stage in ("stored_scores", "score_gradients"))
     entering = sigma * (entry.eta + scaled.eta) * n * np.abs(b.g.dS).max(initial=0.0)
-    return sigma * unscaled + max(0.0, 1 - sigma) * stored * seen + max(1.0, sigma) * tiny + entering
+    return sigma * unscaled + max(0.0, 1 - sigma) * stored * seen + max(1.0, sigma) * tiny + work.eta + entering
 
 
 def _dv_error(b: _Backward) -> np.ndarray:
@@ -278,7 +278,9 @@ def _gradients_in_domain(b: _Backward) -> np.ndarray:
     """Groups [B, Hkv] in which every row that sees a key is in the forward domain and no gradient can overflow."""
     x, c = b.x, b.c
     rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
-    largest = min(c.format(s).largest for s in ("stored_scores", "score_gradients", "partial_gradients", "output"))
+    stages = ("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients")
+    stages = (*stages, "gradient_accumulation", "partial_gradients", "output")
+    largest = min(c.format(stage).largest for stage in stages)
     magnitude = (np.abs(b.g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     delta = (np.abs(b.g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
     sigma = max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)

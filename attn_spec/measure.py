@@ -16,7 +16,7 @@ from attn_spec.gradient_bounds import GradientBound, gradient_bound, gradient_ev
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.oracle import float64_truth, gradient_oracle, oracle
 from attn_spec.problem import Problem
-from attn_spec.roundoff import readings
+from attn_spec.roundoff import growth, readings, rounding
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
@@ -249,7 +249,9 @@ def _in_base(truth: Enclosed, allowed: np.ndarray, base: str, contract: Contract
         return truth, allowed
     value = truth.value / np.log(2.0)
     tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
-    extra = 3 * contract.format("lse").unit_roundoff * (np.where(np.isfinite(value), np.abs(value), 0.0) + allowed)
+    final = rounding(contract, "lse")
+    size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
+    extra = growth((final.u, 3)) * size + final.eta
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
     return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + extra
 

@@ -81,6 +81,12 @@ def readings(c: Contract) -> tuple[Contract, ...]:
     return tuple(replace(c, row_sum_of=choice) for choice in choices)
 
 
+def row_sum_entry(c: Contract) -> Rounding:
+    """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
+    stages = ("softmax", "probabilities", "multiplicands") if casts_row_sum(c) else ("softmax",)
+    return conversion(c, "row_sum", min((c.format(stage) for stage in stages), key=lambda form: form.precision))
+
+
 def row_sum_store(c: Contract) -> float:
     """Relative error of keeping the finished row sum in the softmax's format."""
     return rounding(c, "softmax").u if c.format("softmax").precision < c.format("row_sum").precision else 0.0

@@ -106,6 +106,7 @@ def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarr
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     if c.exponent == "base2":
         delta = delta + 3 * work.u * (np.abs(x.capped) + delta + np.where(np.isfinite(bias), np.abs(bias), 0.0))
+        delta = delta + 2 * work.eta
     return delta + stored.u * (np.abs(x.s) + delta) + stored.eta
 
 
@@ -153,6 +154,7 @@ def log_weight_error(x: Intermediates, c: Contract) -> tuple[np.ndarray, np.ndar
     if c.exponent == "base2":
         size = np.where(x.visible, np.abs(x.s) + delta, 0.0)
         alpha = alpha + work.u * (6 * distance + size + 2 * size.max(axis=-1, keepdims=True, initial=0.0))
+        alpha = alpha + 2 * work.eta
     R = rescalings(x, c, delta)
     alpha = alpha + (1 + R) * exponential_error(c)
     if c.lse_merges:
@@ -191,8 +193,8 @@ def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
     argument = _distance(x, c, delta) + 2 * np.log(np.maximum(x.keys, 1)) + 1
     work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
     error = softmax * argument + exponential_error(c)
-    if c.exponent == "base2":
-        error = error + work * (6 * argument + 3 * _largest_score(x, c))
+    if c.exponent == "base2":  # a difference of natural logarithms is multiplied by a rounded log2(e)
+        error = error + 2 * work * argument
     return np.where(x.visible, error, 0.0)
 
 
@@ -228,8 +230,10 @@ def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
     rounds, unless storing does; but it may underflow.
     """
     sigma = abs(x.problem.scale_value)
-    if c.scale_on == "scores" or sigma in {0.0, 1.0}:
+    if c.scale_on == "scores" or sigma == 0:
         return EXACT
+    if sigma == 1:  # nothing to multiply, but storing may round
+        return conversion(c, "stored_scores", FORMATS[x.problem.dtype])
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     exact = is_power_of(4, sigma) and conversion(c, "stored_scores", FORMATS[x.problem.dtype]).u == 0
     u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 2)))

@@ -33,8 +33,10 @@ class Order:
     #: Order of every sum: "sequential", "pairwise" or "random".
     sums: str = "sequential"
     seed: int = 0
-    #: Share of the contract's errors of exp, log and tanh committed, with signs that look random; above 1 is a defect.
+    #: Share of the contract's errors of exp, log and tanh committed; above 1 is a defect.
     inaccuracy: float = 0.0
+    #: Signs of those errors: "random" (they look so), "up" (every result too large) or "down".
+    error_signs: str = "random"
 
 
 def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", subnormals: str = "kept") -> np.ndarray:
@@ -74,9 +76,10 @@ class Arithmetic:
         return self.round(x, "multiplicands")
 
     def exponential(self, x: np.ndarray) -> np.ndarray:
-        """exp(x), or exp2(x) under a base-2 contract; exactly 1 at 0."""
+        """exp(x), or exp2(x) under a base-2 contract; exactly 1 at 0 if the contract says so."""
         y = np.exp2(x) if self.is_base2 else np.exp(x)
-        return self.round(y * (1 + np.where(x == 0, 0.0, self.error_of("exp_error", x))), "softmax")
+        exact = (x == 0) & self.c.exp_of_zero_is_one
+        return self.round(y * (1 + np.where(exact, 0.0, self.error_of("exp_error", x))), "softmax")
 
     def logarithm(self, x: np.ndarray) -> np.ndarray:
         """The logarithm that inverts :meth:`exponential`."""
@@ -87,10 +90,14 @@ class Arithmetic:
         return self.round(np.tanh(x) + self.error_of("tanh_error", x), "stored_scores")
 
     def error_of(self, function: str, x: np.ndarray) -> np.ndarray:
-        """The error committed at x: the order's share of what the contract allows, of a sign that looks random."""
+        """The error committed at x: the order's share of what the contract allows, of the order's sign."""
         u = FORMATS["float64" if self.c.score_accumulation == "float64" else "float32"].unit_roundoff
-        sign = np.where(np.sin(1e4 * x + 1) > 0, 1.0, -1.0)
-        return self.order.inaccuracy * getattr(self.c, function) * u * sign
+        return self.order.inaccuracy * getattr(self.c, function) * u * self._sign_of_error(x)
+
+    def _sign_of_error(self, x: np.ndarray) -> np.ndarray | float:
+        if self.order.error_signs == "random":
+            return np.where(np.sin(1e4 * x + 1) > 0, 1.0, -1.0)
+        return {"up": 1.0, "down": -1.0}[self.order.error_signs]
 
     def accumulate(
         self, term: Callable[[int], np.ndarray], count: int, stage: str, start: np.ndarray | float = 0.0

@@ -7,6 +7,7 @@ overrides a single one. The rounding of every step is the contract's (``arithmet
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Tile:
 class TiledAttention(Arithmetic):
     """One call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
+    #: Numbers the calls of one kernel, for mutants with a memory.
+    calls: Iterator[int] = itertools.repeat(0)
     #: The tile being visited.
     tile: Tile
 
@@ -62,19 +65,24 @@ class TiledAttention(Arithmetic):
 
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
         """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
+        with np.errstate(all="ignore"):
+            m, l, acc = self.fold(self.tiles())
+            return self.finish(acc, l), self.log_sum_exp(m, l)
+
+    def fold(self, tiles: Iterable[Tile]) -> tuple[np.ndarray, ...]:
+        """Visit tiles of keys one after the other: their maximum, row sum and output before its division by that."""
         rows = self.q.shape[:3]
         m, l, acc = np.full((*rows, 1), -np.inf), np.zeros((*rows, 1)), np.zeros((*rows, self.Dv))
-        with np.errstate(all="ignore"):
-            for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
-                s = self.scores()
-                m_new = self.update_max(m, self.tile_max(s))
-                p = self.weights(self.hide(s), m_new)
-                alpha = self.rescale_factor(m, m_new)
-                l = self.accumulate_row_sum(self.rescale_row_sum(l, alpha), p)
-                w = self.cast_probabilities(p, l)
-                acc = self.accumulate_output(self.rescale_output(acc, alpha), w, self.load_v())
-                m = m_new
-            return self.finish(acc, l), self.log_sum_exp(m, l)
+        for self.tile in tiles:  # every step reads it
+            s = self.scores()
+            m_new = self.update_max(m, self.tile_max(s))
+            p = self.weights(self.hide(s), m_new)
+            alpha = self.rescale_factor(m, m_new)
+            l = self.accumulate_row_sum(self.rescale_row_sum(l, alpha), p)
+            w = self.cast_probabilities(p, l)
+            acc = self.accumulate_output(self.rescale_output(acc, alpha), w, self.load_v())
+            m = m_new
+        return m, l, acc
 
     # Reading
 

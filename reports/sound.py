@@ -15,6 +15,7 @@ from attn_spec.kernels import Kernel
 
 from .arithmetic import Order
 from .emulated_backward import StoredWeights, emulate_both
+from .emulated_split import NormalizedSplitAttention
 
 #: No more than rounding to the formats, and elementary functions that are right to far below one rounding of float32,
 #: as float64's are.
@@ -32,6 +33,9 @@ PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0)
 _BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
 _HALVES = ("float16", "bfloat16")
 _NARROW_EAGER = replace(EAGER, **_NO_MORE)
+
+#: The first of three splits is merged twice.
+_SPLIT = replace(PRECISE, lse_merges=2)
 
 _KERNELS = (
     emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES),
@@ -65,6 +69,14 @@ _KERNELS = (
         "narrow_partial_gradients", replace(PRECISE, partial_gradients="input", gradient_stores=32), dtypes=_HALVES
     ),
     emulate_both("float16_accumulator", replace(PRECISE, output_accumulation="float16"), dtypes=("float16",)),
+    emulate_both("split_kv", _SPLIT, Order(kv_tile=8), dtypes=("float32", *_HALVES), steps=NormalizedSplitAttention),
+    emulate_both(
+        "split_kv_base2",
+        replace(_SPLIT, exponent="base2"),
+        Order(kv_tile=8),
+        dtypes=_HALVES,
+        steps=NormalizedSplitAttention,
+    ),
 )
 
 #: Kernels by name.

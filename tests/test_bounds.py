@@ -49,8 +49,8 @@ def by_hand():
         "probabilities": ({"probabilities": "bfloat16"}, 2 * U, 0),
         # Each product passes its own rounding and one addition: sum P |v| ((1 + u)^2 - 1).
         "output_accumulation": ({"output_accumulation": "bfloat16"}, 2 * ((1 + U) ** 2 - 1), 0),
-        # One addition changes the denominator by 1 + c, |c| <= u: |o| u over a denominator of at least 1 - u.
-        "row_sum": ({"row_sum": "bfloat16"}, 2 * U / (1 - U), -math.log1p(-U)),
+        # Entry and one addition change the denominator by 1 + c, |c| <= (1 + u)^2 - 1: |o| c over at least (1 - u)^2.
+        "row_sum": ({"row_sum": "bfloat16"}, 2 * ((1 + U) ** 2 - 1) / (1 - U) ** 2, -2 * math.log1p(-U)),
         # The LSE itself is rounded once.
         "lse": ({"lse": "bfloat16"}, 0, U * L),
         # q.k = 1.1 is rounded once, so alpha = 1.1 u; sum P (e^alpha - 1) |v - o| over sum P e^-alpha.
