@@ -17,7 +17,7 @@ from attn_spec.formats import FORMATS
 from attn_spec.gradient_bounds import gradient_bound, gradient_evaluation_error
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.property import Refutation, observe
-from attn_spec.roundoff import readings
+from attn_spec.roundoff import gradient_readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -100,7 +100,7 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
     x = intermediates(problem)
     g = gradient_intermediates(x, dO)
     slack = gradient_evaluation_error(x, g)
-    bounds = [gradient_bound(x, g, reading, slack) for reading in readings(subject.contract)]
+    bounds = [gradient_bound(x, g, reading, slack) for reading in gradient_readings(subject.contract)]
     nothing = [np.where(bound.in_domain, 0.0, np.inf)[..., None, None] for bound in bounds]
     allowed = {
         "dq": [b.dq + np.repeat(n, problem.group, axis=1) for b, n in zip(bounds, nothing, strict=True)],

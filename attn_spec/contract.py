@@ -68,7 +68,7 @@ class Contract:
     #: Merges of normalized partial outputs through their rounded log-sum-exps that one key passes, at most: 1 for a
     #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n. Merging (m, l, acc) is none.
     lse_merges: int = 0
-    #: Weights of the backward pass: "recomputed" as exp(s - LSE), or "stored" by the forward pass.
+    #: Weights of the backward pass: "recomputed" as exp(s - LSE), "stored" by the forward pass, or "either".
     backward_weights: str = "recomputed"
     #: Format of dS when it enters the products with k and q.
     score_gradients: str = "input"
@@ -114,7 +114,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "exponent": ("natural", "base2"),
     "normalize": ("after_product", "before_product"),
     "row_sum_of": ("cast", "uncast", "either"),
-    "backward_weights": ("recomputed", "stored"),
+    "backward_weights": ("recomputed", "stored", "either"),
     "rounding": ("nearest", "toward_zero"),
     "subnormals": ("flushed", "kept"),
     "exp_of_zero_is_one": (True, False),
@@ -133,6 +133,8 @@ EAGER = Contract(
     partial_gradients="input",
 )
 SPLIT_KV = Contract(lse_merges=1)
+#: What is held against a callable that declares nothing: every operation may be stored in the inputs' format.
+UNDECLARED = replace(EAGER, backward_weights="either", lse_merges=1)
 FP64 = Contract(
     **dict.fromkeys(
         ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "float64"

@@ -74,7 +74,7 @@ class _Backward:
 def gradient_bound(
     x: Intermediates, g: GradientIntermediates, contract: Contract, slack: GradientBound | None = None
 ) -> GradientBound:
-    """The bound under one reading of a resolved contract, see :func:`roundoff.readings`.
+    """The bound under one reading of a resolved contract, see :func:`roundoff.gradient_readings`.
 
     ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
     """

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from attn_spec.contract import Contract, ContractError, as_contract
+from attn_spec.contract import UNDECLARED, Contract, ContractError, as_contract
 from attn_spec.formats import DTYPES
 
 #: What a kernel may declare in ``supports``, with one sentence each. A declared option is mandatory.
@@ -202,7 +202,7 @@ def kernel(
 def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     """A kernel from an undecorated callable: options are read from its signature, the rest has defaults.
 
-    The contract is ``eager``, the loosest preset, since nothing was promised. ``declared`` overrides any
+    The contract is ``contract.UNDECLARED``, the loosest, since nothing was promised. ``declared`` overrides any
     argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
     """
     try:
@@ -212,7 +212,7 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     framework = declared.get("framework") or ("torch" if _uses_torch(function) else "numpy")
     dtypes = ("float32", "float16", "bfloat16") if framework == "torch" else ("float64", "float32")
     supports = {option for option, spellings in KEYWORDS.items() if set(spellings) & set(parameters)}
-    defaults = {"framework": framework, "dtypes": dtypes, "contract": "eager", "supports": supports}
+    defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports | set(given.get("supports", ()))
     return replace(kernel(**{**defaults, **given})(function), declared=False)

@@ -16,7 +16,7 @@ from attn_spec.gradient_bounds import GradientBound, gradient_bound, gradient_ev
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.oracle import float64_truth, gradient_oracle, oracle
 from attn_spec.problem import Problem
-from attn_spec.roundoff import growth, readings, rounding
+from attn_spec.roundoff import gradient_readings, growth, readings, rounding
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
@@ -192,7 +192,7 @@ def judge_gradients(
         ]
         return Judgement(problem, reading, tuple(measurements))
 
-    return _best(judged(reading) for reading in readings(contract))
+    return _best(judged(reading) for reading in gradient_readings(contract))
 
 
 def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: tuple[int, ...]) -> np.ndarray:

@@ -81,6 +81,18 @@ def readings(c: Contract) -> tuple[Contract, ...]:
     return tuple(replace(c, row_sum_of=choice) for choice in choices)
 
 
+def gradient_readings(c: Contract) -> tuple[Contract, ...]:
+    """The same for the backward pass, where ``backward_weights="either"`` leaves a choice as well.
+
+    A kernel that may recompute its weights keeps the LSE for that in the format that accumulates scores.
+    """
+    if c.backward_weights != "either":
+        return readings(c)
+    stored, recomputed = ({"backward_weights": word} for word in ("stored", "recomputed"))
+    recomputed["lse"] = c.score_accumulation
+    return tuple(replace(reading, **choice) for reading in readings(c) for choice in (stored, recomputed))
+
+
 def row_sum_entry(c: Contract) -> Rounding:
     """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
     stages = ("softmax", "probabilities", "multiplicands") if casts_row_sum(c) else ("softmax",)

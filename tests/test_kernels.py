@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from attn_spec import Contract, Conventions, kernel
-from attn_spec.contract import EAGER, FP32, FUSED
+from attn_spec.contract import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.kernels import Kernel, KernelError, from_callable
 from attn_spec.resolve import in_tree, resolve
+from attn_spec.roundoff import gradient_readings, readings
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
 
@@ -73,7 +74,7 @@ def test_an_undecorated_callable_is_read_from_its_signature():
     assert made.framework == "numpy"
     assert made.dtypes == ("float64", "float32")
     assert made.supports == {"scale", "causal", "mask"}
-    assert made.contract_declared("float32") == EAGER
+    assert made.contract_declared("float32") == UNDECLARED
 
 
 def test_what_is_declared_beside_an_undecorated_callable_is_kept():
@@ -177,3 +178,11 @@ def test_objects_with_a_call_method_are_read_too(folder):
 
     assert (found.framework, found.supports, found.module) == ("torch", {"causal"}, "objects")
     assert (partial.framework, partial.supports, partial.module) == ("torch", {"causal", "scale"}, "objects")
+
+
+def test_a_contract_that_leaves_the_backward_weights_open_is_read_both_ways():
+    open_to_both = UNDECLARED.at("bfloat16")
+
+    assert {c.backward_weights for c in gradient_readings(open_to_both)} == {"stored", "recomputed"}
+    assert {c.lse for c in gradient_readings(open_to_both) if c.backward_weights == "recomputed"} == {"float32"}
+    assert gradient_readings(EAGER.at("bfloat16")) == readings(EAGER.at("bfloat16"))

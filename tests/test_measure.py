@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from attn_spec.contract import FP32, FUSED
-from attn_spec.measure import judge, presets_that_hold, truth_and_bound
+from attn_spec.contract import EAGER, FP32, FUSED, UNDECLARED
+from attn_spec.kernels import from_callable
+from attn_spec.measure import judge, judge_gradients, presets_that_hold, truth_and_bound
 from attn_spec.problem import Problem
 from attn_spec.regimes import Recipe
+from attn_spec.subject import Subject
 
 FLOAT32 = FP32.at("float32")
 
@@ -171,3 +174,14 @@ def test_presets_that_hold_are_those_coarse_enough():
     assert presets_that_hold(problem, output=truth.output.value) == ["fused", "fp32", "tf32", "eager", "split_kv"]
     assert presets_that_hold(problem, output=truth.output.value + 4 * bound.output) == ["tf32"]
     assert presets_that_hold(problem, output=truth.output.value + 1.0) == []
+
+
+def test_sdpa_that_declares_nothing_is_within_the_bounds_of_its_gradients():
+    """A fused backward pass subtracts rowsum(dO O) with O as stored, which the gradients of eager attention do not."""
+    problem = Recipe(dtype="float16", batch=3, query_length=15, key_length=3, head_dim=16, value_dim=16, scale=1.0)
+    problem, dO = problem.problem(), np.ones((3, 1, 15, 16))
+    sdpa = from_callable(lambda q, k, v, scale: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale))
+    found = Subject(sdpa, "float16").gradients(problem, dO)
+
+    assert judge_gradients(problem, EAGER.at("float16"), dO, found).refuted
+    assert not judge_gradients(problem, UNDECLARED.at("float16"), dO, found).refuted
