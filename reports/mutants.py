@@ -4,17 +4,24 @@ A mutant is a subclass of :class:`~attn_spec.reports.emulated.TiledAttention` th
 kernel executing a worse arithmetic than it declares, or a function that cheats. Its docstring tells the story in
 one line, ``source`` is the report it retells, ``named_by`` the property that must name it. Controls are the
 opposite: unusual kernels that are right, and must pass.
+
+Each is an attribute of this module, so that ``attn-spec certify attn_spec.reports.mutants:causal_top_left`` examines
+one.
 """
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import inspect
+import itertools
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attn_spec.contract import Contract
-from attn_spec.kernels import Kernel
+from attn_spec.kernels import Kernel, KernelError
 
 from .arithmetic import Order
 from .emulated import CONVENTIONS, SUPPORTS, TiledAttention, emulate
@@ -23,6 +30,9 @@ from .sound import PRECISE
 
 #: A kernel's function (q, k, v, **options) -> (out, lse).
 Attention = Callable[..., Any]
+
+#: The dtypes at which a wrong step is wrong, whatever it is.
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +48,27 @@ class Mutant:
     named_by: str | None
     #: The dtype it is tried at.
     dtype: str
-    build: Callable[[], Kernel] = field(repr=False)
+    #: The dtypes at which the change is a defect.
+    dtypes: tuple[str, ...] = DTYPES
+    #: A new kernel for inputs of a dtype.
+    build: Callable[[str], Kernel] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._require(self.dtype)
 
     @property
     def kernel(self) -> Kernel:
-        """A new kernel, without memory of earlier calls."""
-        return self.build()
+        """A new kernel, without memory of earlier calls, at the dtype it is tried at."""
+        return self.at(self.dtype)
+
+    def at(self, dtype: str) -> Kernel:
+        """A new kernel for inputs of ``dtype``. Raises ``ValueError`` where the change is no defect."""
+        self._require(dtype)
+        return self.build(dtype)
+
+    def _require(self, dtype: str) -> None:
+        if dtype not in self.dtypes:
+            raise ValueError(f"{self.id} is made for {', '.join(self.dtypes)}, not for {dtype}")
 
 
 #: Mutants and controls by id.
@@ -56,6 +81,7 @@ def mutant(
     source: str,
     named_by: str | None,
     dtype: str = "float32",
+    dtypes: tuple[str, ...] = DTYPES,
     executes: Contract = PRECISE,
     order: Order | None = None,
     lacks: tuple[str, ...] = (),
@@ -71,17 +97,19 @@ def mutant(
     def register(steps: type[TiledAttention]) -> type[TiledAttention]:
         name = _snake(steps.__name__)
 
-        def build() -> Kernel:
+        def build(dtype: str) -> Kernel:
             declared = {
+                "dtypes": (dtype,),
                 "contract": contract,
                 "supports": [option for option in SUPPORTS if option not in lacks],
                 "conventions": {**CONVENTIONS, **(conventions or {})},
             }
-            if issubclass(steps, TiledGradients):
-                return emulate_both(name, executes, order, dtypes=(dtype,), gradients=steps, **declared)
-            return emulate(name, executes, order, dtypes=(dtype,), steps=steps, **declared)
+            made = type(steps.__name__, (steps,), {"calls": itertools.count()})
+            if issubclass(made, TiledGradients):
+                return emulate_both(name, executes, order, gradients=made, **declared)
+            return emulate(name, executes, order, steps=made, **declared)
 
-        _add(Mutant(id=name, story=_story(steps), source=source, named_by=named_by, dtype=dtype, build=build))
+        add(name, story_of(steps), build, source=source, named_by=named_by, dtype=dtype, dtypes=dtypes)
         return steps
 
     return register
@@ -103,55 +131,60 @@ def narrow(
     ``executed`` are fields of the contract that is executed instead.
     """
     order, executes = Order(inaccuracy=inaccuracy), replace(PRECISE, **executed)
-    _add(
-        Mutant(
-            id=name,
-            story=story,
-            source=source,
-            named_by=named_by,
-            dtype=dtype,
-            build=lambda: emulate(name, executes, order, dtypes=(dtype,), contract=contract),
-        )
-    )
+
+    def build(dtype: str) -> Kernel:
+        return emulate(name, executes, order, dtypes=(dtype,), contract=contract)
+
+    add(name, story, build, source=source, named_by=named_by, dtype=dtype, dtypes=(dtype,))
 
 
 def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Callable[[Attention], Attention]], Any]:
     """Register a function that wraps the sound kernel's function into a dishonest one."""
 
     def register(wrap: Callable[[Attention], Attention]) -> Callable[[Attention], Attention]:
-        def build() -> Kernel:
+        def build(dtype: str) -> Kernel:
             honest = emulate(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
             return Kernel(**{**vars(honest), "function": wrap(honest.function)})
 
-        story = _story(wrap)
-        _add(Mutant(id=wrap.__name__, story=story, source=source, named_by=named_by, dtype=dtype, build=build))
+        add(wrap.__name__, story_of(wrap), build, source=source, named_by=named_by, dtype=dtype)
         return wrap
 
     return register
 
 
-def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:
-    """Import every family; the mutants and the controls."""
-    from . import (  # noqa: F401 - they register
-        mutants_autograd,
-        mutants_backward,
-        mutants_backward_masking,
-        mutants_cheating,
-        mutants_masking,
-        mutants_plumbing,
-        mutants_softmax,
-        mutants_values,
-    )
-
-    return MUTANTS, CONTROLS
-
-
-def _add(made: Mutant) -> None:
+def add(name: str, story: str, build: Callable[[str], Kernel], **told: Any) -> None:
+    """Register a mutant, or a control when no property names it. ``told`` are further fields of :class:`Mutant`."""
+    made = Mutant(id=name, story=story, build=build, **told)
     (CONTROLS if made.named_by is None else MUTANTS)[made.id] = made
 
 
-def _story(thing: Any) -> str:
-    return inspect.cleandoc(thing.__doc__ or "").splitlines()[0]
+def story_of(told: Any) -> str:
+    """The first line of the docstring of a class or function."""
+    return inspect.cleandoc(told.__doc__ or "").splitlines()[0]
+
+
+def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:
+    """Import every module ``mutants_*``, which registers its family; the mutants and the controls."""
+    package = importlib.import_module(__package__ or "")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("mutants_"):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    return MUTANTS, CONTROLS
+
+
+def __getattr__(name: str) -> Kernel:
+    """A new kernel of the mutant or control with that id, at the dtype it is tried at.
+
+    Raises :class:`KernelError` when there is none. Private names, which Python itself asks for, are not looked up.
+    """
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__} has no attribute {name!r}")
+    mutants, controls = load_all()
+    known = {**mutants, **controls}
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3) or sorted(known)
+        raise KernelError(f"no mutant is called {name!r}; there are {', '.join(close)}")
+    return known[name].kernel
 
 
 def _snake(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from attn_spec.kernels import Kernel
 
 from .emulated_backward import emulate_both
-from .mutants import CONTROLS, MUTANTS, Attention, Mutant
+from .mutants import Attention, add, story_of
 from .sound import PRECISE
 
 #: (asked, dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias]); asked: which of q, k, v, bias need one.
@@ -46,13 +46,11 @@ def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[
     """Register a function that turns the sound kernel into one that autograd follows; a control if nothing names it."""
 
     def register(wrap: Callable[[Kernel], Attention]) -> Callable[[Kernel], Attention]:
-        def build() -> Kernel:
-            sound = emulate_both(wrap.__name__, PRECISE, contract="fused")
+        def build(dtype: str) -> Kernel:
+            sound = emulate_both(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
             return replace(sound, function=wrap(sound), backward_function=None)
 
-        story = (wrap.__doc__ or "").partition("\n")[0]
-        made = Mutant(id=wrap.__name__, story=story, source=source, named_by=named_by, dtype="float32", build=build)
-        (CONTROLS if named_by is None else MUTANTS)[made.id] = made
+        add(wrap.__name__, story_of(wrap), build, source=source, named_by=named_by, dtype="float32")
         return wrap
 
     return register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,8 +15,6 @@ QUERY_AND_KEY = "gradients.query_and_key_gradients_are_within_their_bounds"
 BIAS = "gradients.bias_gradients_are_within_their_bounds"
 SOFTCAP = "gradients.gradients_pass_through_the_softcap"
 ONE_PRODUCT = "gradient_laws.q_and_k_have_one_inner_product_with_their_gradients"
-
-_calls = itertools.count()
 
 
 @mutant(source="NVIDIA/cudnn-frontend#421", named_by="gradient_laws.bias_gradients_sum_to_zero_over_the_keys")
@@ -153,7 +150,7 @@ class QueryGradientOrderChanges(TiledGradients):
 
     def tiles(self) -> Iterator[Tile]:
         tiles = list(super().tiles())
-        shift = next(_calls) % max(len(tiles), 1)
+        shift = next(self.calls) % max(len(tiles), 1)
         yield from tiles[shift:] + tiles[:shift]
 
 

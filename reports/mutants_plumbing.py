@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,6 @@ from attn_spec import bits
 
 from .emulated import Tile, TiledAttention
 from .mutants import mutant
-
-_calls = itertools.count()
 
 
 def packed(tensor: Any) -> np.ndarray:
@@ -73,7 +70,7 @@ class OrderChanges(TiledAttention):
 
     def tiles(self) -> Iterator[Tile]:
         tiles = list(super().tiles())
-        shift = next(_calls) % max(len(tiles), 1)
+        shift = next(self.calls) % max(len(tiles), 1)
         yield from tiles[shift:] + tiles[:shift]
 
 

@@ -115,6 +115,7 @@ class FiniteSentinel(TiledAttention):
     source="philipturner/metal-flash-attention#8, apache/tvm#16667",
     named_by="special_values.dot_products_beyond_float16_do_not_overflow",
     dtype="float16",
+    dtypes=("float16",),
 )
 class ScoresOverflowFloat16(TiledAttention):
     """q.k overflows in float16 before it is scaled."""

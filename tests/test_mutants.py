@@ -3,13 +3,21 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from attn_spec.reports import mutants
-from attn_spec.reports.sound import SOUND
+from attn_spec.reports.arithmetic import Order
+from attn_spec.reports.emulated import emulate
+from attn_spec.reports.emulated_split import NormalizedSplitAttention, SplitAttention
+from attn_spec.reports.mutants_statistical import STATISTICAL
+from attn_spec.reports.sound import PRECISE, SOUND
 
 from attn_spec import claims
 from attn_spec import property as properties
+from attn_spec.kernels import KernelError
 from attn_spec.profiles import Profile
+from attn_spec.regimes import Recipe
+from attn_spec.resolve import resolve
 from attn_spec.search import search
 from attn_spec.subject import Subject
 from attn_spec.verdict import Verdict
@@ -18,6 +26,8 @@ MUTANTS, CONTROLS = mutants.load_all()
 PROPERTIES = properties.load_all()
 #: Every gradient, with cotangents on both outputs.
 GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
+ACCURATE = "accuracy.output_is_within_its_bound"
+MERGED = "online_rescaling.the_maximum_may_move_anywhere"
 
 
 def examine(name, kernel, dtype, examples, **changes):
@@ -88,9 +98,30 @@ def test_an_unusual_kernel_that_is_right_passes_every_property_it_claims(name):
     assert sum(verdict is Verdict.HELD for verdict in verdicts.values()) > 30
 
 
+@pytest.mark.parametrize("name", [name for name in CONTROLS if name.startswith("keys_split")])
+def test_splits_that_are_merged_rightly_are_within_their_bounds_at_every_dtype(name):
+    for dtype in CONTROLS[name].dtypes:
+        for claim in (ACCURATE, MERGED, "temperature.equal_scores_give_the_mean_of_the_visible_values"):
+            row, _ = examine(claim, CONTROLS[name].at(dtype), dtype, examples=25)
+            assert row.verdict is Verdict.HELD, (dtype, claim, row.message)
+
+
+def test_splits_merged_through_outputs_differ_from_the_others_by_roundings_alone():
+    problem = Recipe(query_length=5, key_length=40, mask="empty_middle_rows", seed=1).problem()
+    sides = {}
+    for steps in (SplitAttention, NormalizedSplitAttention):
+        kernel = emulate(steps.__name__, PRECISE, Order(kv_tile=4), steps=steps)
+        sides[steps] = Subject(kernel, "float32")(problem)
+
+    one, other = sides.values()
+    assert not np.array_equal(one.output, other.output)
+    np.testing.assert_allclose(one.output, other.output, rtol=0, atol=2.0**-20)
+    np.testing.assert_allclose(one.lse, other.lse, rtol=0, atol=2.0**-20)
+
+
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_every_property_names_a_mutant(name):
-    assert name in {mutant.named_by for mutant in MUTANTS.values()}
+    assert name in {mutant.named_by for mutant in (*MUTANTS.values(), *STATISTICAL.values())}
 
 
 @pytest.mark.parametrize("name", {**MUTANTS, **CONTROLS})
@@ -102,7 +133,9 @@ def test_every_mutant_has_a_story_and_a_source(name):
     )
     assert mutant.story.endswith(".")
     assert len(mutant.story) < 120
-    assert mutant.dtype in mutant.kernel.dtypes
+    for dtype in mutant.dtypes:
+        assert mutant.at(dtype).dtypes == (dtype,)
+    assert mutant.kernel.dtypes == (mutant.dtype,)
 
 
 def test_stories_and_ids_are_told_once():
@@ -110,3 +143,45 @@ def test_stories_and_ids_are_told_once():
 
     assert len(stories) == len(set(stories))
     assert not set(MUTANTS) & set(CONTROLS)
+
+
+@pytest.mark.parametrize("name", {**MUTANTS, **CONTROLS})
+def test_a_mutant_is_found_by_its_name(name):
+    found = resolve(f"attn_spec.reports.mutants:{name}")
+
+    assert found.name == {**MUTANTS, **CONTROLS}[name].kernel.name
+    assert name not in vars(mutants)
+
+
+def test_a_mutant_has_no_memory_of_other_calls_than_its_own():
+    problem = Recipe(query_length=2, key_length=40).problem()
+    first, second = (Subject(mutants.staging_buffer_reused, "float32") for _ in range(2))
+
+    again = [first(problem).output for _ in range(2)]
+    np.testing.assert_array_equal(second(problem).output, again[0])
+    assert not np.array_equal(*again)
+
+
+def test_an_unknown_mutant_is_a_clear_error():
+    with pytest.raises(KernelError, match=r"^no mutant is called 'causal_topleft'; there are causal_top_left, "):
+        resolve("attn_spec.reports.mutants:causal_topleft")
+    with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
+        mutants.__wrapped__  # noqa: B018 - the lookup is the test
+
+
+def test_a_mutant_at_a_dtype_where_it_is_none_is_an_error():
+    made = MUTANTS["scores_overflow_float16"]
+
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is made for float16, not for bfloat16$"):
+        made.at("bfloat16")
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is made for float16, not for float32$"):
+        replace(made, dtype="float32")
+
+
+@pytest.mark.parametrize("name", ["causal_top_left", "staging_buffer_reused", "delta_not_awaited", "merge_overflows"])
+def test_a_refuted_mutant_is_refuted_again_by_the_stored_case(name):
+    mutant = MUTANTS[name]
+    _, case = examine(mutant.named_by, resolve(f"attn_spec.reports.mutants:{name}"), mutant.dtype, examples=60)
+
+    with pytest.raises(AssertionError, match=re.escape(case.message.splitlines()[0])):
+        PROPERTIES[case.claim].check(Subject(resolve(case.kernel), mutant.dtype), case.problem)

@@ -1,0 +1,62 @@
+"""Documented bugs of attention kernels that are not among the mutants, each with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """One bug that no mutant retells."""
+
+    #: Where it happened: owner/repository#number.
+    sources: tuple[str, ...]
+    #: What went wrong, in one line.
+    what: str
+    #: Why no mutant retells it, in one line.
+    why: str
+
+
+LEFT_OUT: tuple[LeftOut, ...] = (
+    LeftOut(
+        sources=("ROCm/rocm-libraries#12229", "ikawrakow/ik_llama.cpp#2087", "NVIDIA/TransformerEngine#2541"),
+        what="The sink's logit is added once for each split, only where other keys are visible, or never.",
+        why="A problem has no sink, that is no logit that enters the row sum without a value.",
+    ),
+    LeftOut(
+        sources=("aws-neuron/nki-samples#81",),
+        what="dS is built from the weights after dropout, and dP is not masked by it.",
+        why="A problem has no dropout: its truth would need the kernel's own random mask.",
+    ),
+    LeftOut(
+        sources=("pytorch/pytorch#187227",),
+        what="The random offset of dropout is 32 bits wide in the forward pass and 64 in the backward one.",
+        why="A problem has no dropout, and the offsets differ from 2^32 scores on only.",
+    ),
+    LeftOut(
+        sources=("ROCm/rocm-libraries#6054",),
+        what="Byte offsets into a pool of pages wrap at 4 GB, and another page is read.",
+        why="A problem has no page table; wrapped offsets as such are retold as scale models.",
+    ),
+    LeftOut(
+        sources=("pytorch/pytorch#195320",),
+        what="A compiler takes any permutation of K for its transpose, and fuses another product.",
+        why="The bug is in a rewriting of graphs, not in a kernel that is called with q, k and v.",
+    ),
+    LeftOut(
+        sources=("NVIDIA/TransformerEngine#3528",),
+        what="Two paths of one backend are compared with one another, and are all zero both.",
+        why="The bug is in a test harness; its kernel is the cheat that returns zeros.",
+    ),
+    LeftOut(
+        sources=(
+            "ml-explore/mlx#2835",
+            "pytorch/executorch#22426",
+            "microsoft/onnxruntime#29020",
+            "microsoft/onnxruntime#29050",
+            "onnx/onnx#8068",
+        ),
+        what="Causal attention with fewer queries than keys starts in the top-left or ends in the bottom-right corner.",
+        why="Either is right when it is declared; the mutants that break a declared diagonal are in the zoo.",
+    ),
+)
