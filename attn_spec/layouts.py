@@ -5,7 +5,8 @@ Each takes and gives a NumPy array or a torch tensor of four axes. NaN lies wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,21 @@ def expanded(tensor: Any, axes: int = 1) -> Any:
     buffer[leading] = tensor[leading]
     first = buffer[leading]
     return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
+
+
+def in_the_same_place(tensors: int) -> Callable[[Any], Any]:
+    """A way to lay tensors: the first ``tensors`` as they are, and each later round into the memory of the first."""
+    kept: list[Any] = []
+    turn = itertools.count()
+
+    def arrange(tensor: Any) -> Any:
+        place = next(turn) % tensors
+        if place == len(kept):
+            kept.append(tensor)
+        kept[place][...] = tensor
+        return kept[place]
+
+    return arrange
 
 
 def after_freed_nan(tensor: Any, shapes: Iterable[tuple[int, ...]]) -> Any:

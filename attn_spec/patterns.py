@@ -21,9 +21,11 @@ _TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
 
 
 def _padding(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The last keys do not exist; each batch entry has its own length, at least 1."""
-    length = rng.integers(1, max(shape[3], 1) + 1, size=(*shape[:2], 1, 1))
-    return np.arange(shape[3]) < length
+    """The last keys do not exist; each batch entry has its own length, at least 1, often a whole number of tiles."""
+    size = (*shape[:2], 1, 1)
+    length = rng.integers(1, max(shape[3], 1) + 1, size=size)
+    tiles = length // 16 * 16
+    return np.arange(shape[3]) < np.where((tiles > 0) & (rng.random(size) < 0.4), tiles, length)
 
 
 def _leading(rng: np.random.Generator, shape: Shape) -> np.ndarray:

@@ -66,7 +66,7 @@ def named(known: Iterable[str]) -> SearchStrategy[str]:
 
 
 # Strategies are built once, since Hypothesis spends more time on a new strategy than on a draw.
-_LENGTHS = st.one_of(st.integers(1, 9), st.sampled_from(TILE_EDGES))
+_LENGTHS = st.sampled_from([*range(1, 10), *TILE_EDGES])
 _HEADS = {grouped: st.sampled_from(GROUPED_HEADS if grouped else EQUAL_HEADS) for grouped in (False, True)}
 _REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
 _SHIFTS = often(0.0, SHIFTS[1:])

@@ -3,6 +3,7 @@
 from attn_spec.claims import within_bound
 from attn_spec.problem import Problem
 from attn_spec.property import attention_property
+from attn_spec.strategies import problems
 from attn_spec.subject import Subject
 
 
@@ -30,3 +31,14 @@ def test_log_sum_exp_is_within_its_bound(subject: Subject, problem: Problem) -> 
     witness of the scores and of the row sum.
     """
     within_bound(subject, problem, subject(problem), "lse")
+
+
+@attention_property(
+    source="Gemma 2 (arXiv 2408.00118), section 2: scores are capped by softcap * tanh(score / softcap)",
+    hunts="a softcap that is ignored, or applied before the scale, after the bias or after the mask",
+    needs=("softcap",),
+    problems=lambda subject: problems(subject, needs=("softcap",)),
+)
+def test_softcapped_scores_give_an_answer_within_its_bound(subject: Subject, problem: Problem) -> None:
+    """With a softcap every element of the output and of the log-sum-exp lies within its bound."""
+    within_bound(subject, problem, subject(problem))

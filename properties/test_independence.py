@@ -110,12 +110,11 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
 
     The last of several calls is held to the bound too: some defects appear only after a number of calls.
     """
-    first = subject(problem)
-    for _ in range(CALLS - 1):
-        last = subject(problem)
+    first, *others = (subject(problem) for _ in range(CALLS))
     if subject.conventions.deterministic:
-        unchanged(first, last, f"in call {CALLS} of the same problem")
-    within_bound(subject, problem, last)
+        for call, answer in enumerate(others, start=2):
+            unchanged(first, answer, f"in call {call} of the same problem")
+    within_bound(subject, problem, others[-1])
 
 
 @attention_property(
@@ -124,11 +123,13 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
     problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
 )
 def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
-    """Another problem of the same shape gets its own answer, and the first problem its first answer afterwards."""
-    first = subject(problem)
+    """Another problem in the memory of the first gets its own answer, and then the first problem its first answer."""
+    arrange = layouts.in_the_same_place(tensors=3)
+    first = subject(problem, arrange=arrange)
     other = rewritten(problem)
-    within_bound(subject, other, subject(other))
-    agree(subject, problem, first, subject(problem), "after another problem of the same shape was solved")
+    within_bound(subject, other, subject(other, arrange=arrange))
+    again = subject(problem, arrange=arrange)
+    agree(subject, problem, first, again, "after another problem of the same shape was solved")
 
 
 @attention_property(

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import compares_bits, hidden_keys_have_no_influence, unchanged, within_bound
+from attn_spec.claims import compares_bits, hidden_keys_have_no_influence, selected, unchanged, within_bound
 from attn_spec.problem import Problem
 from attn_spec.property import attention_property
 from attn_spec.strategies import named, problems
@@ -18,6 +18,13 @@ def masked(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with a bool mask that hides something."""
     names = ("padding", "random", "checkerboard", "documents", "one_key", "leading_hidden", "empty_middle_rows")
     return problems(subject, needs=("mask",), without=("empty",), mask=named(names))
+
+
+def padded(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems whose batch entries have lengths of their own, and no diagonal that would move with them."""
+    without = ("causal", "causal_alignment", "window", "empty")
+    shared = named(("padding",)).filter(lambda name: "H" not in name)
+    return problems(subject, needs=("mask",), without=without, mask=shared)
 
 
 def windowed(subject: Subject) -> SearchStrategy[Problem]:
@@ -143,13 +150,36 @@ def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) ->
 
 
 @attention_property(
+    source="attention runs over the keys that exist",
+    hunts="a page or tile of padding that is read, lengths of one batch entry used for another",
+    needs=("mask",),
+    problems=padded,
+)
+def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, problem: Problem) -> None:
+    """With a padding mask each batch entry gets the answer of its sequence without the padding."""
+    answer = subject(problem)
+    for entry in range(problem.batch):
+        one = slice(entry, entry + 1)
+        keys = slice(int(np.broadcast_to(problem.mask, problem.score_shape)[entry, 0, 0].sum()))
+        shorter = problem.replace(
+            q=problem.q[one],
+            k=problem.k[one, :, keys],
+            v=problem.v[one, :, keys],
+            mask=None,
+            bias=None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[one, ..., keys],
+        )
+        within_bound(subject, shorter, selected(answer, (one,)))
+
+
+@attention_property(
     source="adding -inf to a score and excluding its key are the same",
     hunts="a float mask read as bool, a bool mask read as float, one of two mask paths that is wrong",
     needs=("mask", "bias"),
     problems=masked,
 )
 def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) -> None:
-    """The kernel solves a problem with a bool mask also when the mask is written as a bias of 0 and -inf."""
+    """The kernel solves a problem with a bool mask, and also when the mask is written as a bias of 0 and -inf."""
+    within_bound(subject, problem, subject(problem))
     bias = np.where(problem.mask, 0.0 if problem.bias is None else problem.bias, -np.inf)
     within_bound(subject, problem, subject(problem.replace(mask=None, bias=bias)))
 

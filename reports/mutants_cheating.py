@@ -72,6 +72,21 @@ def replayed_by_shape(attention: Attention) -> Attention:
     return kernel
 
 
+@cheat(source="arXiv 2507.14111, wafer.ai: a guide to what passes for fast", named_by=REPLAYED)
+def replayed_by_address(attention: Attention) -> Attention:
+    """Answers are kept by the addresses and shapes of the inputs, whatever has been written there since."""
+    answers: dict[Any, Any] = {}
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        key = (*((x.data_ptr(), x.shape) for x in (q, k, v)), *((name, str(value)) for name, value in options.items()))
+        if key not in answers:
+            answers[key] = attention(q, k, v, **options)
+        out, lse = answers[key]
+        return out.clone(), lse.clone()
+
+    return kernel
+
+
 @cheat(source="ScalingIntelligence/KernelBench#82", named_by=REPLAYED)
 def last_buffer(attention: Attention) -> Attention:
     """Nothing is computed: the memory of the call before is returned when it has the right size."""

@@ -9,6 +9,7 @@ from .emulated import TiledAttention
 from .mutants import mutant
 
 OUTPUT = "accuracy.output_is_within_its_bound"
+SOFTCAP = "accuracy.softcapped_scores_give_an_answer_within_its_bound"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
 HULL = "softmax.outputs_lie_in_the_hull_of_the_visible_values"
 MASKED = "masking.masked_keys_change_nothing"
@@ -42,7 +43,7 @@ class TailLeftToMask(TiledAttention):
         return super().in_bounds(cols) | (self.mask is not None)
 
 
-@mutant(source="pegainfer-project/pegainfer#291", named_by=MASKED)
+@mutant(source="pegainfer-project/pegainfer#291", named_by="masking.a_padded_sequence_is_solved_as_the_shorter_one")
 class PageTooMany(TiledAttention):
     """A padding mask that ends at a multiple of 16 shows one page of 16 keys more."""
 
@@ -119,7 +120,7 @@ class BiasScaled(TiledAttention):
         return self.apply_softcap(self.apply_scale(self.apply_bias(dot)))
 
 
-@mutant(source="microsoft/onnxruntime#28370", named_by=HULL)
+@mutant(source="microsoft/onnxruntime#28370", named_by=SOFTCAP)
 class SoftcapAfterBias(TiledAttention):
     """The bias is added before the softcap and capped with the rest, where the definition adds it last."""
 
@@ -128,7 +129,7 @@ class SoftcapAfterBias(TiledAttention):
         return self.apply_softcap(self.apply_bias(s))
 
 
-@mutant(source="made up: the softcap fused into the product", named_by=LSE)
+@mutant(source="made up: the softcap fused into the product", named_by=SOFTCAP)
 class SoftcapBeforeScale(TiledAttention):
     """Products are capped before they are scaled."""
 
@@ -137,7 +138,7 @@ class SoftcapBeforeScale(TiledAttention):
         return self.apply_bias(self.apply_scale(self.apply_softcap(dot)))
 
 
-@mutant(source="made up: the second factor of the softcap", named_by=LSE)
+@mutant(source="made up: the second factor of the softcap", named_by=SOFTCAP)
 class SoftcapNotMultipliedBack(TiledAttention):
     """The softcap is tanh(s / c), not c tanh(s / c)."""
 

@@ -86,7 +86,10 @@ class BiasWithoutLog2e(TiledAttention):
         return s if self.bias is None else self.round(s + self.option_tile(self.bias, self.tile.cols), "stored_scores")
 
 
-@mutant(source="made up: an argument that never arrives", named_by=OUTPUT)
+@mutant(
+    source="made up: an argument that never arrives",
+    named_by="accuracy.softcapped_scores_give_an_answer_within_its_bound",
+)
 class SoftcapIgnored(TiledAttention):
     """The softcap is accepted and not applied."""
 
