@@ -7,7 +7,7 @@ import torch
 from attn_spec import layouts
 
 VALUES = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
-KINDS = {"numpy": lambda: VALUES.copy(), "torch": lambda: torch.from_numpy(VALUES.copy())}
+KINDS = {"numpy": VALUES.copy, "torch": lambda: torch.from_numpy(VALUES.copy())}
 
 
 @pytest.fixture(params=KINDS)
