@@ -110,6 +110,8 @@ class PropertyResult(Model):
     source: str
     hunts: str
     needs: tuple[str, ...]
+    #: Largest probability that one problem makes a sound kernel suspect; 0 for a theorem.
+    false_alarm: float = 0.0
     #: The worst over all dtypes.
     verdict: Verdict
     dtypes: dict[str, Finding]

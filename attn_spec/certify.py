@@ -78,7 +78,7 @@ class Progress:
     current: tuple[str, ...] | None = None
     examples: int = 0
     rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
-    #: Failure blocks of refuted properties.
+    #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
     refusal: str | None = None
     ended: bool = False
@@ -105,7 +105,7 @@ class Progress:
         """Take in one verdict."""
         key = (row.property, row.kernel, row.dtype)
         self.rows[key] = row
-        if row.verdict is Verdict.REFUTED:
+        if row.verdict in {Verdict.REFUTED, Verdict.SUSPECT}:
             self.blocks[key] = block
         self.current = None
 

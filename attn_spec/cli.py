@@ -1,6 +1,7 @@
-"""The command ``attn-spec``: certify, replay, report, properties.
+"""The command ``attn-spec``: certify, replay, report, teeth, properties.
 
-Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive. This process imports neither torch nor a kernel.
+Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect. This process imports neither
+torch nor a kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from attn_spec import __version__
 from attn_spec.profiles import PROFILES
 
 CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
+COLOURS = {"certified": "green", "refuted": "red"}
 COULD_NOT_RUN = 2
 
 
@@ -87,7 +89,9 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         _write_report([kernel], report, output, declared=declared, **shared)
-    click.secho(document.result.upper(), bold=True, fg={"certified": "green", "refuted": "red"}.get(document.result))
+    suspect = document.summary["suspect"]
+    colour = "yellow" if suspect and document.result != "refuted" else COLOURS.get(document.result)
+    click.secho(document.result.upper() + (f", {suspect} suspect" if suspect else ""), bold=True, fg=colour)
     sys.exit(CODES[document.result])
 
 
@@ -110,7 +114,7 @@ def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
         codes.append(done.code)
         click.echo(f"{path.stem}  {done}")
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
-    sys.exit(max(codes, key=(0, COULD_NOT_RUN, 1).index))
+    sys.exit(max(codes, key=(0, 3, COULD_NOT_RUN, 1).index))
 
 
 @main.command()
@@ -133,6 +137,33 @@ def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
 
 
 @main.command()
+@click.argument("document", required=False, type=click.Path(path_type=Path))
+@click.option("--sample", type=int, help="So many mutants only, dealt over their families; the rest in proportion.")
+@click.option("--workers", type=int, default=2, show_default=True, help="Processes.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default="teeth.html",
+    show_default=True,
+    help="Where the page goes; Markdown and JSON go next to it.",
+)
+def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
+    """Measure the suite itself: what it catches, what other rules catch, whom it accuses falsely. Takes an hour.
+
+    With DOCUMENT, the JSON of an earlier run, only the page is written again.
+    """
+    command = importlib.import_module("attn_spec.reports.teeth_command")
+    try:
+        written = command.write_teeth(output, document=document, **chosen)
+    except (command.teeth.TeethError, command.svg.FigureError) as error:
+        raise CouldNotRun(str(error)) from None
+    for file in written:
+        click.echo(f"teeth: {file}")
+
+
+@main.command()
 @click.argument("name", required=False)
 def properties(name: str | None) -> None:
     """List the properties, or describe those whose id contains NAME."""
@@ -146,6 +177,8 @@ def properties(name: str | None) -> None:
         if name:
             needs = ", ".join(claim.needs) or "nothing beyond a plain call"
             click.echo(f"    source  {claim.source}\n    hunts   {claim.hunts}\n    needs   {needs}")
+            if claim.false_alarm:
+                click.echo(f"    suspect at most {claim.false_alarm:g} of problems, for a sound kernel")
     click.echo(f"{len(found)} properties")
 
 

@@ -121,7 +121,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 FUSED = Contract()
-FP32 = Contract(softmax="float32", probabilities="float32", score_gradients="float32")
+FP32 = Contract(multiplicands="float32", softmax="float32", probabilities="float32", score_gradients="float32")
 TF32 = Contract(multiplicands="tf32", probabilities="tf32", score_gradients="tf32")
 EAGER = Contract(
     stored_scores="input",

@@ -1,4 +1,4 @@
-"""The failure block: what is shown of a refuted claim, in about twelve lines, and never a tensor."""
+"""The failure block: what is shown of a refuted or suspect claim, in about twelve lines, and never a tensor."""
 
 from __future__ import annotations
 
@@ -9,30 +9,39 @@ from attn_spec.contract import describe
 from attn_spec.property import Property
 from attn_spec.reproduce import Case, WorstElement
 from attn_spec.subject import Subject
+from attn_spec.verdict import Verdict
 
 #: Longest line shown.
 WIDTH = 120
 
 
-def block(case: Case, claim: Property, subject: Subject, script: Path | None) -> str:
+def block(
+    case: Case, claim: Property, subject: Subject, script: Path | None, verdict: Verdict = Verdict.REFUTED
+) -> str:
     """The claim, the kernel, the problem, the worst element, and how to run it again."""
     problem = repr(case.problem)
     if len(problem) > 4 * WIDTH:
         problem = f"reproduce.load(reproduce.find({case.id!r})[0]).problem"
     return "\n".join(
         [
-            f"REFUTED  {claim.statement}",
+            f"{verdict.upper()}  {claim.statement}",
             f"  property  {claim.id}",
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
             f"  problem   {problem}",
             *(_worst(case.worst) if case.worst else _why(case.message)),
             *([f"  hint      {case.hint}"] if case.hint else []),
+            *([_chance(claim)] if verdict is Verdict.SUSPECT else []),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",
             *([f"  script    python {script}"] if script else []),
         ]
     )
+
+
+def _chance(claim: Property) -> str:
+    """How often a sound kernel would get here."""
+    return f"  chance    at most {claim.false_alarm:g} for one problem, if the kernel rounds as its contract claims"
 
 
 def _why(message: str) -> list[str]:

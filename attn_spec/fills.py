@@ -194,4 +194,5 @@ def counterweight_values(t: Draft) -> None:
     group = t.q.shape[1] // t.k.shape[1]
     s = t.scale * np.einsum("bhd,bhjd->bhj", t.q[:, ::group, :1].sum(axis=2), t.k)
     reach = np.log(t.form.largest / (64 * max(t.v.shape[2], 1)))
+    reach -= min(20.0, reach / 4)  # room for a kernel whose reference may lag behind the maximum
     t.v *= np.exp(np.minimum(s.max(axis=-1, keepdims=True, initial=-np.inf) - s, reach))[..., None]

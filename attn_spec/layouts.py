@@ -32,6 +32,19 @@ def sliced(tensor: Any) -> Any:
     return inner
 
 
+def each_its_own(rng: np.random.Generator) -> Callable[[Any], Any]:
+    """A way to lay tensors: packed, swapped or sliced, drawn for each one."""
+
+    def arrange(tensor: Any) -> Any:
+        return (_packed, swapped, sliced)[rng.integers(3)](tensor)
+
+    return arrange
+
+
+def _packed(tensor: Any) -> Any:
+    return tensor
+
+
 def expanded(tensor: Any, axes: int = 1) -> Any:
     """The first entry of each of the leading ``axes`` in place of all, with stride 0; NaN lies behind it in memory."""
     buffer = of_nan(tensor, tuple(tensor.shape))

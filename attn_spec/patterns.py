@@ -15,7 +15,7 @@ Shape = tuple[int, int, int, int]
 Pattern = Callable[[np.random.Generator, Shape], np.ndarray]
 
 #: The broadcasts that callers use, and that kernels get wrong one by one.
-BROADCASTS = ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1")
+BROADCASTS = ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1")
 #: Lengths of hidden prefixes: a whole first tile, of several tile sizes, and one key more or less.
 _TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
 

@@ -45,6 +45,10 @@ class Property:
     check: Check
     #: Problems the claim is searched over.
     problems: Callable[[Subject], SearchStrategy[Problem]]
+    #: Why the claim does not concern a subject; empty when it does.
+    unconcerned: Callable[[Subject], str] = lambda subject: ""
+    #: Largest probability that one problem makes a sound kernel suspect; 0 for a claim that is a theorem.
+    false_alarm: float = 0.0
 
 
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
@@ -60,13 +64,18 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
         self.hint = hint
 
 
+class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
+    """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``."""
+
+
 _heard: ContextVar[dict[str, float] | None] = ContextVar("_heard", default=None)
 
 
 def observe(ratio: float, what: str = "error / bound") -> None:
     """Tell the search how near a problem came to a refutation (1 refutes); the search climbs towards larger ratios.
 
-    Does nothing outside a search, so that a property replays as it stands.
+    It does not climb for a claim with a false alarm probability, which is that of problems drawn blindly. Does nothing
+    outside a search, so that a property replays as it stands.
     """
     heard = _heard.get()
     if heard is not None:
@@ -94,10 +103,13 @@ def attention_property(
     hunts: str,
     needs: tuple[str, ...] = (),
     problems: Callable[[Subject], SearchStrategy[Problem]] | None = None,
+    unconcerned: Callable[[Subject], str] = lambda subject: "",
+    false_alarm: float = 0.0,
 ) -> Callable[[Check], Callable[..., None]]:
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
-    ``problems`` gives the strategy to search, by default every problem the kernel supports.
+    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``unconcerned`` and
+    ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises :class:`Suspicion`.
     """
 
     def decorate(check: Check) -> Callable[..., None]:
@@ -112,6 +124,8 @@ def attention_property(
             needs=needs,
             check=check,
             problems=problems or _every_problem,
+            unconcerned=unconcerned,
+            false_alarm=false_alarm,
         )
         REGISTRY[made.id] = made
 

@@ -94,7 +94,7 @@ def catalogue() -> list[dict[str, Any]]:
 
 def catalogue_entry(claim: Property) -> dict[str, Any]:
     """A property as a certificate and the catalogue show it."""
-    return {name: getattr(claim, name) for name in ("id", "statement", "source", "hunts", "needs")}
+    return {name: getattr(claim, name) for name in ("id", "statement", "source", "hunts", "needs", "false_alarm")}
 
 
 def _git_commit(folder: Path) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from attn_spec.profiles import PROFILES
-from attn_spec.session import ROW, Key, Session
+from attn_spec.session import BLOCK, ROW, Key, Session
 from attn_spec.verdict import LEFT_OUT, Verdict
 
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
         request.node.user_properties.append((ROW, row.to_json()))
         if row.verdict is Verdict.NOT_CLAIMED or row.message == LEFT_OUT:
             pytest.skip(f"{row.verdict}: {row.message}")
-        if row.verdict is not Verdict.HELD:
+        if row.verdict is Verdict.SUSPECT:
+            request.node.user_properties.append((BLOCK, block))
+        elif row.verdict is not Verdict.HELD:
             pytest.fail(block or f"{row.verdict}: {row.message}", pytrace=False)
 
     return run

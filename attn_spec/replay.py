@@ -1,7 +1,7 @@
 """Run stored cases again, each in a process that may die of it.
 
 ``python -m attn_spec.replay CASE.json SECONDS [KERNEL]`` runs one case here, with a limit on each call, and says
-``fixed``, ``still fails`` or ``cannot run`` by its exit code, 0, 1 or 2.
+``fixed``, ``still fails``, ``cannot run`` or ``still suspect`` by its exit code, 0 to 3.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attn_spec import reproduce
 from attn_spec.reproduce import Case, CaseError
 
+if TYPE_CHECKING:
+    from attn_spec.problem import Problem
+    from attn_spec.property import Property
+    from attn_spec.subject import Subject
+
 #: What a replay finds, by exit code.
-OUTCOMES = ("fixed", "still fails", "cannot run")
+OUTCOMES = ("fixed", "still fails", "cannot run", "still suspect")
 #: Seconds after which a replay that does not end is ended.
 LIMIT = 600.0
 
@@ -68,10 +74,25 @@ def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     needed = {*claim.needs, *case.problem.options()}
     if missing := sorted(option for option in needed if not subject.supports(option)):
         return Replay(2, f"{found.name} does not declare {', '.join(missing)}, which the case needs")
+    if reason := claim.unconcerned(subject):
+        return Replay(2, f"the claim does not concern {found.name}: {reason}")
+    return _check(claim, subject, case.problem)
+
+
+def _check(claim: Property, subject: Subject, problem: Problem) -> Replay:
+    """What the claim says of the problem."""
+    from hypothesis.errors import UnsatisfiedAssumption
+
+    from attn_spec.property import Suspicion
+
     try:
-        claim.check(subject, case.problem)
+        claim.check(subject, problem)
+    except Suspicion as error:
+        return Replay(3, str(error))
     except AssertionError as error:
         return Replay(1, str(error))
+    except UnsatisfiedAssumption:
+        return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case")
     return Replay(0, "")
 
 

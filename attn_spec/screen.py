@@ -59,8 +59,13 @@ def _properties(document: Certificate) -> list[str]:
     """A line for each property; one for all those that were left out."""
     exercised = [result for result in document.properties if _message(result) != LEFT_OUT]
     left_out = len(document.properties) - len(exercised)
-    lines = [f"  {result.verdict:<13}  {result.id}{_remark(result)}" for result in exercised]
+    lines = [_coloured(result.verdict, f"  {result.verdict:<13}  {result.id}{_remark(result)}") for result in exercised]
     return lines + ([f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}"] if left_out else [])
+
+
+def _coloured(verdict: Verdict, line: str) -> str:
+    """The line, yellow for a suspect; on no terminal click removes the colour."""
+    return click.style(line, fg="yellow") if verdict is Verdict.SUSPECT else line
 
 
 def _remark(result: PropertyResult) -> str:
@@ -68,7 +73,8 @@ def _remark(result: PropertyResult) -> str:
     ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
     if result.verdict is Verdict.NOT_EXERCISED:
         return f"  ({_message(result)})"
-    return f"  worst error/bound {max(ratios):.3g}" if ratios else ""
+    what = "statistic/threshold" if result.false_alarm else "error/bound"
+    return f"  worst {what} {max(ratios):.3g}" if ratios else ""
 
 
 def _message(result: PropertyResult) -> str:
@@ -77,12 +83,12 @@ def _message(result: PropertyResult) -> str:
 
 
 def _blocks(progress: Progress) -> list[str]:
-    """One failure block for each refuted property, up to a limit."""
+    """One failure block for each refuted or suspect property, up to a limit, refuted ones first."""
     first: dict[str, str] = {}
-    for (property_id, *_), block in progress.blocks.items():
-        first.setdefault(property_id, block)
+    for key in sorted(progress.blocks, key=lambda key: progress.rows[key].verdict is Verdict.SUSPECT):
+        first.setdefault(key[0], _coloured(progress.rows[key].verdict, progress.blocks[key]))
     lines = [f"\n{block}" for block in list(first.values())[:BLOCKS]]
     more = len(first) - BLOCKS
     return lines + (
-        [f"\n{more} more refuted properties; `attn-spec replay` runs every stored case"] if more > 0 else []
+        [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more > 0 else []
     )

@@ -62,9 +62,13 @@ class Recorder:
 
 
 def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | None:
-    """Run the case once more, recording, and write the script. Returns ``path``, None for a claim about gradients."""
-    if "backward" in claim.needs:
-        return None  # a script repeats forward calls only
+    """Run the case once more, recording, and write the script. Returns ``path``.
+
+    Returns None for a claim about gradients, since a script repeats forward calls only, and for a statistical one,
+    which no single element decides.
+    """
+    if "backward" in claim.needs or claim.false_alarm:
+        return None
     recorder = Recorder(subject.kernel.function)
     try:
         claim.check(replace(subject, kernel=replace(subject.kernel, function=recorder)), case.problem)

@@ -15,7 +15,7 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec.problem import Problem
 from attn_spec.profiles import Profile
-from attn_spec.property import Property, listening
+from attn_spec.property import Property, Suspicion, listening
 from attn_spec.reproduce import Case, InFlight, worst_element
 from attn_spec.subject import Subject
 from attn_spec.verdict import Row, Verdict
@@ -47,6 +47,8 @@ def search(
     row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
     if missing := [option for option in claim.needs if not subject.supports(option)]:
         return replace(row, message=f"the kernel does not declare {', '.join(missing)}"), None
+    if reason := claim.unconcerned(subject):
+        return replace(row, message=reason), None
     hunt = _Search(claim, subject, profile, tick)
     hunt.run(seed)
     row = replace(row, examples=hunt.examples, discarded=hunt.discarded, ratio=hunt.ratio)
@@ -57,7 +59,8 @@ def search(
         why = f"the property itself failed, report it as a fault of attn-spec: {type(error).__name__}: {error}"
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=why)) from error
     case = case_of(claim, subject, problem, error)
-    return replace(row, verdict=Verdict.REFUTED, case=case.id, message=case.message.splitlines()[0]), case
+    verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
+    return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0]), case
 
 
 def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseException | None = None) -> Case:
@@ -162,7 +165,7 @@ class _Search:
         self.examples += self.failure is None
         for what, ratio in heard.items():
             self.ratio = max(self.ratio or 0.0, ratio)
-            if math.isfinite(ratio):
+            if math.isfinite(ratio) and not self.claim.false_alarm:
                 hypothesis.target(ratio, label=what)
 
     def outcome_without_failure(self) -> dict[str, Verdict | str]:

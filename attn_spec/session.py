@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
     import pytest
 
     from attn_spec.preflight import Preflight
+    from attn_spec.profiles import Profile
     from attn_spec.property import Property
     from attn_spec.subject import Subject
 
-#: Key of a row in ``report.user_properties``.
-ROW = "attn_spec_row"
+#: Keys of a row, and of the block of a suspect, in ``report.user_properties``.
+ROW, BLOCK = "attn_spec_row", "attn_spec_block"
 
 #: (property id, kernel name, dtype)
 Key = tuple[str, str, str]
 
+#: Cases that are made as small as the profile allows; a screen shows as many.
+SHRUNK = 5
 #: Seconds between two messages on how far a search has come.
 TICK = 0.25
 
@@ -42,6 +46,10 @@ class Session:
         self.left_out: dict[str, str] = {}
         self.collected: list[Key] = []
         self.rows: list[Row] = []
+        #: Cases found in this process.
+        self.cases = 0
+        #: Blocks of the suspects.
+        self.suspects: list[str] = []
         #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
         self.stderr = os.dup(2)
 
@@ -64,7 +72,7 @@ class Session:
             self.preflights = [checked for checked in found if checked is not None]
 
     def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
-        """The verdict on a claim, and the failure block if it is refuted; the case and its script are stored."""
+        """The verdict on a claim, and the block if it is refuted or suspect; the case and its script are stored."""
         from attn_spec import failure, reproduce, script
         from attn_spec.search import search
 
@@ -73,19 +81,27 @@ class Session:
             name, dtype = subject.kernel.name, subject.dtype
             return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
-        row, case = search(claim, subject, self.profile, self.seed, self._ticker())
+        row, case = search(claim, subject, self._effort(), self.seed, self._ticker())
         if case is None:
             return row, ""
+        self.cases += 1
         path = reproduce.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
-        return row, failure.block(case, claim, subject, written)
+        return row, failure.block(case, claim, subject, written, row.verdict)
+
+    def _effort(self) -> Profile:
+        """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
+        if self.cases < SHRUNK:
+            return self.profile
+        return dataclasses.replace(self.profile, shrink_seconds=self.profile.shrink_seconds / 50)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect rows, in the process that has the terminal."""
-        for key, value in report.user_properties if report.when == "call" else ():
-            if key == ROW:
-                self.rows.append(Row.from_json(value))  # type: ignore[arg-type]
-                self.tell("row", row=value, block=report.longreprtext if report.failed else "")
+        found: dict[str, Any] = dict(report.user_properties) if report.when == "call" else {}
+        if ROW in found:
+            self.rows.append(Row.from_json(found[ROW]))
+            self.suspects += [found[BLOCK]] if BLOCK in found else []
+            self.tell("row", row=found[ROW], block=report.longreprtext if report.failed else found.get(BLOCK, ""))
 
     def header(self) -> list[str]:
         """Kernels, device, dtypes, profile and seed."""
@@ -96,9 +112,10 @@ class Session:
         return [f"attn-spec: {named}", f"attn-spec: {self.option('device')}, {dtypes}, {search}"]
 
     def summary(self) -> list[str]:
-        """The denominator, and what was left out of it."""
+        """The suspects, which fail no test; the denominator, and what was left out of it."""
         left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
-        return [f"profile {self.profile.name}, seed {self.seed}", denominator(self.rows), *left_out]
+        search = f"profile {self.profile.name}, seed {self.seed}"
+        return [*(f"{block}\n" for block in self.suspects), search, denominator(self.rows), *left_out]
 
     def describe(self) -> None:
         """Report, for each kernel, what a certificate says beside the verdicts."""

@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 
 #: Lengths beside the edges of tiles of 16, 32, 64 and 128.
 TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
+#: Lengths past the tiles of one block, where loops over blocks, splits and wider indices begin.
+LONG = (255, 256, 257, 511, 513, 1025)
 #: Powers of two, and dimensions that kernels must pad.
-HEAD_DIMS = (1, 2, 16, 64, 63, 72, 104, 128)
-VALUE_DIMS = (1, 8, 16, 40, 96, 128)
+HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 256)
+VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
 #: (Hq, Hkv)
-EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5))
+EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
 GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
 SCALES = (1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10)
-SOFTCAPS = (50.0, 30.0, 5.0, 1.0)
-WINDOW_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, None)
+SOFTCAPS = (50.0, 30.0, 5.0, 1.0, 7.5)
+WINDOW_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 #: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
-BUDGET = 2**21
+BUDGET = 2**20
 #: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
 MOST_HEADS = 16
 #: Regimes that overflow no format, not even where keys are hidden.
@@ -66,7 +68,9 @@ def named(known: Iterable[str]) -> SearchStrategy[str]:
 
 
 # Strategies are built once, since Hypothesis spends more time on a new strategy than on a draw.
-_LENGTHS = st.sampled_from([*range(1, 10), *TILE_EDGES])
+_LENGTHS = often(st.sampled_from([*range(1, 10), *TILE_EDGES]), [st.sampled_from(LONG)], share=8).flatmap(
+    lambda chosen: chosen
+)
 _HEADS = {grouped: st.sampled_from(GROUPED_HEADS if grouped else EQUAL_HEADS) for grouped in (False, True)}
 _REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
 _SHIFTS = often(0.0, SHIFTS[1:])
@@ -189,7 +193,7 @@ def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, 
         keys, queries = draw(st.sampled_from([*one_empty, (0, 0)]))
     D = draw(st.sampled_from(sorted(subject.kernel.head_dims or HEAD_DIMS)))
     values = [dim for dim in subject.kernel.head_dims or VALUE_DIMS if dim != D] or [D]
-    batches = [n for n in (1, 1, 2, 3) if n * heads * subject.kernel.slowness <= MOST_HEADS] or [1]
+    batches = [n for n in (1, 1, 2, 3, 9) if n * heads * subject.kernel.slowness <= MOST_HEADS] or [1]
     return {
         "batch": draw(st.sampled_from(batches)),
         "query_heads": heads,
@@ -215,7 +219,7 @@ def _legal_lengths(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
 
 def _budget(subject: Subject) -> float:
     """The budget of one problem; the truth for float64 takes ball arithmetic, which is several times dearer."""
-    return BUDGET / subject.kernel.slowness / (4 if subject.dtype == "float64" else 1)
+    return BUDGET / subject.kernel.slowness / (8 if subject.dtype == "float64" else 1)
 
 
 def _at_most(length: int, most: float, step: int) -> int:

@@ -26,6 +26,8 @@ from attn_spec.kernels import KEYWORDS, Conventions, Kernel
 from attn_spec.problem import Problem
 
 Guard = Callable[[float], AbstractContextManager[Any]]
+#: Gives a tensor another layout in memory, see ``layouts``.
+Arrange = Callable[[Any], Any]
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
@@ -83,10 +85,15 @@ class Subject:
         """Whether the kernel declares every one of ``options``."""
         return self.kernel.supports.issuperset(options)
 
-    def __call__(self, problem: Problem, *, arrange: Callable[[Any], Any] = lambda tensor: tensor) -> Answer:
-        """Run the kernel on a problem. ``arrange`` may re-lay each of q, k, v in memory, values unchanged."""
+    def __call__(
+        self, problem: Problem, *, arrange: Arrange = lambda tensor: tensor, arrange_options: Arrange = lambda t: t
+    ) -> Answer:
+        """Run the kernel on a problem.
+
+        ``arrange`` may re-lay each of q, k, v in memory, ``arrange_options`` the mask and the bias, values unchanged.
+        """
         tensors = {name: arrange(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
-        options = self._options(problem)
+        options = self._options(problem, arrange_options)
         returned = self._call(tensors, options)
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
         if not self.supports("lse"):
@@ -105,13 +112,15 @@ class Subject:
         *,
         lse_cotangent: np.ndarray | None = None,
         wrt: tuple[str, ...] = ("q", "k", "v", "bias"),
-        arrange: Callable[[Any], Any] = lambda tensor: tensor,
+        arrange: Arrange = lambda tensor: tensor,
+        arrange_inputs: Arrange = lambda tensor: tensor,
     ) -> dict[str, bits.Values]:
         """dQ, dK, dV and, when the problem has one, dBias, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
 
-        ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, values unchanged.
+        ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, ``arrange_inputs`` each
+        of q, k, v, values unchanged.
         """
-        tensors = {name: self._tensor(getattr(problem, name)) for name in ("q", "k", "v")}
+        tensors = {name: arrange_inputs(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
         options = self._options(problem)
         inputs = dict(tensors)
         if problem.bias is not None:
@@ -181,7 +190,7 @@ class Subject:
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
 
-    def _options(self, problem: Problem) -> dict[str, Any]:
+    def _options(self, problem: Problem, arrange: Arrange = lambda tensor: tensor) -> dict[str, Any]:
         """The keyword arguments that differ from their defaults, under the callable's own spellings."""
         supported = self.kernel.supports
         values = {name: getattr(problem, name) for name in KEYWORDS}
@@ -189,7 +198,7 @@ class Subject:
         if problem.causal_alignment == self.conventions.causal_alignment:
             active.pop("causal_alignment", None)
         for name in {"mask", "bias"} & set(active):
-            active[name] = self._tensor(active[name], swap=False)
+            active[name] = arrange(self._tensor(active[name], swap=False))
         return {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:

@@ -11,12 +11,14 @@ from typing import Any, Self
 class Verdict(StrEnum):
     """What is known about one claim, best first; rows are merged to the worst."""
 
-    #: The kernel lacks an option that the claim needs.
+    #: The kernel lacks an option that the claim needs, or the claim does not concern its contract.
     NOT_CLAIMED = "not claimed"
     #: Every problem of a large enough search satisfied the claim.
     HELD = "held"
     #: Too few problems were tried for the verdict "held".
     NOT_EXERCISED = "not exercised"
+    #: A statistical test failed, which a sound kernel does with a small, stated probability.
+    SUSPECT = "suspect"
     #: A problem contradicts the claim.
     REFUTED = "refuted"
 
@@ -43,7 +45,7 @@ class Row:
     discarded: int = 0
     #: Largest error / bound seen; None when the claim measures none.
     ratio: float | None = None
-    #: Id of the stored case that refutes the claim.
+    #: Id of the stored case that refutes the claim, or makes the kernel suspect.
     case: str | None = None
     #: Why the verdict is not "held"; empty when it is.
     message: str = ""
@@ -75,13 +77,13 @@ def denominator(rows: Iterable[Row]) -> str:
     properties = len({row.property for row in rows})
     subjects = len({(row.kernel, row.dtype) for row in rows})
     counted = count(rows)
-    order = (Verdict.HELD, Verdict.REFUTED, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
+    order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
     found = ", ".join(f"{counted[verdict]} {verdict}" for verdict in order)
     return f"{_plural(properties, 'property')} x {_plural(subjects, 'subject')} = {len(rows)} verdicts: {found}"
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 certified; 1 when a claim is refuted; 3 when one was not exercised, or none held."""
+    """0 certified, suspects or not; 1 when a claim is refuted; 3 when one was not exercised, or none held."""
     counted = count(rows)
     if counted[Verdict.REFUTED]:
         return 1

@@ -77,11 +77,12 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
     problems=nonempty,
 )
 def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
-    """dO with two axes swapped in memory, or inside a larger buffer of NaN, gives gradients within their bounds."""
+    """dO, q, k, v with axes swapped in memory, or inside larger buffers of NaN, give gradients within their bounds."""
     dO = cotangent(problem)
     ways = (layouts.swapped, partial(layouts.swapped, first=2, second=3), layouts.sliced)
-    arrange = ways[randomness(problem).integers(len(ways))]
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))
+    rng = randomness(problem)
+    arrange, mixed = ways[rng.integers(len(ways))], layouts.each_its_own(rng)
+    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange, arrange_inputs=mixed))
 
 
 @attention_property(

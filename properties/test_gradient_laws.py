@@ -170,7 +170,8 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     dO = randomness(problem).integers(-4, 5, (*problem.score_shape[:3], problem.value_dim)).astype(float)
     scaled = subject.gradients(problem, -8 * dO)
     x, c = intermediates(problem), subject.contract
-    stages = (c.multiplicands, c.stored_scores, c.score_gradients, c.gradient_accumulation, c.partial_gradients)
+    stages = (c.multiplicands, c.score_accumulation, c.stored_scores, c.score_gradients)
+    stages = (*stages, c.gradient_accumulation, c.partial_gradients)
     wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in (*stages, c.output))
     reach = np.where(x.visible, x.M - x.s, 0.0).max(initial=0.0)
     if not (compares_bits(subject) and wide and reach <= 16):

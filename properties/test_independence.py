@@ -1,5 +1,6 @@
 """Independence: an answer depends on the numbers of its own problem; not on companions, memory layout, or history."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,14 @@ def in_batches(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def rewritten(problem: Problem, keep: int | None = None) -> Problem:
-    """The problem with other N(0, 1) values of the same shape, but for one batch entry that keeps its own."""
+    """The problem with other N(0, 1) values of the same shape, but for one batch entry that keeps its own.
+
+    One time in two, only one of q, k, v has other values.
+    """
     rng = randomness(problem)
+    changed = ("q", "k", "v") if rng.random() < 0.5 else rng.choice(["q", "k", "v"], size=1)
     kept = (np.arange(problem.batch) == keep)[:, None, None, None]
-    arrays = {name: getattr(problem, name) for name in ("q", "k", "v")}
+    arrays = {name: getattr(problem, name) for name in changed}
     other = {name: bits.nearest(rng.standard_normal(x.shape), problem.dtype) for name, x in arrays.items()}
     return problem.replace(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
 
@@ -85,9 +90,10 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
     problems=lambda subject: problems(subject, without=("empty",)),
 )
 def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
-    """q, k, v as transposed views, and as slices of larger buffers of NaN, are solved within the bound."""
-    for arrange in (layouts.swapped, layouts.sliced):
-        within_bound(subject, problem, subject(problem, arrange=arrange))
+    """q, k, v, mask and bias as transposed views, as slices of buffers of NaN, or each its own way, change no claim."""
+    mixed = layouts.each_its_own(randomness(problem))
+    for arrange in (layouts.swapped, layouts.sliced, mixed):
+        within_bound(subject, problem, subject(problem, arrange=arrange, arrange_options=mixed))
 
 
 @attention_property(
@@ -96,9 +102,12 @@ def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Proble
     problems=in_batches,
 )
 def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> None:
-    """Batch entries that are one entry expanded with stride 0 are solved within the bound."""
-    equal = problem.replace(**{n: np.repeat(getattr(problem, n)[:1], problem.batch, axis=0) for n in ("q", "k", "v")})
-    within_bound(subject, equal, subject(equal, arrange=layouts.expanded))
+    """Batch entries, and then heads too, that are one expanded with stride 0 are solved within the bound."""
+    for axes in (1, 2):
+        firsts = {name: getattr(problem, name)[(slice(1),) * axes] for name in ("q", "k", "v")}
+        shapes = {name: getattr(problem, name).shape for name in firsts}
+        equal = problem.replace(**{name: np.broadcast_to(x, shapes[name]).copy() for name, x in firsts.items()})
+        within_bound(subject, equal, subject(equal, arrange=partial(layouts.expanded, axes=axes)))
 
 
 @attention_property(

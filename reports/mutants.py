@@ -22,6 +22,7 @@ from typing import Any
 
 from attn_spec.contract import Contract
 from attn_spec.kernels import Kernel, KernelError
+from attn_spec.verdict import Verdict
 
 from .arithmetic import Order
 from .emulated import CONVENTIONS, SUPPORTS, TiledAttention, emulate
@@ -44,8 +45,12 @@ class Mutant:
     story: str
     #: Where it happened: owner/repository#number, or why it was made up.
     source: str
+    #: Mutants that share a kind of step: the module that registers them, or "arithmetic".
+    family: str
     #: The property whose refutation names the bug; None for a control.
     named_by: str | None
+    #: What that property says of it.
+    verdict: Verdict = Verdict.REFUTED
     #: The dtype it is tried at.
     dtype: str
     #: The dtypes at which the change is a defect.
@@ -87,6 +92,7 @@ def mutant(
     lacks: tuple[str, ...] = (),
     conventions: Mapping[str, Any] | None = None,
     contract: str | Contract = "fused",
+    verdict: Verdict = Verdict.REFUTED,
 ) -> Callable[[type[TiledAttention]], type[TiledAttention]]:
     """Register a subclass of the tiled kernel, as a control when no property names it.
 
@@ -109,7 +115,8 @@ def mutant(
                 return emulate_both(name, executes, order, gradients=made, **declared)
             return emulate(name, executes, order, steps=made, **declared)
 
-        add(name, story_of(steps), build, source=source, named_by=named_by, dtype=dtype, dtypes=dtypes)
+        told = {"family": family_of(steps), "source": source, "named_by": named_by, "verdict": verdict}
+        add(name, story_of(steps), build, **told, dtype=dtype, dtypes=dtypes)
         return steps
 
     return register
@@ -135,7 +142,8 @@ def narrow(
     def build(dtype: str) -> Kernel:
         return emulate(name, executes, order, dtypes=(dtype,), contract=contract)
 
-    add(name, story, build, source=source, named_by=named_by, dtype=dtype, dtypes=(dtype,))
+    told = {"family": "arithmetic", "source": source, "named_by": named_by}
+    add(name, story, build, **told, dtype=dtype, dtypes=(dtype,))
 
 
 def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Callable[[Attention], Attention]], Any]:
@@ -146,7 +154,8 @@ def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Ca
             honest = emulate(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
             return Kernel(**{**vars(honest), "function": wrap(honest.function)})
 
-        add(wrap.__name__, story_of(wrap), build, source=source, named_by=named_by, dtype=dtype)
+        told = {"family": family_of(wrap), "source": source, "named_by": named_by}
+        add(wrap.__name__, story_of(wrap), build, **told, dtype=dtype)
         return wrap
 
     return register
@@ -161,6 +170,11 @@ def add(name: str, story: str, build: Callable[[str], Kernel], **told: Any) -> N
 def story_of(told: Any) -> str:
     """The first line of the docstring of a class or function."""
     return inspect.cleandoc(told.__doc__ or "").splitlines()[0]
+
+
+def family_of(told: Any) -> str:
+    """The family that the module of a class or function holds, ``mutants_<family>``."""
+    return told.__module__.rpartition("mutants_")[2]
 
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:

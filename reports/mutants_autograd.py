@@ -9,7 +9,7 @@ from typing import Any
 from attn_spec.kernels import Kernel
 
 from .emulated_backward import emulate_both
-from .mutants import Attention, add, story_of
+from .mutants import Attention, add, family_of, story_of
 from .sound import PRECISE
 
 #: (asked, dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias]); asked: which of q, k, v, bias need one.
@@ -50,7 +50,8 @@ def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[
             sound = emulate_both(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
             return replace(sound, function=wrap(sound), backward_function=None)
 
-        add(wrap.__name__, story_of(wrap), build, source=source, named_by=named_by, dtype="float32")
+        told = {"family": family_of(wrap), "source": source, "named_by": named_by}
+        add(wrap.__name__, story_of(wrap), build, **told, dtype="float32")
         return wrap
 
     return register

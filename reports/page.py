@@ -16,7 +16,7 @@ from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
 
 #: How each verdict is marked, without relying on colour.
-MARKS = {"held": "✓", "refuted": "✗", "not claimed": "\N{EN DASH}", "not exercised": "?"}
+MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not claimed": "\N{EN DASH}", "not exercised": "?"}
 #: Sweeps drawn as lines, and what they vary.
 AGAINST = {"length": "key length", "magnitude": "score size"}
 #: Runs one line of the worst cases again.

@@ -69,7 +69,7 @@ def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequenc
         _distribution(cells(rows).values()),
         _worst(rows),
         "## Environment",
-        _table(["", ""], environment.items()),
+        table(["", ""], environment.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -86,7 +86,7 @@ def _matrix(rows: Sequence[Row], quantity: str) -> str:
     found, dtypes = cells(rows), dtypes_of(rows)
     lines = [[f"`{k}`", *(_cell(found.get((k, dtype, quantity))) for dtype in dtypes)] for k in kernels_of(rows)]
     heading = f"## {TITLES[quantity]}: largest error in ulp on ordinary data (largest error / bound on any data)"
-    return f"{heading}\n\n{_table(['kernel', *dtypes], lines)}"
+    return f"{heading}\n\n{table(['kernel', *dtypes], lines)}"
 
 
 def _cell(cell: Cell | None) -> str:
@@ -112,7 +112,7 @@ def _distribution(found: Iterable[Cell]) -> str:
         ]
         for c in found
     ]
-    return f"## Median / 99 % / largest\n\n{_table(header, lines)}"
+    return f"## Median / 99 % / largest\n\n{table(header, lines)}"
 
 
 def _spread(spread: Spread) -> str:
@@ -133,7 +133,7 @@ def _worst(rows: Sequence[Row]) -> str:
         ]
         for row in worst_cases(rows)
     ]
-    return f"## Worst cases\n\n{_table(header, lines)}"
+    return f"## Worst cases\n\n{table(header, lines)}"
 
 
 def _how(row: Row) -> str:
@@ -142,6 +142,7 @@ def _how(row: Row) -> str:
     return f"`{list(row.worst.index)}` of `{row.worst.recipe}`"
 
 
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
     rule = ["---"] * len(header)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))

@@ -5,7 +5,9 @@ import math
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
+from attn_spec import certify, cli
 from attn_spec.certificate import Certificate, CertificateError, build, compare, load, save
 from attn_spec.verdict import Row, Verdict, denominator, exit_code, worst
 
@@ -51,6 +53,7 @@ def test_verdicts_merge_to_the_worst():
     assert worst([]) is Verdict.NOT_EXERCISED
     assert worst([Verdict.HELD, Verdict.NOT_CLAIMED]) is Verdict.HELD
     assert worst([Verdict.NOT_EXERCISED, Verdict.HELD]) is Verdict.NOT_EXERCISED
+    assert worst([Verdict.SUSPECT, Verdict.NOT_EXERCISED]) is Verdict.SUSPECT
     assert worst(Verdict) is Verdict.REFUTED
 
 
@@ -61,6 +64,9 @@ def test_verdicts_merge_to_the_worst():
         ([Verdict.NOT_CLAIMED], 3),
         ([Verdict.HELD, Verdict.NOT_CLAIMED], 0),
         ([Verdict.HELD, Verdict.NOT_EXERCISED], 3),
+        ([Verdict.HELD, Verdict.SUSPECT], 0),
+        ([Verdict.SUSPECT], 3),
+        ([Verdict.SUSPECT, Verdict.REFUTED], 1),
         (list(Verdict), 1),
     ],
 )
@@ -69,7 +75,7 @@ def test_only_a_run_that_exercised_every_claim_certifies(verdicts, code):
 
 
 def test_the_denominator_counts_what_was_asked():
-    text = "2 properties x 2 subjects = 4 verdicts: 1 held, 1 refuted, 1 not claimed, 1 not exercised"
+    text = "2 properties x 2 subjects = 4 verdicts: 1 held, 1 refuted, 0 suspect, 1 not claimed, 1 not exercised"
 
     assert denominator(ROWS) == text
 
@@ -82,7 +88,14 @@ def test_every_verdict_is_in_the_certificate():
     made = build(KERNEL, ROWS)
 
     assert made.result == "refuted"
-    assert made.summary == {"held": 1, "refuted": 1, "not claimed": 1, "not exercised": 1, "total": 4}
+    assert made.summary == {
+        "held": 1,
+        "refuted": 1,
+        "suspect": 0,
+        "not claimed": 1,
+        "not exercised": 1,
+        "total": 4,
+    }
     assert [(result.id, str(result.verdict)) for result in made.properties] == [
         ("p.one", "refuted"),
         ("p.two", "not exercised"),
@@ -141,3 +154,30 @@ def test_comparing_names_every_difference():
         "p.one float32: held (12 examples, ratio 0.1) -> held (12 examples, ratio 0.2)",
         "p.two float16: not exercised (0 examples) -> absent",
     ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "last", "code"),
+    [
+        (Verdict.HELD, "\x1b[33m\x1b[1mCERTIFIED, 1 suspect\x1b[0m", 0),
+        (Verdict.REFUTED, "\x1b[31m\x1b[1mREFUTED, 1 suspect\x1b[0m", 1),
+    ],
+)
+def test_a_kernel_stays_certified_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
+    rows = [row(verdict=verdict), row("p.two", verdict=Verdict.SUSPECT, ratio=2.5, message="too large")]
+    progress = certify.Progress()
+    for one in rows:
+        progress.add(one, f"{one.verdict.upper()}  s\n  property  {one.property}")
+    document = build({**KERNEL, "catalogue": [{**KERNEL["catalogue"][0]}, FALSE_ALARM]}, rows)
+    monkeypatch.setattr(certify, "certify", lambda request, watch: (document, progress))
+
+    shown = CliRunner().invoke(cli.main, ["certify", "a.py:f", "-o", str(tmp_path / "c.json")], color=True)
+
+    lines = shown.output.splitlines()
+    assert (lines[-1], shown.exit_code) == (last, code), shown.output
+    assert "\x1b[33m  suspect        p.two  worst statistic/threshold 2.5\x1b[0m" in lines
+    assert "\x1b[33mSUSPECT  s" in lines
+    assert load(tmp_path / "c.json").properties[1].false_alarm == 1e-9
+
+
+FALSE_ALARM = {**KERNEL["catalogue"][1], "false_alarm": 1e-9}

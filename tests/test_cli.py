@@ -60,7 +60,7 @@ def test_a_part_of_the_properties_certifies_nothing(toy, attn_spec):
     assert done.returncode == 3
     assert "  held           accuracy.output_is_within_its_bound  worst error/bound " in done.stdout
     assert re.search(
-        r"\d+ properties x 1 subject = \d+ verdicts: 1 held, 0 refuted, 0 not claimed, \d+ not", done.stdout
+        r"\d+ properties x 1 subject = \d+ verdicts: 1 held, 0 refuted, 0 suspect, 0 not claimed, \d+ not", done.stdout
     )
     assert done.stdout.endswith("certificate: certificate.json\nINCONCLUSIVE\n")
 

@@ -82,7 +82,7 @@ def run(suite, *arguments, code=1):
     return done
 
 
-DENOMINATOR = "4 properties x 2 subjects = 8 verdicts: 2 held, 2 refuted, 2 not claimed, 2 not exercised"
+DENOMINATOR = "4 properties x 2 subjects = 8 verdicts: 2 held, 2 refuted, 0 suspect, 2 not claimed, 2 not exercised"
 
 
 def test_verdicts_are_outcomes_and_are_counted(suite):
@@ -207,7 +207,7 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
     done.stdout.fnmatch_lines(
         [
             "*the property itself failed, report it as a fault of attn-spec: AttributeError: *no_such_field*",
-            "1 property x 1 subject = 1 verdicts: 0 held, 0 refuted, 0 not claimed, 1 not exercised",
+            "1 property x 1 subject = 1 verdicts: 0 held, 0 refuted, 0 suspect, 0 not claimed, 1 not exercised",
         ]
     )
 
@@ -254,3 +254,52 @@ def test_the_command_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+SUSPICIOUS = '''
+"""A toy statistic."""
+from attn_spec.property import Suspicion, attention_property
+from test_toys import lengths
+
+@attention_property(source="toy", hunts="length", problems=lengths, false_alarm=1e-6)
+def test_lengths_look_short(subject, problem):
+    """Lengths look like at most six."""
+    if problem.query_length > 6:
+        raise Suspicion(f"{problem.query_length} queries")
+
+@attention_property(source="toy", hunts="length", problems=lengths, unconcerned=lambda subject: "its name is toy")
+def test_other(subject, problem):
+    """Never reached."""
+    raise AssertionError
+'''
+
+
+def test_a_suspect_fails_nothing_and_is_shown(suite):
+    suite.makepyfile(test_toys=PROPERTIES, test_statistics=SUSPICIOUS)
+    options = ("--import-mode=prepend", "-rs", "--attn-dtype", "float32", "--attn-report", "report.jsonl")
+    done = run(suite, *options, "test_statistics.py", code=0)
+
+    done.assert_outcomes(passed=1, skipped=1)
+    done.stdout.fnmatch_lines(
+        [
+            "SUSPECT  Lengths look like at most six.",
+            "  property  statistics.lengths_look_short",
+            "  kernel    toy, float32, cpu",
+            "  contract  fused",
+            "  problem   Problem(*reshape(1, 1, 7, 1),*",
+            "  why       7 queries",
+            "  chance    at most 1e-06 for one problem, if the kernel rounds as its contract claims",
+            "  source    toy",
+            "  replay    attn-spec replay ????????",
+        ],
+        consecutive=True,
+    )
+    done.stdout.fnmatch_lines(
+        [
+            "2 properties x 1 subject = 2 verdicts: 0 held, 0 refuted, 1 suspect, 1 not claimed, 0 not exercised",
+            "SKIPPED * not claimed: its name is toy",
+        ]
+    )
+    events = [json.loads(line) for line in (suite.path / "report.jsonl").read_text().splitlines()]
+    blocks = [event["block"] for event in events if event["kind"] == "row" and event["row"]["verdict"] == "suspect"]
+    assert [block.splitlines()[0] for block in blocks] == ["SUSPECT  Lengths look like at most six."]

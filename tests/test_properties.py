@@ -27,6 +27,7 @@ FAMILIES = [
     "scaling",
     "softmax",
     "special_values",
+    "statistics",
     "temperature",
 ]
 

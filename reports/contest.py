@@ -1,0 +1,91 @@
+"""The same mutants, with the same budget of work, before this suite and before the rules that others accept by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from attn_spec.profiles import PROFILES
+from attn_spec.subject import Subject
+
+from .kill_matrix import CAUGHT, catalogue, examine
+from .mutants import Mutant
+from .peers import PEERS, dtype_for, try_out
+from .work import Meter
+
+#: How this suite is called beside the peers.
+SUITE = "attn-spec"
+#: Profiles whose budgets of problems are spent on every property in turn, until a mutant is caught.
+ROUNDS = ("smoke", "ci")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one contestant made of one mutant."""
+
+    contestant: str
+    mutant: str
+    #: Where the mutant was shown; empty when the contestant covers no dtype at which it is a defect.
+    dtype: str = ""
+    caught: bool = False
+    #: Problems tried, and multiply-adds spent on them.
+    problems: int = 0
+    work: int = 0
+    seconds: float = 0.0
+    #: The property that caught it, or what the peer's rule said.
+    why: str = ""
+
+    @property
+    def applies(self) -> bool:
+        return bool(self.dtype)
+
+
+def contest(mutant: Mutant, budget: int, seed: int = 0) -> list[Outcome]:
+    """Show a mutant to every contestant."""
+    return [by_suite(mutant, budget, seed), *(by_peer(name, mutant, budget, seed) for name in PEERS)]
+
+
+def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
+    """Search property after property, with few problems each and then with more, until the budget is spent."""
+    start, meter, problems = time.monotonic(), Meter(budget), 0
+    shared = {"contestant": SUITE, "mutant": mutant.id, "dtype": mutant.dtype}
+    for round_, profile in enumerate(PROFILES[name] for name in ROUNDS):
+        for claim in catalogue():
+            if meter.is_spent:
+                break
+            plain = replace(profile, shrink_seconds=0.0)
+            row, _ = examine(claim, meter.on(mutant.kernel), mutant.dtype, plain, seed + round_)
+            problems += row.examples
+            if row.verdict in CAUGHT:
+                found = {"caught": True, "why": claim.id}
+                seconds = time.monotonic() - start
+                return Outcome(**shared, **found, problems=problems, work=meter.work, seconds=seconds)
+    return Outcome(**shared, problems=problems, work=meter.work, seconds=time.monotonic() - start)
+
+
+def by_peer(name: str, mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
+    """Draw problems of the peer's own recipe and judge the answers by its own rule, until the budget is spent."""
+    dtype = dtype_for(PEERS[name], mutant)
+    if dtype is None:
+        return Outcome(contestant=name, mutant=mutant.id)
+    found = try_out(PEERS[name], Subject(mutant.at(dtype), dtype), work=budget, seed=seed)
+    return Outcome(
+        contestant=name,
+        mutant=mutant.id,
+        dtype=dtype,
+        caught=found.rejected,
+        problems=found.problems,
+        work=found.work,
+        seconds=found.seconds,
+        why=found.why,
+    )
+
+
+def score(outcomes: Iterable[Outcome]) -> dict[str, tuple[int, int]]:
+    """Mutants caught and mutants shown, by contestant."""
+    table: dict[str, tuple[int, int]] = {}
+    for outcome in outcomes:
+        caught, shown = table.get(outcome.contestant, (0, 0))
+        table[outcome.contestant] = (caught + outcome.caught, shown + outcome.applies)
+    return table

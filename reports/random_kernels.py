@@ -1,0 +1,189 @@
+"""Sound kernels drawn at random: a seed decides the arithmetic, the order, the conventions and the options.
+
+Each kernel executes what it declares, or less than it declares where a contract says "at most": fewer stores, smaller
+errors of elementary functions, larger tiles. What the emulation cannot execute is never drawn:
+
+- an output in another format than the inputs, which no kernel may return; a log-sum-exp in tf32, which torch lacks;
+- weights normalized before the product under several tiles, since the row sum is not known until the last one;
+- stored weights that are not normalized, since the backward pass would need the row sum as well;
+- splits that may be empty where exp(0) is not 1, since they rescale the others once more than there are tiles;
+- gradients of kernels that return no log-sum-exp, or one in base 2, from which the backward pass starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.contract import Contract
+from attn_spec.formats import FORMATS
+from attn_spec.kernels import Conventions, Kernel
+from attn_spec.strategies import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
+
+from .arithmetic import Order
+from .emulated import SUPPORTS, TiledAttention, emulate
+from .emulated_backward import StoredWeights, TiledGradients, emulate_both
+from .emulated_split import NormalizedSplitAttention, SplitAttention
+from .sound import PRECISE
+from .varied import varied
+
+#: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
+_DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
+#: Stages that may have any format; the output has the inputs'.
+_STAGES = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
+    *("output_accumulation", "lse", "score_gradients", "gradient_accumulation", "partial_gradients"),
+)
+#: Shares of those stages that leave the format they have in ``PRECISE``.
+_UNUSUAL = (0.0, 0.1, 0.2, 0.4)
+#: float64's own elementary functions, in the units of a contract, as NumPy computes them: for float32, for float64.
+_NUMPY_ERROR = (2.0**-20, 4.0)
+#: Errors of elementary functions, in the same units.
+_ERRORS = (0.0, 2.0, 8.0, 32.0)
+#: The longest row of keys that is searched.
+LONGEST = max(TILE_EDGES)
+#: Query heads that share a kv head, at most, whose gradients are stored one after the other.
+_MEMBERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomKernel:
+    """A kernel and how it was drawn."""
+
+    seed: int
+    dtype: str
+    #: What it does, and what it says it does.
+    executes: Contract
+    declares: Contract
+    order: Order
+    kernel: Kernel = field(repr=False)
+
+
+def random_kernel(seed: int, **worse: Any) -> RandomKernel:
+    """The sound kernel of a seed, at one dtype; ``worse`` are fields of the contract it executes but does not declare.
+
+    With those it is no longer sound: what else it does and declares is what it was.
+    """
+    rng = np.random.default_rng(seed)
+    dtype = _one_of(rng, _DTYPES)
+    order = _order(rng)
+    executes = _executed(rng, dtype, order)
+    declares = _declared(rng, dtype, executes, order)
+    executes = replace(executes, **worse)
+    kernel = _kernel(rng, f"random_{seed}", executes, order, dtypes=(dtype,), contract=declares)
+    return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
+
+
+def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
+    """A kernel of that arithmetic, with conventions and options drawn."""
+    agreed = _conventions(rng)
+    supports = [option for option in SUPPORTS if rng.random() < 0.85]
+    declared |= {
+        "supports": supports,
+        "conventions": agreed,
+        "head_dims": _one_of(rng, (None, None, None, (64, 128), (16,))),
+        "slowness": _one_of(rng, (1.0, 4.0, 16.0)),
+        "steps": varied(_steps(rng, executes), agreed),
+    }
+    if "lse" not in supports or agreed.lse_base == "2":
+        return emulate(name, executes, order, **declared)
+    stored = executes.backward_weights == "stored"
+    gradients = varied(StoredWeights if stored else TiledGradients, agreed)
+    return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _steps(rng: np.random.Generator, executes: Contract) -> type[TiledAttention]:
+    if executes.lse_merges:
+        return NormalizedSplitAttention
+    splits = executes.normalize == "after_product" and executes.exp_of_zero_is_one
+    return _one_of(rng, (TiledAttention, SplitAttention)) if splits else TiledAttention
+
+
+def _order(rng: np.random.Generator) -> Order:
+    return Order(
+        kv_tile=_one_of(rng, (1, 3, 8, 16, 17, 64, None, None)),
+        tiles=_one_of(rng, ("forward", "reverse", "random")),
+        sums=_one_of(rng, ("sequential", "pairwise", "random")),
+        seed=int(rng.integers(2**31)),
+        inaccuracy=_one_of(rng, (0.0, 0.5, 1.0)),
+        error_signs=_one_of(rng, ("random", "up", "down")),
+    )
+
+
+def _executed(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
+    """Formats, functions and steps."""
+    one_tile = order.kv_tile is None
+    normalize = _one_of(rng, ("after_product", "before_product")) if one_tile else "after_product"
+    stored = normalize == "before_product" and rng.random() < 0.5
+    contract = replace(
+        PRECISE,
+        **_formats(rng),
+        scale_on=_one_of(rng, ("scores", "operands")),
+        exponent=_one_of(rng, ("natural", "base2")),
+        normalize=normalize,
+        backward_weights="stored" if stored else "recomputed",
+        row_sum_of=_one_of(rng, ("cast", "uncast")),
+        rounding=_one_of(rng, ("nearest", "nearest", "toward_zero")),
+        subnormals=_one_of(rng, ("kept", "flushed")),
+        reference_slack=_one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3))),
+        exp_of_zero_is_one=bool(rng.random() < 0.8),
+        lse_merges=_one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
+    )
+    errors = {name: _one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
+    return replace(contract, **errors, gradient_stores=_stores(contract.at(dtype), order))
+
+
+def _formats(rng: np.random.Generator) -> dict[str, str]:
+    """Other formats for some stages."""
+    share = _one_of(rng, _UNUSUAL)
+    chosen = {stage: _one_of(rng, tuple(FORMATS)) for stage in _STAGES if rng.random() < share}
+    if chosen.get("lse") == "tf32":
+        del chosen["lse"]
+    return chosen
+
+
+def _stores(contract: Contract, order: Order) -> int:
+    """How often a partial gradient is stored at most, in a format that rounds it; the default where none does."""
+    narrows = contract.format("partial_gradients").precision < contract.format("gradient_accumulation").precision
+    return max(_tiles(order), _MEMBERS) if narrows else PRECISE.gradient_stores
+
+
+def _tiles(order: Order) -> int:
+    return math.ceil(LONGEST / (order.kv_tile or LONGEST))
+
+
+def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: Order) -> Contract:
+    """What a user would promise: the executed arithmetic, in some fields less than it keeps."""
+    numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
+    errors = {name: getattr(executes, name) + numpy_error for name in ("exp_error", "log_error", "tanh_error")}
+    declares = replace(executes, **errors, kv_tile=_one_of(rng, (1, order.kv_tile or 2**62)))
+    if order.sums == "pairwise" and rng.random() < 0.5:
+        declares = replace(declares, summation_depth=_depth(order))
+    weaker = {"row_sum_of": "either", "scale_on": "operands", "subnormals": "flushed", "exp_of_zero_is_one": False}
+    return replace(declares, **{name: value for name, value in weaker.items() if rng.random() < 0.2})
+
+
+def _depth(order: Order) -> int:
+    """Roundings of one term: as a leaf, on the way up its tree, and when further tiles and splits are added to it."""
+    widest = max(order.kv_tile or LONGEST, *HEAD_DIMS, *VALUE_DIMS)
+    return 1 + math.ceil(math.log2(widest)) + _tiles(order) + SplitAttention.splits
+
+
+def _conventions(rng: np.random.Generator) -> Conventions:
+    return Conventions(
+        causal_alignment=_one_of(rng, ("top_left", "bottom_right")),
+        empty_row=_one_of(rng, ("zero", "zero", "mean_of_v", "nan")),
+        lse_base=_one_of(rng, ("e", "e", "e", "2")),
+        empty_lse=_one_of(rng, ("-inf", "-inf", "+inf", "undeclared")),
+        masked_nonfinite=_one_of(rng, ("excluded", "excluded", "may_leak")),
+        deterministic=bool(rng.random() < 0.8),
+        batch_invariant=bool(rng.random() < 0.5),
+    )
+
+
+def _one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    return choices[int(rng.integers(len(choices)))]
