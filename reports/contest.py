@@ -59,9 +59,9 @@ def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
             problems += row.examples
             if row.verdict in CAUGHT:
                 found = {"caught": True, "why": claim.id}
-                seconds = time.monotonic() - start
+                seconds = round(time.monotonic() - start, 2)
                 return Outcome(**shared, **found, problems=problems, work=meter.work, seconds=seconds)
-    return Outcome(**shared, problems=problems, work=meter.work, seconds=time.monotonic() - start)
+    return Outcome(**shared, problems=problems, work=meter.work, seconds=round(time.monotonic() - start, 2))
 
 
 def by_peer(name: str, mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
@@ -77,7 +77,7 @@ def by_peer(name: str, mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
         caught=found.rejected,
         problems=found.problems,
         work=found.work,
-        seconds=found.seconds,
+        seconds=round(found.seconds, 2),
         why=found.why,
     )
 

@@ -59,7 +59,7 @@ def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]
     for claim in catalogue():
         start = time.monotonic()
         row, _ = examine(claim, mutant.kernel, mutant.dtype, plain, seed)
-        seconds = time.monotonic() - start
+        seconds = round(time.monotonic() - start, 2)
         found = {"verdict": row.verdict, "examples": row.examples, "seconds": seconds}
         cells.append(Cell(mutant=mutant.id, claim=claim.id, **found))
     return cells

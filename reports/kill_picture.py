@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import escape
 
+from attn_spec.verdict import Verdict
+
 from .contest import SUITE, Outcome
 from .kill_matrix import Cell, Kill
 
 #: Size of one field, of the mark in it, and of the margins for labels; in the units of the drawing.
-FIELD, MARK, LEFT, TOP = 9, 8, 178, 74
+FIELD, MARK, LEFT, TOP = 9, 8, 178, 96
 #: Space between the families of rows and columns.
 GAP = 4
+#: Styles of marks, and what they say.
+STYLES = {"refuted": "refuted", "first": "refuted first", "suspect": "suspect", "peer": "rejected by a peer's rule"}
 
 
 @dataclass(frozen=True)
@@ -28,25 +32,31 @@ class Column:
 def picture(
     families: dict[str, list[str]], cells: Sequence[Cell], kills: Sequence[Kill], outcomes: Sequence[Outcome]
 ) -> str:
-    """The SVG element; ``families`` are the mutants' ids by family. What a mark means is said on hovering over it."""
+    """The SVG element; ``families`` are the mutants' ids by family. Hovering tells the names of rows and columns."""
     columns = _columns(cells, outcomes)
     x, width = _places([[c.name for c in own] for _, own in groupby(columns, key=lambda c: c.group)], LEFT)
     y, height = _places(families.values(), TOP)
-    first = {(kill.mutant, kill.claim) for kill in kills}
-    marks = [
-        _mark(x[c.claim], y[c.mutant], _style(c, (c.mutant, c.claim) in first), _said(c)) for c in cells if c.caught
-    ]
-    marks += [
-        _mark(x[o.contestant], y[o.mutant], "peer", f"{o.mutant}, {o.contestant}: {o.why}")
-        for o in outcomes
-        if o.caught and o.contestant != SUITE
-    ]
-    parts = [*_rows(y, width), *_heads(columns, x, height), *marks]
+    marks: dict[tuple[str, str], list[int]] = {}
+    for mutant, style, name in _caught(cells, kills, outcomes):
+        marks.setdefault((mutant, style), []).append(x[name])
+    parts = [*_rows(y, width), *_heads(columns, x, height)]
+    parts += [_marks(mutant, style, y[mutant], places) for (mutant, style), places in marks.items()]
     label = f"{len(y)} mutants against {len(x)} properties and rules"
-    return (
-        f'<svg class="kills" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
-        f' aria-label="{label}">\n' + "\n".join(parts) + "\n</svg>"
-    )
+    head = f'<svg class="kills" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
+    return f'{head} aria-label="{label}">\n' + "\n".join(parts) + "\n</svg>"
+
+
+def _caught(
+    cells: Sequence[Cell], kills: Sequence[Kill], outcomes: Sequence[Outcome]
+) -> Iterator[tuple[str, str, str]]:
+    """Mutant, style and column of each mark."""
+    first = {(kill.mutant, kill.claim) for kill in kills if kill.verdict is Verdict.REFUTED}
+    for cell in cells:
+        if cell.caught:
+            yield cell.mutant, "first" if (cell.mutant, cell.claim) in first else str(cell.verdict), cell.claim
+    for outcome in outcomes:
+        if outcome.caught and outcome.contestant != SUITE:
+            yield outcome.mutant, "peer", outcome.contestant
 
 
 def _columns(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[Column]:
@@ -55,10 +65,10 @@ def _columns(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[Column]
     return [Column(name.partition(".")[0], name) for name in properties] + [Column("peers' rules", n) for n in peers]
 
 
-def _places(groups: Sequence[Sequence[str]] | object, start: int) -> tuple[dict[str, int], int]:
+def _places(groups: Iterable[Sequence[str]], start: int) -> tuple[dict[str, int], int]:
     """Where each name stands, with a gap between groups, and where the last one ends."""
     places, at = {}, start
-    for names in groups:  # type: ignore[attr-defined]
+    for names in groups:
         for name in names:
             places[name] = at
             at += FIELD
@@ -77,22 +87,19 @@ def _rows(y: dict[str, int], width: int) -> list[str]:
 def _heads(columns: Sequence[Column], x: dict[str, int], height: int) -> list[str]:
     parts = []
     for group, own in groupby(columns, key=lambda column: column.group):
-        at = x[next(iter(own)).name]
-        parts.append(
-            f'<text class="group" transform="translate({at + 7} {TOP - 6}) rotate(-40)">{escape(group)}</text>'
-        )
-        parts.append(f'<path class="edge" d="M{at - GAP / 2:g} {TOP}V{height}"/>')
+        names = [column.name for column in own]
+        at, title = x[names[0]], escape(group.replace("_", " "))
+        parts.append(f'<text class="group" transform="translate({at + 7} {TOP - 16}) rotate(-40)">{title}</text>')
+        parts.append(f'<path class="edge" d="M{at - GAP / 2:g} {TOP - 10}V{height}"/>')
+        parts += [_head(name, x[name]) for name in names]
     return parts
 
 
-def _mark(x: int, y: int, style: str, title: str) -> str:
-    return f'<path class="{style}" d="M{x} {y}h{MARK}v{MARK}h-{MARK}z"><title>{escape(title)}</title></path>'
+def _head(name: str, x: int) -> str:
+    return f'<path class="head" d="M{x} {TOP - 10}h{MARK}v{MARK}h-{MARK}z"><title>{escape(name)}</title></path>'
 
 
-def _style(cell: Cell, is_first: bool) -> str:
-    return "first" if is_first else str(cell.verdict)
-
-
-def _said(cell: Cell) -> str:
-    count = "1 problem" if cell.examples == 1 else f"{cell.examples} problems"
-    return f"{cell.mutant}, {cell.claim}: {cell.verdict} after {count}"
+def _marks(mutant: str, style: str, y: int, places: Sequence[int]) -> str:
+    """All marks of one style in one row."""
+    path = "".join(f"M{x} {y}h{MARK}v{MARK}h-{MARK}z" for x in places)
+    return f'<path class="{style}" d="{path}"><title>{escape(mutant)}: {STYLES[style]}</title></path>'

@@ -10,6 +10,7 @@ from attn_spec import __version__, atomic
 from attn_spec.provenance import environment
 
 from . import svg, teeth, teeth_page
+from .teeth_measurement import Watch, measure
 from .work import BUDGET
 
 
@@ -31,7 +32,7 @@ def write_teeth(
 def measured(sample: int | None, workers: int, seed: int) -> teeth.Teeth:
     """The measurement, with a bar on a terminal that says how far it has come."""
     with _progress() as watch:
-        made = teeth.measure(sample=sample, budget=BUDGET, workers=workers, seed=seed, watch=watch)
+        made = measure(sample=sample, budget=BUDGET, workers=workers, seed=seed, watch=watch)
     known = {name: value for name, value in environment("cpu").items() if value is not None}
     made.environment = {"attn-spec": __version__, "seed": str(seed), "budget": str(BUDGET), **known}
     return made
@@ -48,7 +49,7 @@ def read(document: Path) -> teeth.Teeth:
 
 
 @contextmanager
-def _progress() -> Iterator[teeth.Watch]:
+def _progress() -> Iterator[Watch]:
     from rich.console import Console
     from rich.progress import Progress
 

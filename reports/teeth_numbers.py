@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .contest import SUITE, Outcome, score
-from .kill_matrix import Cell, unique_kills
+from .kill_matrix import unique_kills
 from .peers import PEERS
 from .teeth import Teeth
 
@@ -37,8 +37,8 @@ class Stay:
     #: Mutants that it alone catches, and those that it catches with the fewest problems.
     alone: tuple[str, ...]
     first: tuple[str, ...]
-    #: Mutants it catches within the fewest problems that any property needs, others needing as few.
-    level: tuple[str, ...]
+    #: Mutants whose fault it names: another refutation shows that something is wrong, this one what.
+    names: tuple[str, ...]
 
 
 def contestants(made: Teeth) -> list[Contestant]:
@@ -51,11 +51,16 @@ def contestants(made: Teeth) -> list[Contestant]:
 def stays(made: Teeth) -> list[Stay]:
     """Every property, in the order of the catalogue."""
     alone = unique_kills(made.cells)
-    fewest: dict[str, int] = {}
-    for cell in made.cells:
-        if cell.caught:
-            fewest[cell.mutant] = min(cell.examples, fewest.get(cell.mutant, cell.examples))
-    return [_stay(name, [c for c in made.cells if c.claim == name], alone, made, fewest) for name in made.properties]
+    return [
+        Stay(
+            claim=name,
+            kills=sum(cell.caught for cell in made.cells if cell.claim == name),
+            alone=tuple(alone.get(name, ())),
+            first=tuple(kill.mutant for kill in made.kills if kill.claim == name),
+            names=tuple(mutant.id for mutant in made.mutants if mutant.named_by == name),
+        )
+        for name in made.properties
+    ]
 
 
 def survivors(made: Teeth) -> list[str]:
@@ -101,10 +106,3 @@ def _contestant(name: str, outcomes: Sequence[Outcome], caught: int, shown: int)
         told = {part: getattr(PEERS[name], part) for part in told}
     problems = sum(outcome.problems for outcome in own)
     return Contestant(name=name, caught=caught, shown=shown, problems=problems, **told)
-
-
-def _stay(name: str, own: Sequence[Cell], alone: dict[str, list[str]], made: Teeth, fewest: dict[str, int]) -> Stay:
-    caught = [cell for cell in own if cell.caught]
-    first = tuple(kill.mutant for kill in made.kills if kill.claim == name)
-    level = tuple(cell.mutant for cell in caught if cell.examples == fewest[cell.mutant])
-    return Stay(claim=name, kills=len(caught), alone=tuple(alone.get(name, ())), first=first, level=level)

@@ -13,7 +13,8 @@ from .kill_picture import picture
 from .left_out import LEFT_OUT
 from .limit_figures import limit_table, panels
 from .mutants import load_all
-from .teeth import PROFILE, Teeth
+from .teeth import Teeth
+from .teeth_measurement import PROFILE
 from .teeth_numbers import alarms, contestants, headline, opening, stays, survivors
 
 

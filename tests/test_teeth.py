@@ -5,13 +5,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from attn_spec.reports import contest, kill_matrix, mutants, teeth, teeth_command, teeth_numbers, teeth_page
+from attn_spec.reports import contest, kill_matrix, mutants, teeth_command, teeth_numbers, teeth_page
 from attn_spec.reports.contest import Outcome
 from attn_spec.reports.false_alarms import Alarms
 from attn_spec.reports.kill_matrix import Cell, Kill
 from attn_spec.reports.limits import Power
 from attn_spec.reports.peers import PEERS
 from attn_spec.reports.teeth import Teeth, TeethError, Told
+from attn_spec.reports.teeth_measurement import chosen, measure
 from attn_spec.reports.work import Meter, work_of
 
 from attn_spec.profiles import PROFILES
@@ -82,9 +83,9 @@ def test_a_mutant_is_counted_where_it_is_caught_and_shown():
 def test_a_property_that_alone_catches_a_mutant_is_told_from_one_that_is_first():
     output, lse, weights = teeth_numbers.stays(made())
 
-    assert (output.kills, output.alone, output.first, output.level) == (1, (), (), ())
+    assert (output.kills, output.alone, output.first, output.names) == (1, (), (), ("zeros", "drifts"))
     assert (lse.kills, lse.alone, lse.first) == (1, ("drifts",), ("drifts",))
-    assert (weights.alone, weights.first, weights.level) == ((), ("zeros",), ("zeros",))
+    assert (weights.alone, weights.first, weights.names) == ((), ("zeros",), ())
 
 
 def test_mutants_that_nothing_caught_are_named():
@@ -122,10 +123,12 @@ def test_the_page_is_whole_by_itself_and_says_what_was_measured():
     assert "2 of 2 wrong kernels caught" in text
     assert "It is &lt;wrong&gt;." in text
     assert "It is <wrong>." not in text
-    assert f"zeros, {WEIGHTS}: refuted after 2 problems" in text
-    assert text.count('class="refuted"') == 1  # the catch that was not the first
-    assert text.count('class="first"') == 2
-    assert text.count('class="peer"') == 1
+    marks = dict(re.findall(r'<path class="(refuted|first|suspect|peer)" d="[^"]*"><title>(.*?)</title>', text))
+    assert marks["refuted"] == "zeros: refuted"  # the catch that was not the first
+    assert marks["first"] == "zeros: refuted first"
+    assert marks["suspect"] == "drifts: suspect"
+    assert marks["peer"].startswith("zeros: rejected")
+    assert all(f"<title>{name}</title>" in text for name in (OUTPUT, LSE, WEIGHTS))
 
 
 def test_the_markdown(snapshot):
@@ -134,17 +137,17 @@ def test_the_markdown(snapshot):
 
 def test_a_sample_is_dealt_over_the_families_and_repeats():
     families = {mutant.family for mutant in ZOO.values()}
-    sample = teeth.chosen(len(families), 0)
+    sample = chosen(len(families), 0)
 
     assert {mutant.family for mutant in sample} == families
-    assert sample == teeth.chosen(len(families), 0) != teeth.chosen(len(families), 1)
-    assert teeth.chosen(None, 0) == list(ZOO.values())
+    assert sample == chosen(len(families), 0) != chosen(len(families), 1)
+    assert chosen(None, 0) == list(ZOO.values())
 
 
 @pytest.mark.parametrize("size", [0, -1, 10_000])
 def test_a_sample_of_no_mutants_or_too_many_is_refused(size):
     with pytest.raises(TeethError, match=f"a sample holds 1 to {len(ZOO)} mutants, not {size}"):
-        teeth.chosen(size, 0)
+        chosen(size, 0)
 
 
 def test_a_missing_document_is_refused(tmp_path):
@@ -214,7 +217,9 @@ def test_a_row_of_the_matrix_has_every_property_and_tells_the_first():
 
 
 def test_numbers_in_the_document_are_plain_json():
-    assert json.loads(made().to_json())["cells"][1]["verdict"] == "held"
+    cells = json.loads(made().to_json())["cells"]
+
+    assert cells["rows"][1][cells["columns"].index("verdict")] == "held"
 
 
 def test_what_is_added_up_stays_plain_json():
@@ -223,3 +228,18 @@ def test_what_is_added_up_stays_plain_json():
 
     assert Teeth.from_json(made(alarms=[total]).to_json()).alarms == [total]
     assert total.by_family == {"accuracy": 3, "causality": 1}
+
+
+def test_a_sample_of_the_whole_measurement():
+    """What ``attn-spec teeth`` measures, on three mutants of three families and a share of the sound kernels."""
+    told = []
+    found = measure(
+        sample=3, budget=2**22, workers=1, seed=0, watch=lambda done, total, name: told.append((done, total))
+    )
+
+    assert told == [(n, 4) for n in (1, 2, 3, 4)]
+    assert len({mutant.family for mutant in found.mutants}) == 3
+    assert teeth_numbers.survivors(found) == []
+    assert found.alarms[0].refuted == []
+    assert found.alarms[0].examples >= 1000
+    assert {outcome.contestant for outcome in found.outcomes} == {"attn-spec", *PEERS}
