@@ -1,5 +1,6 @@
 # make certify: examine one kernel; make test: everything the repository promises; make validate: search for an answer
-# of a sound kernel outside its bound, for about an hour. Each sets up .venv first.
+# of a sound kernel outside its bound, for about an hour; make teeth: measure what the suite catches, for about an hour.
+# Each sets up .venv first.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: certify test lint validate clean
+.PHONY: certify test lint validate teeth clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
@@ -31,6 +32,10 @@ lint: $(READY)
 validate: $(READY)
 	$(BIN)/python -m attn_spec.reports.validation --problems 5000
 	$(BIN)/python -m attn_spec.reports.validation --pass backward --problems 2000
+	$(BIN)/python -m attn_spec.reports.false_alarms --examples 20000 --jobs $(WORKERS)
+
+teeth: $(READY)
+	$(BIN)/attn-spec teeth --workers $(WORKERS) --output teeth.html
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,4 +44,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf build dist certificate.json report.html report.md report.json .attn-spec
+	rm -rf build dist certificate.json report.html report.md report.json teeth.html teeth.md teeth.json .attn-spec
