@@ -33,7 +33,7 @@ OPTIONS: dict[str, str] = {
 
 #: Options that travel as keyword arguments, with the spellings accepted from undecorated callables.
 KEYWORDS: dict[str, tuple[str, ...]] = {
-    "scale": ("scale", "softmax_scale", "sm_scale"),
+    "scale": ("scale", "softmax_scale", "sm_scale", "scaling"),
     "causal": ("causal", "is_causal"),
     "causal_alignment": ("causal_alignment",),
     "window": ("window", "window_size"),

@@ -6,6 +6,7 @@ undecorated callable, dtypes and shape options nobody named are found by trying 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -13,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from attn_spec import bits
-from attn_spec.kernels import Kernel, KernelError
+from attn_spec.kernels import KEYWORDS, Kernel, KernelError
 from attn_spec.problem import Problem
 from attn_spec.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject, last_resort
 
@@ -67,7 +68,7 @@ def preflight(
         pair: reason for pair in combinations(COMBINED, 2) if (reason := _clash(replace(first, kernel=found), pair))
     }
     found = replace(found, exclusive=(*found.exclusive, *clashes))
-    refused |= {" with ".join(pair): reason for pair, reason in clashes.items()}
+    refused |= {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
     return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
 
 
@@ -118,8 +119,17 @@ def _refusal(subject: Subject, option: str) -> str | None:
         elif not willing.gradients(problem, np.ones_like(problem.q))["dv"].any():
             return "no gradient reaches v"
     except Misbehaviour as error:
-        return str(error)
+        return "it returns no (out, lse) pair" if option == "lse" and not isinstance(error, CallFailed) else str(error)
     return None
+
+
+def _not_understood(kernel: Kernel) -> dict[str, str]:
+    """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
+    spellings = {spelling for known in KEYWORDS.values() for spelling in known} | {"enable_gqa"}
+    parameters = list(inspect.signature(kernel.function).parameters.values())[3:]
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    reason = f"left at its default, since no option is spelled so; the options are {', '.join(KEYWORDS)}"
+    return {f"parameter {name}": reason for name in named if name not in spellings}
 
 
 def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:

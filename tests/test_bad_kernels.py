@@ -182,13 +182,14 @@ def test_the_properties_after_a_crash_are_still_examined(attn_spec, folder):
 
 def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
     folder.joinpath("bare.py").write_text(
-        SOUND + "def attention(q, k, v, softmax_scale=None):\n    return sound(q, k, v)"
+        SOUND + "def attention(q, k, v, softmax_scale=None, dropout=0.0):\n    return sound(q, k, v)"
     )
     attn_spec("certify", "bare.py:attention", "--property", "accuracy.output", "--dtype", "float32")
 
     claims = json.loads(folder.joinpath("certificate.json").read_text())["claims"]
     assert claims["declared"] is False
     assert claims["supports"] == ["cross", "dv", "scale"]
-    assert sorted(claims["declined"]) == ["backward", "empty", "gqa", "lse"]
+    assert sorted(claims["declined"]) == ["backward", "empty", "gqa", "lse", "parameter dropout"]
     assert claims["declined"]["backward"] == "it takes NumPy arrays, which carry no gradients"
-    assert "returned no (out, lse) pair" in claims["declined"]["lse"]
+    assert claims["declined"]["lse"] == "it returns no (out, lse) pair"
+    assert claims["declined"]["parameter dropout"].startswith("left at its default, since no option is spelled so")

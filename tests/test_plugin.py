@@ -294,12 +294,9 @@ def test_a_suspect_fails_nothing_and_is_shown(suite):
         ],
         consecutive=True,
     )
-    done.stdout.fnmatch_lines(
-        [
-            "2 properties x 1 subject = 2 verdicts: 0 held, 0 refuted, 1 suspect, 1 not claimed, 0 not exercised",
-            "SKIPPED * not claimed: its name is toy",
-        ]
-    )
+    counted = "0 held, 0 refuted, 1 suspect, 1 not claimed, 0 not exercised"
+    done.stdout.fnmatch_lines([f"2 properties x 1 subject = 2 verdicts: {counted}"])
+    done.stdout.fnmatch_lines(["SKIPPED * not claimed: its name is toy"])
     events = [json.loads(line) for line in (suite.path / "report.jsonl").read_text().splitlines()]
     blocks = [event["block"] for event in events if event["kind"] == "row" and event["row"]["verdict"] == "suspect"]
     assert [block.splitlines()[0] for block in blocks] == ["SUSPECT  Lengths look like at most six."]
