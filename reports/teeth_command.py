@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,5 +59,7 @@ def _progress() -> Iterator[Watch]:
 
         def watch(done: int, total: int, name: str) -> None:
             bar.update(task, completed=done, total=total, description=name)
+            if not bar.console.is_terminal:
+                print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
 
         yield watch

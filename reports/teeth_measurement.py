@@ -8,7 +8,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from .false_alarms import Alarms
 from .kill_matrix import catalogue, first_kill, row_of_matrix
 from .teeth import Teeth, TeethError, Told
 
-#: What every property has for every mutant: the fewest problems that the profile ci takes for a verdict.
-PROFILE = replace(PROFILES["ci"], examples=PROFILES["ci"].floor)
+#: What every property is given for every mutant, and again for a mutant that none of them catches.
+FIRST, SECOND = PROFILES["smoke"], PROFILES["ci"]
 #: Examples over sound kernels, and how many of them make one task.
 EXAMPLES, SHARE = 20_000, 1_000
 #: Seeds for each point of a curve of power, and multiply-adds for each seed.
@@ -67,8 +67,12 @@ def chosen(sample: int | None, seed: int) -> list[mutants.Mutant]:
 def examined(mutant_id: str, budget: int, seed: int) -> Rows:
     """One mutant before every property and every contestant."""
     mutant = mutants.load_all()[0][mutant_id]
-    cells = row_of_matrix(mutant, PROFILE, seed)
-    kill = first_kill(mutant, cells, PROFILE, seed)
+    profile = FIRST
+    cells = row_of_matrix(mutant, profile, seed)
+    if not any(cell.caught for cell in cells):
+        profile = SECOND
+        cells = row_of_matrix(mutant, profile, seed)
+    kill = first_kill(mutant, cells, profile, seed)
     return {"cells": cells, "kills": [] if kill is None else [kill], "outcomes": contest(mutant, budget, seed)}
 
 

@@ -14,7 +14,7 @@ from .left_out import LEFT_OUT
 from .limit_figures import limit_table, panels
 from .mutants import load_all
 from .teeth import Teeth
-from .teeth_measurement import PROFILE
+from .teeth_measurement import FIRST, SECOND
 from .teeth_numbers import alarms, contestants, headline, opening, stays, survivors
 
 
@@ -31,7 +31,7 @@ def html(made: Teeth) -> str:
         headline=headline(made),
         opening=opening(made),
         budget=f"{int(made.environment['budget']):,} multiply-adds",
-        examples=PROFILE.examples,
+        profiles=(FIRST, SECOND),
         contestants=contestants(made),
         picture=picture(_families(made), made.cells, made.kills, made.outcomes),
         survivors=survivors(made),
