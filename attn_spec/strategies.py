@@ -210,6 +210,7 @@ def _legal_lengths(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     step = subject.kernel.length_multiple
     keys, queries = (-(-length // step) * step for length in (recipe.key_length, recipe.query_length))
+    keys = _at_most(keys, max(budget / cost, step), step)
     if subject.supports("cross") and keys != queries:
         most = max(budget / (cost * max(keys, 1)), step)
         return replace(recipe, key_length=keys, query_length=_at_most(queries, most, step))

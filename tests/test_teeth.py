@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from attn_spec.reports import contest, kill_matrix, mutants, teeth_command, teeth_numbers, teeth_page
@@ -243,3 +244,48 @@ def test_a_sample_of_the_whole_measurement():
     assert found.alarms[0].refuted == []
     assert found.alarms[0].examples >= 1000
     assert {outcome.contestant for outcome in found.outcomes} == {"attn-spec", *PEERS}
+
+
+GALLERY = Path(__file__).parent.parent / "reports" / "gallery"
+
+
+@pytest.fixture(scope="module", name="stored")
+def _stored_document():
+    return Teeth.from_json((GALLERY / "teeth.json").read_text(encoding="utf-8"))
+
+
+def test_the_pages_of_the_gallery_are_those_of_its_document(stored):
+    assert (GALLERY / "teeth.html").read_text(encoding="utf-8") == teeth_page.html(stored)
+    assert (GALLERY / "teeth.md").read_text(encoding="utf-8") == teeth_page.markdown(stored)
+    assert len(teeth_page.html(stored)) < 1_000_000
+
+
+def test_in_the_gallery_every_mutant_is_caught_and_no_sound_kernel_accused(stored):
+    suite, *peers = teeth_numbers.contestants(stored)
+    refuted, examples = teeth_numbers.alarms(stored)
+
+    assert len(stored.mutants) >= 150
+    assert teeth_numbers.survivors(stored) == []
+    assert (refuted, examples >= 20_000) == (0, True)
+    assert all(suite.caught > peer.caught for peer in peers)
+
+
+def test_in_the_gallery_every_property_is_worth_its_time(stored):
+    idle = [stay.claim for stay in teeth_numbers.stays(stored) if not (stay.alone or stay.first or stay.names)]
+
+    assert idle == []
+    assert [stay.claim for stay in teeth_numbers.stays(stored) if not stay.kills] == []
+
+
+def test_the_readme_tells_the_figures_of_the_gallery(stored):
+    suite, *peers = teeth_numbers.contestants(stored)
+    best = max(peers, key=lambda peer: peer.caught)
+    refuted, examples = teeth_numbers.alarms(stored)
+    told = (GALLERY.parent.parent / "README.md").read_text(encoding="utf-8")
+
+    for figure in (
+        f"{suite.caught} of {suite.shown}",
+        f"{best.caught} of {best.shown}",
+        f"{refuted:,} of {examples:,}",
+    ):
+        assert figure in told
