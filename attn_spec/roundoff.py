@@ -40,10 +40,15 @@ def rounding(c: Contract, stage: str) -> Rounding:
     return Rounding(directed * form.unit_roundoff, directed * tiny)
 
 
+def holds(form: Format, source: Format) -> bool:
+    """Whether ``form`` has every number of ``source`` that does not overflow: as many bits, and as small ones."""
+    return form.precision >= source.precision and form.emin <= source.emin
+
+
 def conversion(c: Contract, stage: str, source: Format) -> Rounding:
     """The rounding of a number of format ``source`` to a stage's format: exact, but for flushing, if that is wider."""
     form = c.format(stage)
-    if form.precision >= source.precision and form.emin <= source.emin:
+    if holds(form, source):
         return Rounding(0.0, form.smallest_normal if _flushes(c, form) else 0.0)
     return rounding(c, stage)
 
@@ -61,9 +66,7 @@ def multiplicand(c: Contract, dtype: str) -> Rounding:
 
 def probability_cast(c: Contract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
-    to_own = (
-        EXACT if c.format("probabilities").precision >= c.format("softmax").precision else rounding(c, "probabilities")
-    )
+    to_own = EXACT if holds(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
     entry = conversion(c, "multiplicands", c.format("probabilities"))
     return Rounding(to_own.u + entry.u + to_own.u * entry.u, to_own.eta + entry.eta)
 

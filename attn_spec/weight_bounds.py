@@ -21,6 +21,7 @@ from attn_spec.roundoff import (
     conversion,
     elementary_error,
     growth,
+    holds,
     is_power_of,
     multiplicand,
     rounding,
@@ -82,7 +83,7 @@ def softcapped_error(x: Intermediates, c: Contract) -> np.ndarray:
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     sigma = abs(x.problem.scale_value)
     delta = sigma * dot_product_error(x, c)
-    narrows = c.format("stored_scores").precision < c.format("score_accumulation").precision
+    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
     if narrows:
         delta = delta + stored.u * (np.abs(x.scaled) + delta) + sigma * stored.eta
     if not is_power_of(2, sigma):

@@ -16,8 +16,10 @@ from .work import Meter
 
 #: How this suite is called beside the peers.
 SUITE = "attn-spec"
-#: Profiles whose budgets of problems are spent on every property in turn, until a mutant is caught.
-ROUNDS = ("smoke", "ci")
+#: Problems given to every property in turn, round after round, until a mutant is caught or the budget is spent.
+ROUNDS = (1, 4, 16, 60)
+#: The effort of one property in one round; a counterexample need not be small here.
+EFFORT = replace(PROFILES["ci"], floor=1, shrink_seconds=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +52,12 @@ def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
     """Search property after property, with few problems each and then with more, until the budget is spent."""
     start, meter, problems = time.monotonic(), Meter(budget), 0
     shared = {"contestant": SUITE, "mutant": mutant.id, "dtype": mutant.dtype}
-    for round_, profile in enumerate(PROFILES[name] for name in ROUNDS):
+    for turn, examples in enumerate(ROUNDS):
         for claim in catalogue():
             if meter.is_spent:
                 break
-            plain = replace(profile, shrink_seconds=0.0)
-            row, _ = examine(claim, meter.on(mutant.kernel), mutant.dtype, plain, seed + round_)
+            effort = replace(EFFORT, examples=examples)
+            row, _ = examine(claim, meter.on(mutant.kernel), mutant.dtype, effort, seed + turn)
             problems += row.examples
             if row.verdict in CAUGHT:
                 found = {"caught": True, "why": claim.id}

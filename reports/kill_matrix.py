@@ -53,13 +53,15 @@ class Kill:
 
 
 def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]:
-    """One mutant against every property, each with the profile's budget and without shrinking."""
+    """One mutant against every property it claims, each with the profile's budget and without shrinking."""
     plain = replace(profile, shrink_seconds=0.0)
     cells = []
     for claim in catalogue():
         start = time.monotonic()
         row, _ = examine(claim, mutant.kernel, mutant.dtype, plain, seed)
         seconds = round(time.monotonic() - start, 2)
+        if row.verdict is Verdict.NOT_CLAIMED:
+            continue
         found = {"verdict": row.verdict, "examples": row.examples, "seconds": seconds}
         cells.append(Cell(mutant=mutant.id, claim=claim.id, **found))
     return cells

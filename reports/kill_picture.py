@@ -30,10 +30,14 @@ class Column:
 
 
 def picture(
-    families: dict[str, list[str]], cells: Sequence[Cell], kills: Sequence[Kill], outcomes: Sequence[Outcome]
+    families: dict[str, list[str]],
+    properties: Sequence[str],
+    cells: Sequence[Cell],
+    kills: Sequence[Kill],
+    outcomes: Sequence[Outcome],
 ) -> str:
     """The SVG element; ``families`` are the mutants' ids by family. Hovering tells the names of rows and columns."""
-    columns = _columns(cells, outcomes)
+    columns = _columns(properties, outcomes)
     x, width = _places([[c.name for c in own] for _, own in groupby(columns, key=lambda c: c.group)], LEFT)
     y, height = _places(families.values(), TOP)
     marks: dict[tuple[str, str], list[int]] = {}
@@ -59,8 +63,7 @@ def _caught(
             yield outcome.mutant, "peer", outcome.contestant
 
 
-def _columns(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> list[Column]:
-    properties = dict.fromkeys(cell.claim for cell in cells)
+def _columns(properties: Sequence[str], outcomes: Sequence[Outcome]) -> list[Column]:
     peers = dict.fromkeys(o.contestant for o in outcomes if o.contestant != SUITE)
     return [Column(name.partition(".")[0], name) for name in properties] + [Column("peers' rules", n) for n in peers]
 

@@ -75,8 +75,9 @@ def _line(axes: Axes, titles: svg.Titles, name: str, powers: Sequence[Power], in
         [power.caught / power.trials for power in powers],
         color=colour,
         linewidth=1.8 if ours else 0.7,
-        marker="o",
-        markersize=4.0 if ours else 2.5,
+        marker="o" if ours else "",
+        markersize=4.0,
         markeredgewidth=0,
     )
-    titles.attach(line, [f"{name}: {p.caught} of {p.trials} at {size(p.size)}" for p in powers])
+    told = [f"{name}: {p.caught} of {p.trials} at {size(p.size)}" for p in powers]
+    titles.attach(line, told if ours else [name])

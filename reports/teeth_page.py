@@ -17,12 +17,15 @@ from .teeth import Teeth
 from .teeth_measurement import FIRST, SECOND
 from .teeth_numbers import alarms, contestants, headline, opening, stays, survivors
 
+#: Characters of a problem that a page shows.
+LONGEST = 320
+
 
 def html(made: Teeth) -> str:
     """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
     loader = jinja2.PackageLoader(__package__ or "reports", ".")
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= {"number": tables.number}
+    jinja.filters |= {"number": tables.number, "short": _short}
     columns, rows = limit_table(made.powers)
     refuted, examples = alarms(made)
     return jinja.get_template("teeth.html.jinja").render(
@@ -33,7 +36,7 @@ def html(made: Teeth) -> str:
         budget=f"{int(made.environment['budget']):,} multiply-adds",
         profiles=(FIRST, SECOND),
         contestants=contestants(made),
-        picture=picture(_families(made), made.cells, made.kills, made.outcomes),
+        picture=picture(_families(made), made.properties, made.cells, made.kills, made.outcomes),
         survivors=survivors(made),
         kills={kill.mutant: kill for kill in made.kills},
         seen_by=_seen_by(made),
@@ -75,8 +78,13 @@ def _first_kills(made: Teeth) -> Iterable[Sequence[str]]:
     kills = {kill.mutant: kill for kill in made.kills}
     for mutant in made.mutants:
         kill = kills.get(mutant.id)
-        found = ["**none**", "", ""] if kill is None else [kill.claim, str(kill.examples), f"`{kill.problem}`"]
+        found = ["**none**", "", ""] if kill is None else [kill.claim, str(kill.examples), f"`{_short(kill.problem)}`"]
         yield [f"`{mutant.id}`", mutant.dtype, *(cell.replace("|", "\\|") for cell in found)]
+
+
+def _short(problem: str) -> str:
+    """The expression, cut where it lists more entries than a reader takes in; the JSON has all of it."""
+    return problem if len(problem) <= LONGEST else problem[:LONGEST] + " ..."
 
 
 def _families(made: Teeth) -> dict[str, list[str]]:
