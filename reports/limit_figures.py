@@ -25,9 +25,15 @@ def panels(powers: Sequence[Power]) -> list[Panel]:
     ]
 
 
+def own_lines(powers: Sequence[Power]) -> list[str]:
+    """The contestants of this suite, in the order of their colours; the peers' lines are grey."""
+    return [name for name in dict.fromkeys(power.contestant for power in powers) if name not in PEERS]
+
+
 def limit_table(powers: Sequence[Power]) -> tuple[list[str], list[list[str]]]:
     """Contestants, and for each defect and dtype the smallest size that each catches at least every other time."""
-    columns = list(dict.fromkeys(power.contestant for power in powers))
+    names = dict.fromkeys(power.contestant for power in powers)
+    columns = [*own_lines(powers), *(name for name in names if name in PEERS)]
     rows = []
     for (defect, dtype), group in groupby(powers, key=lambda power: (power.defect, power.dtype)):
         own = list(group)
@@ -61,10 +67,8 @@ def _figure(powers: Sequence[Power], label: str) -> str:
 
 
 def _rank(powers: Sequence[Power], name: str) -> int:
-    """Which of the suite's own lines it is; the peers come after them."""
-    return [
-        other for other in dict.fromkeys(power.contestant for power in powers) if other not in PEERS or other == name
-    ].index(name)
+    """Which of the suite's own lines it is; the peers, which have no colour of their own, count as the first."""
+    return own_lines(powers).index(name) if name not in PEERS else 0
 
 
 def _line(axes: Axes, titles: svg.Titles, name: str, powers: Sequence[Power], index: int) -> None:

@@ -11,7 +11,7 @@ from . import svg, tables
 from .contest import SUITE
 from .kill_picture import picture
 from .left_out import LEFT_OUT
-from .limit_figures import limit_table, panels
+from .limit_figures import limit_table, own_lines, panels
 from .mutants import load_all
 from .teeth import Teeth
 from .teeth_measurement import FIRST, SECOND
@@ -42,6 +42,7 @@ def html(made: Teeth) -> str:
         seen_by=_seen_by(made),
         stays=stays(made),
         panels=panels(made.powers),
+        limit_lines=own_lines(made.powers),
         limit_columns=columns,
         limit_rows=rows,
         refuted=refuted,
