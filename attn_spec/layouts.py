@@ -17,6 +17,11 @@ def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
     return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
 
 
+def unchanged(tensor: Any) -> Any:
+    """The tensor as it lies."""
+    return tensor
+
+
 def swapped(tensor: Any, first: int = 1, second: int = 2) -> Any:
     """The same values with two axes swapped in memory; heads and lengths are, after a fused projection."""
     view = tensor.swapaxes(first, second)
@@ -36,13 +41,9 @@ def each_its_own(rng: np.random.Generator) -> Callable[[Any], Any]:
     """A way to lay tensors: packed, swapped or sliced, drawn for each one."""
 
     def arrange(tensor: Any) -> Any:
-        return (_packed, swapped, sliced)[rng.integers(3)](tensor)
+        return (unchanged, swapped, sliced)[rng.integers(3)](tensor)
 
     return arrange
-
-
-def _packed(tensor: Any) -> Any:
-    return tensor
 
 
 def expanded(tensor: Any, axes: int = 1) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec import bits
+from attn_spec import bits, layouts
 from attn_spec.contract import Contract
 from attn_spec.kernels import KEYWORDS, Conventions, Kernel
 from attn_spec.problem import Problem
@@ -86,7 +86,7 @@ class Subject:
         return self.kernel.supports.issuperset(options)
 
     def __call__(
-        self, problem: Problem, *, arrange: Arrange = lambda tensor: tensor, arrange_options: Arrange = lambda t: t
+        self, problem: Problem, *, arrange: Arrange = layouts.unchanged, arrange_options: Arrange = layouts.unchanged
     ) -> Answer:
         """Run the kernel on a problem.
 
@@ -112,8 +112,8 @@ class Subject:
         *,
         lse_cotangent: np.ndarray | None = None,
         wrt: tuple[str, ...] = ("q", "k", "v", "bias"),
-        arrange: Arrange = lambda tensor: tensor,
-        arrange_inputs: Arrange = lambda tensor: tensor,
+        arrange: Arrange = layouts.unchanged,
+        arrange_inputs: Arrange = layouts.unchanged,
     ) -> dict[str, bits.Values]:
         """dQ, dK, dV and, when the problem has one, dBias, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
 
@@ -190,7 +190,7 @@ class Subject:
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
 
-    def _options(self, problem: Problem, arrange: Arrange = lambda tensor: tensor) -> dict[str, Any]:
+    def _options(self, problem: Problem, arrange: Arrange = layouts.unchanged) -> dict[str, Any]:
         """The keyword arguments that differ from their defaults, under the callable's own spellings."""
         supported = self.kernel.supports
         values = {name: getattr(problem, name) for name in KEYWORDS}

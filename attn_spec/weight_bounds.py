@@ -169,6 +169,7 @@ def exponential_error(c: Contract) -> float:
     return 2 * softmax.eta - math.log1p(-elementary_error(c, "exp_error")) - math.log1p(-softmax.u)
 
 
+@lru_cache(maxsize=4)
 @np.errstate(all="ignore")
 def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
     """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
@@ -184,6 +185,7 @@ def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
     return elementary_error(c, "log_error") * (1 + log_sum) + relative * size
 
 
+@lru_cache(maxsize=4)
 @np.errstate(all="ignore")
 def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
     """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
