@@ -100,6 +100,8 @@ class Finding(Model):
     #: Id of the stored case.
     case: str | None
     message: str
+    #: Which readings of the contract explained the answers, in words, where it leaves a choice.
+    readings: tuple[str, ...] = ()
 
 
 class PropertyResult(Model):
@@ -158,6 +160,7 @@ def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             ratio=None if row.ratio is None else Number.of(row.ratio),
             case=row.case,
             message=row.message,
+            readings=row.readings,
         )
         for row in rows
     }

@@ -16,8 +16,9 @@ from attn_spec import bits, measure, strategies
 from attn_spec.formats import FORMATS
 from attn_spec.gradient_bounds import gradient_bound, gradient_evaluation_error
 from attn_spec.intermediates import gradient_intermediates, intermediates
-from attn_spec.property import Refutation, observe
-from attn_spec.roundoff import gradient_readings
+from attn_spec.presets import WHOLE_ROW, describe
+from attn_spec.property import Refutation, observe, observe_reading
+from attn_spec.readings import gradient_readings, readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,17 +26,18 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
+    from attn_spec.contract import Contract
     from attn_spec.measure import Judgement, Measurement
     from attn_spec.problem import Problem
     from attn_spec.subject import Answer, Subject
 
 
-def judged(subject: Subject, problem: Problem, answer: Answer) -> Judgement:
+def judged(subject: Subject, problem: Problem, answer: Answer, contract: Contract | None = None) -> Judgement:
     """Measure an answer against the truth of ``problem`` under the subject's contract and conventions."""
     agreed = subject.conventions
     return measure.judge(
         problem,
-        subject.contract,
+        contract or subject.contract,
         output=answer.output,
         lse=answer.lse,
         lse_base=agreed.lse_base,
@@ -49,6 +51,24 @@ def within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities
     return _refuted_outside(
         judged(subject, problem, answer), quantities, lambda measured: _hint(subject, problem, answer, measured)
     )
+
+
+def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> None:
+    """Raise :class:`Refutation` unless rows that were computed among others lie within their bounds.
+
+    ``problem`` has those rows and the keys that they see alone. Among others the edges of tiles may fall elsewhere,
+    and cut these keys into one tile more. Where hidden tiles may rescale too, nothing is said.
+    """
+    contract = _one_tile_more(subject.contract, problem.key_length)
+    if all(reading.exp_of_zero_is_one for reading in readings(contract)):
+        _refuted_outside(judged(subject, problem, rows, contract), ())
+
+
+def _one_tile_more(contract: Contract, keys: int) -> Contract:
+    """The contract with smaller tiles, of which ``keys`` keys fill at least one more; whole rows stay whole."""
+    tile = contract.kv_tile if contract.kv_tile >= WHOLE_ROW else max(min(contract.kv_tile, keys) // 2, 1)
+    others = tuple(_one_tile_more(other, keys) for other in contract.alternatives)
+    return replace(contract, kv_tile=tile, alternatives=others)
 
 
 def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
@@ -124,6 +144,8 @@ def _refuted_outside(
             text = f"{_place(measured.name, at)} is {measured.got[at]:.9g}; the truth is {measured.truth.value[at]:.9g}"
             text += f", allowed error {measured.allowed[at]:.3g}; {count} of {measured.outside.size} are outside"
             raise Refutation(text, measured, explain(measured))
+    if judgement.chosen:
+        observe_reading(describe(judgement.contract, judgement.problem.dtype))
     return judgement
 
 
@@ -138,8 +160,9 @@ def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurem
 
 
 def compares_bits(subject: Subject) -> bool:
-    """Whether equal inputs give a row equal bits, whatever the rows beside it hold."""
-    return subject.conventions.deterministic and subject.contract.reference_slack == 0
+    """Whether equal inputs give a row equal bits, whatever the rows beside it and the hidden keys hold."""
+    own_maximum = all(c.reference_slack == 0 and c.reference != "upper_bound" for c in readings(subject.contract))
+    return subject.conventions.deterministic and own_maximum
 
 
 def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
@@ -241,7 +264,8 @@ def _contents(
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
     """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
     stages = ("score_accumulation", "stored_scores", "softmax")
-    limit = min(FORMATS[problem.dtype].largest, *(subject.contract.format(stage).largest for stage in stages))
+    formats = [reading.format(stage) for reading in readings(subject.contract) for stage in stages]
+    limit = min(FORMATS[problem.dtype].largest, *(form.largest for form in formats))
     return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))
 
 

@@ -34,9 +34,11 @@ import numpy as np
 from attn_spec.bounds import forward_bound
 from attn_spec.contract import Contract
 from attn_spec.intermediates import Intermediates
+from attn_spec.readings import readings
 from attn_spec.rounding_model import (
     Roundings,
     Systematic,
+    cut_sums,
     log_weight_variance,
     roundings,
     shared_variances,
@@ -46,7 +48,7 @@ from attn_spec.rounding_model import (
     variance,
     variance_of_sum,
 )
-from attn_spec.roundoff import readings, rounding
+from attn_spec.roundoff import direction, rounding
 
 #: Largest probability that one problem makes a sound kernel fail one of the two tests.
 FALSE_ALARM = 1e-9
@@ -78,12 +80,23 @@ class Statistic:
 
 
 def outside_model(contract: Contract) -> str:
-    """Why the model does not describe a resolved contract, as a clause; empty when it does."""
-    if contract.rounding != "nearest":
+    """Why the model does not describe a resolved contract, or one of its readings, as a clause; empty when it does."""
+    return next(filter(None, map(_outside_model, readings(contract))), "")
+
+
+def _outside_model(c: Contract) -> str:
+    if c.rounding != "nearest":
         return "its contract does not round to nearest, so its errors have a sign"
-    if contract.lse_merges:
-        return "its contract merges through log-sum-exps, whose errors have a sign"
-    if most_terms(contract) < FEWEST_KEYS:
+    if (
+        direction(c, "multiplicands") != "nearest"
+        and c.format("multiplicands").precision < c.format("softmax").precision
+    ):
+        return "its contract cuts operands, so its errors have a sign"
+    if c.lse_merges or c.normalize == "by_lse":
+        return "its contract weighs by log-sum-exps, whose errors a row has in common"
+    if c.multiplicand_pieces > 1 or c.inner_accumulation or c.reference != "maximum":
+        return "its contract has roundings that the model does not know"
+    if most_terms(c) < FEWEST_KEYS:
         return "its contract accumulates in a format too narrow for a first-order model"
     return ""
 
@@ -159,9 +172,10 @@ def _size(x: Intermediates, c: Contract, error: np.ndarray, rows: np.ndarray) ->
     # Roundings of different columns of v meet in no output.
     norm = 1 + float((x.over_group(keys).sum(axis=(-1, -2)) + x.over_group(values).sum(axis=-2).max(axis=-1)).max())
     constants = e.constants**2 * np.where(rows, (temperature(x) ** 2).sum(axis=-1) / total, 0.0).sum()
+    cuts = np.where(rows, (cut_sums(x, c) ** 2).sum(axis=-1) / total, 0.0).sum()
     value = np.where(rows, (error**2).sum(axis=-1) / total, 0.0).sum()
     random = 1 + 2 * math.sqrt(norm * t / R) + 2 * norm * t / R
-    threshold = math.sqrt(random) + math.sqrt(constants / R)
+    threshold = math.sqrt(random) + math.sqrt(constants / R) + math.sqrt(cuts / R)
     return Statistic("root mean square of error / sigma", math.sqrt(value / R), threshold)
 
 
@@ -170,6 +184,7 @@ def _biases(
 ) -> Iterator[Statistic]:
     r, e, proxy = _model(x, c)
     log_weight = log_weight_variance(x, r, e)
+    known = np.where(rows[..., None], radius + cut_sums(x, c), 0.0)
     weightings = {
         "bias of the errors towards zero / sigma": x.O / proxy,
         "bias of the errors upwards / sigma": 1 / np.sqrt(proxy),
@@ -179,8 +194,10 @@ def _biases(
     for name, weighting in weightings.items():
         a = np.where(rows[..., None], weighting, 0.0)
         deviation = math.sqrt(variance_of_sum(x, r, a))
+        if not deviation:  # equal scores: no change of all of them changes the output
+            continue
         value = abs(np.where(rows[..., None], a * error, 0.0).sum()) / deviation
-        allowed = systematic_sum(x, e, log_weight, a) + float(np.where(rows[..., None], np.abs(a) * radius, 0.0).sum())
+        allowed = systematic_sum(x, e, log_weight, a) + float((np.abs(a) * known).sum())
         yield Statistic(name, float(value), limit + allowed / deviation)
 
 

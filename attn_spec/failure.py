@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from attn_spec.contract import describe
+from attn_spec.presets import describe
 from attn_spec.property import Property
 from attn_spec.reproduce import Case, WorstElement
 from attn_spec.subject import Subject

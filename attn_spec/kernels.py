@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from attn_spec.contract import UNDECLARED, Contract, ContractError, as_contract
+from attn_spec.contract import Contract, ContractError
 from attn_spec.formats import DTYPES
+from attn_spec.presets import UNDECLARED, as_contract
 
 #: What a kernel may declare in ``supports``, with one sentence each. A declared option is mandatory.
 OPTIONS: dict[str, str] = {

@@ -46,10 +46,11 @@ def each_its_own(rng: np.random.Generator) -> Callable[[Any], Any]:
     return arrange
 
 
-def expanded(tensor: Any, axes: int = 1) -> Any:
-    """The first entry of each of the leading ``axes`` in place of all, with stride 0; NaN lies behind it in memory."""
+def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
+    """The first entry along each of the axes in place of all, with stride 0; NaN lies behind it in memory."""
     buffer = of_nan(tensor, tuple(tensor.shape))
-    leading = (slice(1),) * axes
+    chosen = set(axes)
+    leading = tuple(slice(1) if axis in chosen else slice(None) for axis in range(tensor.ndim))
     buffer[leading] = tensor[leading]
     first = buffer[leading]
     return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)

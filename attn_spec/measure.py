@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,13 +10,15 @@ import numpy as np
 
 from attn_spec import bits
 from attn_spec.bounds import ForwardBound, forward_bound
-from attn_spec.contract import PRESETS, Contract
+from attn_spec.contract import Contract
 from attn_spec.enclosure import Enclosed, Truth
 from attn_spec.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.oracle import float64_truth, gradient_oracle, oracle
+from attn_spec.presets import PRESETS
 from attn_spec.problem import Problem
-from attn_spec.roundoff import gradient_readings, growth, readings, rounding
+from attn_spec.readings import gradient_readings, readings
+from attn_spec.roundoff import growth, rounding
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
@@ -67,12 +69,12 @@ class Measurement:
 
     @property
     def worst(self) -> tuple[int, ...]:
-        """Index of the element with the largest ratio, certain violations first."""
+        """Index of the element with the largest ratio; of one outside its bound for certain, if there is any."""
         if not self.measured.any():
             return (0,) * self.got.ndim
-        rank = np.where(self.outside, np.inf, np.where(self.measured, self.ratios, -1.0))
-        finite = np.where(np.isinf(rank) & np.isfinite(self.ratios), 1e300 + self.ratios, rank)
-        return tuple(int(n) for n in np.unravel_index(int(np.argmax(finite)), finite.shape))
+        candidates = self.outside if self.outside.any() else self.measured
+        ratios = np.where(candidates, self.ratios, -1.0)
+        return tuple(int(n) for n in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,11 @@ class Judgement:
     """The verdict on one answer."""
 
     problem: Problem
+    #: The reading of the declared contract that explains the answer best.
     contract: Contract
     measurements: tuple[Measurement, ...]
+    #: Whether the declared contract has other readings.
+    chosen: bool = False
 
     @property
     def refuted(self) -> bool:
@@ -121,17 +126,21 @@ def judge(
     leaves a choice open ("either"), one choice has to explain output and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
-    return _best(_judge(problem, reading, output, lse, **agreed) for reading in readings(contract))
+    return _best(lambda reading: _judge(problem, reading, output, lse, **agreed), readings(contract))
 
 
-def _best(judgements: Iterable[Judgement]) -> Judgement:
-    """The first that is not refuted, or the nearest to it: a contract is kept in one of its readings."""
-    refuted = []
-    for judgement in judgements:
-        if not judgement.refuted:
+def _best(judge: Callable[[Contract], Judgement], choices: Sequence[Contract]) -> Judgement:
+    """The first that measures something and is not refuted: a contract is kept in one of its readings.
+
+    Without such a one, one that says nothing about the answer, or at last the refuted one nearest to its bound.
+    """
+    silent, refuted = [], []
+    for reading in choices:
+        judgement = replace(judge(reading), chosen=len(choices) > 1)
+        if judgement.exercised and not judgement.refuted:
             return judgement
-        refuted.append(judgement)
-    return min(refuted, key=lambda judgement: judgement.ratio)
+        (refuted if judgement.refuted else silent).append(judgement)
+    return silent[0] if silent else min(refuted, key=lambda judgement: judgement.ratio)
 
 
 def _judge(
@@ -192,7 +201,7 @@ def judge_gradients(
         ]
         return Judgement(problem, reading, tuple(measurements))
 
-    return _best(judged(reading) for reading in gradient_readings(contract))
+    return _best(judged, gradient_readings(contract))
 
 
 def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: tuple[int, ...]) -> np.ndarray:

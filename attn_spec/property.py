@@ -14,7 +14,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -68,7 +68,17 @@ class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of our
     """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``."""
 
 
-_heard: ContextVar[dict[str, float] | None] = ContextVar("_heard", default=None)
+@dataclass
+class Observations:
+    """What a search is told while a check runs."""
+
+    #: The largest ratio of each kind.
+    ratios: dict[str, float] = field(default_factory=dict)
+    #: The readings of a contract, in words, that explained an answer.
+    readings: set[str] = field(default_factory=set)
+
+
+_heard: ContextVar[Observations | None] = ContextVar("_heard", default=None)
 
 
 def observe(ratio: float, what: str = "error / bound") -> None:
@@ -79,13 +89,20 @@ def observe(ratio: float, what: str = "error / bound") -> None:
     """
     heard = _heard.get()
     if heard is not None:
-        heard[what] = max(heard.get(what, 0.0), math.inf if math.isnan(ratio) else float(ratio))
+        heard.ratios[what] = max(heard.ratios.get(what, 0.0), math.inf if math.isnan(ratio) else float(ratio))
+
+
+def observe_reading(words: str) -> None:
+    """Tell the search which reading of a contract that leaves a choice explained an answer."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.readings.add(words)
 
 
 @contextmanager
-def listening() -> Iterator[dict[str, float]]:
-    """Collect what :func:`observe` is told inside the block: the largest ratio of each kind."""
-    heard: dict[str, float] = {}
+def listening() -> Iterator[Observations]:
+    """Collect what the search is told inside the block."""
+    heard = Observations()
     token = _heard.set(heard)
     try:
         yield heard

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import attn_spec
-from attn_spec.contract import Contract, describe
+from attn_spec.contract import Contract
 from attn_spec.kernels import Kernel
 from attn_spec.preflight import Preflight
+from attn_spec.presets import describe
 from attn_spec.profiles import Profile
 from attn_spec.property import Property, load_all
 
@@ -82,9 +83,10 @@ def claims(checked: Preflight) -> dict[str, Any]:
 
 
 def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
-    """A contract in words, and every field of it at a dtype."""
+    """A contract in words, and every field of it at a dtype; its alternatives likewise, in words."""
     resolved = contract.at(dtype)
-    return {"summary": describe(contract), **{item.name: getattr(resolved, item.name) for item in fields(Contract)}}
+    found = {item.name: getattr(resolved, item.name) for item in fields(Contract)}
+    return {"summary": describe(contract), **found, "alternatives": "; ".join(map(describe, contract.alternatives))}
 
 
 def catalogue() -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ after a share t of the keys have mean log 1/t). Such averages stand for the sums
 up many rows, and the difference is paid by what the proxy u^2 leaves: roundings spread evenly over their interval have
 a mean square of u^2 / 3 at most.
 
-Three errors are no roundings and have no mean of 0: those of the exponential, of the constants (scale, log2 e), and
-the second order. They are kept apart, as bounds; see :class:`Systematic`.
+Four errors are no roundings and have no mean of 0: those of the exponential, of the constants (scale, log2 e), of sums
+that matrix units cut, and the second order. They are kept apart, as bounds; see :class:`Systematic`, :func:`cut_sums`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,9 @@ import numpy as np
 
 from attn_spec.contract import Contract
 from attn_spec.intermediates import Intermediates
-from attn_spec.roundoff import (
-    casts_row_sum,
-    elementary_error,
-    is_power_of,
-    multiplicand,
-    probability_cast,
-    rounding,
-    row_sum_store,
-)
-from attn_spec.weight_bounds import operand_scaling
+from attn_spec.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
+from attn_spec.roundoff import elementary_error, growth, holds, is_power_of, rounding, row_sum_store
+from attn_spec.score_bounds import operand_entry, operand_scaling
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,7 @@ def _log_weight(x: Intermediates, c: Contract) -> np.ndarray:
     sigma, s2 = abs(x.problem.scale_value), np.where(x.visible, x.s**2, 0.0)
     whole, parts = partial_sums(np.float64(x.problem.head_dim), c.summation_depth or np.inf)
     variance = work**2 * (whole * s2 + (parts + 1) * squared_products(x))
-    narrows = c.format("stored_scores").precision < c.format("score_accumulation").precision
+    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
     variance += stored**2 * s2 * (float(narrows) + float(not is_power_of(2, sigma)))
     distance = np.where(x.visible, x.M - x.s + c.reference_slack, 0.0)
     factors = systematic(x, c).factors
@@ -161,7 +154,7 @@ def _log_weight(x: Intermediates, c: Contract) -> np.ndarray:
 def _operand(x: Intermediates, c: Contract) -> float:
     """Squared rounding of an entry of q or k: on entry to the product, and by a scale that multiplies it before."""
     scaled = rounding(c, "stored_scores").u if operand_scaling(x, c).u else 0.0
-    return multiplicand(c, x.problem.dtype).u ** 2 + scaled**2
+    return operand_entry(x, c).u ** 2 + scaled**2
 
 
 def squared_products(x: Intermediates) -> np.ndarray:
@@ -219,6 +212,31 @@ def systematic_sum(x: Intermediates, e: Systematic, log_weight: np.ndarray, a: n
     temperature = abs((Pg * np.where(x.visible, x.s, 0.0)).sum())
     each = e.factors * e.exponential + log_weight
     return float((np.abs(Pg) * each).sum() + e.constants * temperature)
+
+
+def cut_sums(x: Intermediates, c: Contract) -> np.ndarray:
+    """Mean error of each output that matrix units may make by cutting their sums, [.., Sq, Dv]; cuts have a sign.
+
+    A cut costs a share of the largest of a partial sum and its terms, see ``products``, which is at most the root of
+    the mean of E S_t^2 and that of the sum of squared terms together. A cut from [0, 2u] is u and a rounding from
+    [-u, u], so half of all that is mean.
+    """
+    if not on_matrix_unit(c):
+        return np.zeros(x.O.shape)
+    s = np.where(x.visible, x.scaled, 0.0)
+    scores = _cut_share(c, "score_accumulation", np.float64(x.problem.head_dim), s**2, squared_products(x))
+    weighted = x.P * np.where(x.visible, scores, 0.0)
+    values = _cut_share(c, "output_accumulation", x.keys, x.O**2, x.P**2 @ x.v**2)
+    return weighted @ np.abs(x.v) + weighted.sum(axis=-1, keepdims=True) * np.abs(x.O) + values
+
+
+def _cut_share(
+    c: Contract, stage: str, n: np.ndarray | np.float64, whole: np.ndarray, squares: np.ndarray
+) -> np.ndarray:
+    """All cuts of a sum of n exchangeable terms, given its square and the sum of its squared terms."""
+    n = np.maximum(n, 1)
+    mean_square, of_parts = partial_sums(n, np.inf)
+    return growth(*sums(c, stage, n)) / 2 * (np.sqrt((mean_square * whole + of_parts * squares) / n) + np.sqrt(squares))
 
 
 def temperature(x: Intermediates) -> np.ndarray:

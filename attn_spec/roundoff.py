@@ -7,7 +7,7 @@ problem 2.19). ``growth`` replaces gamma_n = nu/(1 - nu) by the exact product, s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,11 +33,29 @@ def growth(*factors: tuple[float, float | np.ndarray]) -> np.ndarray:
 
 def rounding(c: Contract, stage: str) -> Rounding:
     """The rounding of one result of a stage."""
+    entering = stage == "multiplicands"
     form = c.format(stage)
-    directed = 2.0 if c.rounding == "toward_zero" else 1.0
+    return _of_format(form, direction(c, stage), flushes=flushes(c, form, entering=entering))
+
+
+def _of_format(form: Format, direction: str, *, flushes: bool) -> Rounding:
+    """The rounding of a result to a format."""
+    cuts = 2.0 if direction == "toward_zero" else 1.0
     # Half of float64's smallest subnormal is not a float64; the whole of it is a bound as well.
-    tiny = form.smallest_normal if _flushes(c, form) else form.smallest_subnormal / 2 or form.smallest_subnormal
-    return Rounding(directed * form.unit_roundoff, directed * tiny)
+    tiny = form.smallest_normal if flushes else form.smallest_subnormal / 2 or form.smallest_subnormal
+    return Rounding(cuts * form.unit_roundoff, cuts * tiny)
+
+
+def direction(c: Contract, stage: str) -> str:
+    """How a result of a stage is rounded, "nearest" or "toward_zero"; sums in matrix units are left to ``products``."""
+    return c.entry_rounding or c.rounding if stage == "multiplicands" else c.rounding
+
+
+def flushes(c: Contract, form: Format, *, entering: bool = False) -> bool:
+    """Whether a result below the smallest normal number of a format may become 0, also ``entering`` a product."""
+    if form.name == "float16":
+        return c.float16_subnormals == "flushed" or (entering and c.float16_subnormals == "flushed_on_entry")
+    return c.subnormals == "flushed" and form.emin == FORMATS["float32"].emin
 
 
 def holds(form: Format, source: Format) -> bool:
@@ -49,7 +67,7 @@ def conversion(c: Contract, stage: str, source: Format) -> Rounding:
     """The rounding of a number of format ``source`` to a stage's format: exact, but for flushing, if that is wider."""
     form = c.format(stage)
     if holds(form, source):
-        return Rounding(0.0, form.smallest_normal if _flushes(c, form) else 0.0)
+        return Rounding(0.0, form.smallest_normal if flushes(c, form, entering=stage == "multiplicands") else 0.0)
     return rounding(c, stage)
 
 
@@ -59,59 +77,12 @@ def elementary_error(c: Contract, name: str) -> float:
     return getattr(c, name) * FORMATS[work].unit_roundoff
 
 
-def multiplicand(c: Contract, dtype: str) -> Rounding:
-    """Rounding of q, k and v on entry to a product."""
-    return conversion(c, "multiplicands", FORMATS[dtype])
-
-
-def probability_cast(c: Contract) -> Rounding:
-    """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
-    to_own = EXACT if holds(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
-    entry = conversion(c, "multiplicands", c.format("probabilities"))
-    return Rounding(to_own.u + entry.u + to_own.u * entry.u, to_own.eta + entry.eta)
-
-
-def casts_row_sum(c: Contract) -> bool:
-    """Whether the row sum adds probabilities that the cast has changed."""
-    return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c).u > 0
-
-
-def readings(c: Contract) -> tuple[Contract, ...]:
-    """The definite contracts that ``row_sum_of="either"`` stands for; a kernel keeps to one of them."""
-    if c.row_sum_of != "either":
-        return (c,)
-    choices = ("uncast", "cast") if probability_cast(c).u > 0 and c.normalize == "after_product" else ("uncast",)
-    return tuple(replace(c, row_sum_of=choice) for choice in choices)
-
-
-def gradient_readings(c: Contract) -> tuple[Contract, ...]:
-    """The same for the backward pass, where ``backward_weights="either"`` leaves a choice as well.
-
-    A kernel that may recompute its weights keeps the LSE for that in the format that accumulates scores.
-    """
-    if c.backward_weights != "either":
-        return readings(c)
-    stored, recomputed = ({"backward_weights": word} for word in ("stored", "recomputed"))
-    recomputed["lse"] = c.score_accumulation
-    return tuple(replace(reading, **choice) for reading in readings(c) for choice in (stored, recomputed))
-
-
-def row_sum_entry(c: Contract) -> Rounding:
-    """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
-    stages = ("softmax", "probabilities", "multiplicands") if casts_row_sum(c) else ("softmax",)
-    return conversion(c, "row_sum", min((c.format(stage) for stage in stages), key=lambda form: form.precision))
-
-
 def row_sum_store(c: Contract) -> float:
     """Relative error of keeping the finished row sum in the softmax's format."""
-    return rounding(c, "softmax").u if c.format("softmax").precision < c.format("row_sum").precision else 0.0
+    return conversion(c, "softmax", c.format("row_sum")).u
 
 
 def is_power_of(base: int, x: float) -> bool:
     """Whether x is an integer power of 2 or of 4."""
     significand, exponent = math.frexp(x)
     return significand == 0.5 and (exponent - 1) % {2: 1, 4: 2}[base] == 0
-
-
-def _flushes(c: Contract, form: Format) -> bool:
-    return c.subnormals == "flushed" and form.emin == FORMATS["float32"].emin

@@ -15,7 +15,7 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec.problem import Problem
 from attn_spec.profiles import Profile
-from attn_spec.property import Property, Suspicion, listening
+from attn_spec.property import Observations, Property, Suspicion, listening
 from attn_spec.reproduce import Case, InFlight, worst_element
 from attn_spec.subject import Subject
 from attn_spec.verdict import Row, Verdict
@@ -51,7 +51,8 @@ def search(
         return replace(row, message=reason), None
     hunt = _Search(claim, subject, profile, tick)
     hunt.run(seed)
-    row = replace(row, examples=hunt.examples, discarded=hunt.discarded, ratio=hunt.ratio)
+    seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio}
+    row = replace(row, **seen, readings=tuple(sorted(hunt.readings)))
     if hunt.failure is None:
         return replace(row, **hunt.outcome_without_failure()), None
     problem, error = hunt.failure
@@ -90,6 +91,8 @@ class _Search:
     discarded: int = 0
     #: Largest error / bound.
     ratio: float | None = None
+    #: Readings of the contract that explained answers, if it leaves a choice.
+    readings: set[str] = field(default_factory=set)
     #: The smallest problem found so far on which the check raised, and what it raised.
     failure: tuple[Problem, Exception] | None = None
     #: Moment, by time.monotonic, at which to stop.
@@ -160,10 +163,11 @@ class _Search:
         self.seen.add(text)
         return known
 
-    def note(self, heard: dict[str, float]) -> None:
-        """Count a problem, unless it comes of shrinking another, and keep the largest ratio."""
+    def note(self, heard: Observations) -> None:
+        """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""
         self.examples += self.failure is None
-        for what, ratio in heard.items():
+        self.readings |= heard.readings
+        for what, ratio in heard.ratios.items():
             self.ratio = max(self.ratio or 0.0, ratio)
             if math.isfinite(ratio) and not self.claim.false_alarm:
                 hypothesis.target(ratio, label=what)

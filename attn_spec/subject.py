@@ -81,6 +81,10 @@ class Subject:
     def conventions(self) -> Conventions:
         return self.kernel.conventions
 
+    def axes(self, names: str) -> tuple[int, ...]:
+        """Where the axes named by letters of BHSD lie in the tensors that the kernel is given, for an ``arrange``."""
+        return tuple(self.kernel.layout.index(name) for name in names)
+
     def supports(self, *options: str) -> bool:
         """Whether the kernel declares every one of ``options``."""
         return self.kernel.supports.issuperset(options)
@@ -90,7 +94,8 @@ class Subject:
     ) -> Answer:
         """Run the kernel on a problem.
 
-        ``arrange`` may re-lay each of q, k, v in memory, ``arrange_options`` the mask and the bias, values unchanged.
+        ``arrange`` may re-lay each of q, k, v in memory, ``arrange_options`` the mask and the bias, values unchanged;
+        it is given the kernel's own tensors, whose heads and lengths lie where :meth:`axes` says.
         """
         tensors = {name: arrange(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
         options = self._options(problem, arrange_options)

@@ -45,6 +45,8 @@ class Row:
     discarded: int = 0
     #: Largest error / bound seen; None when the claim measures none.
     ratio: float | None = None
+    #: Which readings of the contract explained the answers, in words, where it leaves a choice.
+    readings: tuple[str, ...] = ()
     #: Id of the stored case that refutes the claim, or makes the kernel suspect.
     case: str | None = None
     #: Why the verdict is not "held"; empty when it is.
@@ -52,12 +54,14 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, of plain types that pytest-xdist can carry."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {"verdict": str(self.verdict)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"verdict": str(self.verdict), "readings": list(self.readings)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
-        return cls(**{**document, "verdict": Verdict(document["verdict"])})
+        chosen = tuple(document.get("readings", ()))
+        return cls(**{**document, "verdict": Verdict(document["verdict"]), "readings": chosen})
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -1,114 +1,36 @@
-"""How far a score, and a softmax weight, may lie from the truth under a contract: one function per theorem.
+"""How far a softmax weight may lie from the truth under a contract: one function per theorem.
 
 Symbols: s scores, M row maximum, Delta error of a score, alpha error of the logarithm of a weight, R rescalings one
-weight can see, sigma the scale. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
+weight can see. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from attn_spec import bits
 from attn_spec.contract import Contract
-from attn_spec.formats import FORMATS
 from attn_spec.intermediates import Intermediates
-from attn_spec.roundoff import (
-    EXACT,
-    Rounding,
-    conversion,
-    elementary_error,
-    growth,
-    holds,
-    is_power_of,
-    multiplicand,
-    rounding,
-)
+from attn_spec.roundoff import elementary_error, growth, is_power_of, rounding
+from attn_spec.score_bounds import score_error
 
 
-def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
-    """Error of q.k before the scale: |q|.|k| K((u_in, 2), (u_s, d)) + underflow.
+@dataclass(frozen=True, eq=False)
+class LogWeightError:
+    """Bounds on |log(w_hat / w)| of a weight w = exp(s - m), and what they were made of."""
 
-    One product passes at most d roundings, for every order and tree (Higham, section 3.1). The error is 0 where
-    every partial sum is exact, see :func:`exact_scores`.
-    """
-    accumulator, scaled = rounding(c, "score_accumulation"), operand_scaling(x, c)
-    entry, sigma, d = multiplicand(c, x.problem.dtype), abs(x.problem.scale_value), x.problem.head_dim
-    factors = [(entry.u, 2), (accumulator.u, min(d, c.summation_depth or d)), (scaled.u, 2)]
-    #: A product may have been scaled already when it underflows.
-    unscale = max(1.0, 1 / sigma if sigma else 1.0)
-    entry = Rounding(entry.u, entry.eta + scaled.eta)
-    sums = np.abs(x.q).sum(-1)[..., :, None] + np.abs(x.k).sum(-1)[..., None, :]
-    underflow = 2 * d * accumulator.eta * unscale + 2 * entry.eta * (sums + d * entry.eta)
-    return np.where(exact_scores(x, c), 0.0, x.magnitude * growth(*factors) + underflow)
-
-
-@lru_cache(maxsize=4)
-@np.errstate(all="ignore")
-def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
-    """Where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
-
-    ``low`` is the exponent of the lowest set bit of a vector's entries; p the accumulator's precision.
-    """
-    form = c.format("score_accumulation")
-    sigma = abs(x.problem.scale_value)
-    if multiplicand(c, x.problem.dtype).u or operand_scaling(x, c).u:
-        return np.zeros(x.dot.shape, dtype=bool)
-    low_q = bits.lowest_bit_exponent(x.q, -1)[..., :, None]
-    low_k = bits.lowest_bit_exponent(x.k, -1)[..., None, :]
-    low = low_q + low_k
-    fits = np.log2(x.magnitude) <= form.precision + np.minimum(low, 4000.0) - 1e-9
-    scaled_low = np.minimum(np.minimum(low_q, low_k), low) + min(0.0, math.log2(sigma) if sigma else 0.0)
-    return fits & (scaled_low >= form.emin)
-
-
-@np.errstate(all="ignore")
-def score_error(x: Intermediates, c: Contract) -> np.ndarray:
-    """Delta: error of the finished score.
-
-    Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
-    falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias: one rounding. Each
-    result is stored.
-    """
-    delta = softcapped_error(x, c)
-    if x.problem.bias is not None:
-        delta = _bias_error(x, c, delta, x.problem.bias)
-    return np.where(x.visible, delta, 0.0)
-
-
-def softcapped_error(x: Intermediates, c: Contract) -> np.ndarray:
-    """Error of the score after the scale and the softcap, before the bias."""
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    sigma = abs(x.problem.scale_value)
-    delta = sigma * dot_product_error(x, c)
-    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
-    if narrows:
-        delta = delta + stored.u * (np.abs(x.scaled) + delta) + sigma * stored.eta
-    if not is_power_of(2, sigma):
-        delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + stored.eta
-    elif sigma < 1:
-        delta = delta + np.where(exact_scores(x, c) & (not narrows), 0.0, stored.eta)
-    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
-
-
-def _softcap_error(x: Intermediates, c: Contract, delta: np.ndarray, cap: float) -> np.ndarray:
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + cap * stored.eta
-    nearest = np.maximum(np.abs(x.scaled) - delta, 0.0) / cap
-    slope = np.cosh(np.minimum(nearest, 300.0)) ** -2.0
-    delta = np.minimum(delta * slope, 2 * cap) + cap * (elementary_error(c, "tanh_error") + 2 * stored.eta)
-    return delta + growth((work.u, 1), (stored.u, 2)) * (np.abs(x.capped) + delta) + stored.eta
-
-
-def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """One rounding of the sum; with base 2, score and bias are each multiplied by a rounded log2(e) first."""
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    if c.exponent == "base2":
-        delta = delta + 3 * work.u * (np.abs(x.capped) + delta + np.where(np.isfinite(bias), np.abs(bias), 0.0))
-        delta = delta + 2 * work.eta
-    return delta + stored.u * (np.abs(x.s) + delta) + stored.eta
+    #: Of a weight that is rescaled whenever the reference moves.
+    rescaled: np.ndarray
+    #: Of a weight that is computed once, from the last reference of its row.
+    direct: np.ndarray
+    #: Rescalings.
+    R: np.ndarray
+    #: Error of the score.
+    delta: np.ndarray
 
 
 def rescalings(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
@@ -116,9 +38,9 @@ def rescalings(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
 
     A weight is rescaled when the running maximum rises strictly. Each rise is owed to another key whose computed
     score exceeds the weight's own, so R is at most the number of such keys, for any order, tiling or tree of
-    merges; and at most one less than the number of tiles.
+    merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
     """
-    tiles = max(math.ceil(x.problem.key_length / c.kv_tile), 1)
+    tiles = max(math.ceil(x.problem.key_length / c.kv_tile), 1) if c.reference == "maximum" else 1
     if tiles == 1 or not c.exp_of_zero_is_one:
         return np.full(x.s.shape, float(tiles - 1))
     upper = np.where(x.visible, x.s + delta, -np.inf)
@@ -138,8 +60,8 @@ def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 @np.errstate(all="ignore")
-def log_weight_error(x: Intermediates, c: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), and the R and Delta it was made of.
+def log_weight_error(x: Intermediates, c: Contract) -> LogWeightError:
+    """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), m the kernel's own reference.
 
     The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
     arguments together costs no more than rounding the one argument x = M - s (they telescope), whatever the tiling.
@@ -156,11 +78,13 @@ def log_weight_error(x: Intermediates, c: Contract) -> tuple[np.ndarray, np.ndar
         size = np.where(x.visible, np.abs(x.s) + delta, 0.0)
         alpha = alpha + work.u * (6 * distance + size + 2 * size.max(axis=-1, keepdims=True, initial=0.0))
         alpha = alpha + 2 * work.eta
-    R = rescalings(x, c, delta)
-    alpha = alpha + (1 + R) * exponential_error(c)
     if c.lse_merges:
         alpha = alpha + c.lse_merges * (partial_lse_error(x, c) + merge_weight_error(x, c))
-    return np.where(x.visible, alpha, 0.0), R, delta
+    R = rescalings(x, c, delta)
+    one = exponential_error(c)
+    return LogWeightError(
+        np.where(x.visible, alpha + (1 + R) * one, 0.0), np.where(x.visible, alpha + one, 0.0), R, delta
+    )
 
 
 def exponential_error(c: Contract) -> float:
@@ -169,16 +93,45 @@ def exponential_error(c: Contract) -> float:
     return 2 * softmax.eta - math.log1p(-elementary_error(c, "exp_error")) - math.log1p(-softmax.u)
 
 
+@np.errstate(all="ignore")
+def row_sum_difference(x: Intermediates, c: Contract, e: LogWeightError) -> np.ndarray:
+    """|log| of a weight as the row sum has it over the same weight as the product has it, [.., Sq, Sk].
+
+    They are one number, unless the row sum is found tile by tile and the weights are computed again from the last
+    maximum, of the same scores: then they share Delta alone.
+    """
+    if c.normalize != "before_product" or not e.R.any():
+        return np.zeros(x.s.shape)
+    return np.where(x.visible, (e.rescaled - e.delta) + (e.direct - e.delta), 0.0)
+
+
+@np.errstate(all="ignore")
+def weight_error_by_lse(x: Intermediates, c: Contract, EL: np.ndarray) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over e^(s - L) e^(L - LSE): all errors but that of the LSE, [.., Sq, Sk].
+
+    ``EL`` [.., Sq, 1] bounds that. The scores may have been computed again.
+    """
+    delta, softmax, work = score_error(x, c), rounding(c, "softmax"), rounding(c, "score_accumulation")
+    L = np.where(np.isfinite(x.L), x.L, 0.0)
+    alpha = delta + softmax.u * (np.abs(x.s - L) + delta + EL) + exponential_error(c)
+    if c.exponent == "base2":
+        alpha = alpha + 8 * work.u * (np.abs(x.s) + delta + np.abs(L) + EL) + 2 * work.eta
+    return np.where(x.visible, alpha, 0.0)
+
+
 @lru_cache(maxsize=4)
 @np.errstate(all="ignore")
 def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
     """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
 
     1 <= l_t < n e^(slack + 1) whatever the part, so |log l_t| < log n + slack + 1 and |L_t| is at most that much more
-    than the largest score. One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
+    than the largest score. A reference that is no maximum of the part may be farther from it, by two scores at most.
+    One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
     """
-    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_slack + 1
-    size = _largest_score(x, c) + log_sum
+    largest = _largest_score(x, c)
+    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_distance + 1
+    log_sum = log_sum if c.reference == "maximum" else log_sum + 2 * largest
+    size = largest + log_sum
     work, softmax, final = (rounding(c, stage).u for stage in ("score_accumulation", "softmax", "lse"))
     base2 = 4 if c.exponent == "base2" else 0
     relative = growth((softmax, 2), (final, 1), (work, base2))
@@ -202,8 +155,9 @@ def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
 
 
 def _distance(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
-    """Largest size of the arguments that make up one weight: M - s as computed, and the slack of the reference."""
-    return x.M - x.s + delta + delta.max(axis=-1, keepdims=True, initial=0.0) + 2 * c.reference_slack
+    """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
+    off = 2 * c.reference_slack if c.reference == "maximum" else c.reference_range
+    return x.M - x.s + delta + delta.max(axis=-1, keepdims=True, initial=0.0) + off
 
 
 def _largest_score(x: Intermediates, c: Contract) -> np.ndarray:
@@ -215,7 +169,7 @@ def _largest_score(x: Intermediates, c: Contract) -> np.ndarray:
 def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
     sigma = abs(x.problem.scale_value)
-    plain = x.problem.bias is None and x.problem.softcap is None and c.reference_slack == 0
+    plain = x.problem.bias is None and x.problem.softcap is None and c.reference_distance == 0
     plain = plain and c.exponent == "natural"  # multiplied by log2(e), scores leave their grid
     if not (plain and is_power_of(2, sigma)) or not x.s.size:
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
@@ -224,20 +178,3 @@ def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.n
     reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
     fits = np.log2(reach) <= c.format("softmax").precision + np.minimum(low, 4000.0) - 1e-9
     return fits & (delta.max(axis=-1, keepdims=True) == 0)
-
-
-def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
-    """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
-
-    Two roundings of the constant, one of the product, which is stored. A power of 4 has an exact root and never
-    rounds, unless storing does; but it may underflow.
-    """
-    sigma = abs(x.problem.scale_value)
-    if c.scale_on == "scores" or sigma == 0:
-        return EXACT
-    if sigma == 1:  # nothing to multiply, but storing may round
-        return conversion(c, "stored_scores", FORMATS[x.problem.dtype])
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    exact = is_power_of(4, sigma) and conversion(c, "stored_scores", FORMATS[x.problem.dtype]).u == 0
-    u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 2)))
-    return Rounding(u, stored.eta * max(1.0, 1 / sigma))

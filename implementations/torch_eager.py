@@ -53,7 +53,13 @@ def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
     framework="torch",
     dtypes=("float64", "float32", "float16", "bfloat16"),
     contract={
-        "float64": Contract(normalize="before_product", subnormals="kept", backward_weights="stored"),
+        "float64": Contract(
+            normalize="before_product",
+            kv_tile=2**62,  # the softmax sees whole rows
+            subnormals="kept",
+            backward_weights="stored",
+            delta="probabilities",
+        ),
         "float32": "eager",
         "float16": "eager",
         "bfloat16": "eager",

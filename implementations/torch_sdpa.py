@@ -23,11 +23,14 @@ CPU_DTYPES = ("float64", "float32", *HALVES)
 
 # The math backend widens half precision to float32 first, so nothing but its output and gradients is stored in half.
 MATH = Contract(
+    multiplicands="work",
     scale_on="operands",
     probabilities="work",
     normalize="before_product",
+    kv_tile=2**62,
     exp_error=32,
     backward_weights="stored",
+    delta="probabilities",
     score_gradients="work",
 )
 MATH_FLOAT64 = replace(MATH, exp_error=8, subnormals="kept")
@@ -35,7 +38,7 @@ MATH_FLOAT64 = replace(MATH, exp_error=8, subnormals="kept")
 # The CPU flash kernel trades the accuracy of exp for speed: 20 ulp in float32; 2^-13 in half, even at exp(0).
 # In half it also stores dK and dV in half after every tile of queries of every head of a group. The tiles hold 32
 # queries, 64 from Sq = 192 on and 256 from 768 on: 96 stores last for 8 heads up to Sq = 767, and for 6 up to 4096.
-FLASH = Contract(exponent="natural", row_sum_of="uncast", kv_tile=512, exp_error=32)
+FLASH = Contract(exponent="natural", matrix_rounding=None, kv_tile=512, exp_error=32)
 FLASH_HALF = replace(FLASH, exp_error=2**11.1, exp_of_zero_is_one=False, partial_gradients="input", gradient_stores=96)
 # Neither backend declares "empty": for no keys torch 2.13 gives 0 times the sum of q, NaN where that overflows float16.
 FLASH_CONTRACTS = {"float64": "fp64", "float32": FLASH, "float16": FLASH_HALF, "bfloat16": FLASH_HALF}
@@ -76,7 +79,13 @@ def run(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, *, scale: float | 
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
 def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Run the composition of matmul, softmax and matmul, on any device."""
+    """Run the composition of matmul, softmax and matmul, on any device.
+
+    A bias that is written into one mask with others is widened first, or its gradient would be rounded to half before
+    it is summed over the queries.
+    """
+    if options.get("bias") is not None and len({"causal", "mask", "bias"} & set(options)) > 1:
+        options["bias"] = options["bias"].to(torch.promote_types(q.dtype, torch.float32))
     return run(SDPBackend.MATH, q, k, v, **options)
 
 

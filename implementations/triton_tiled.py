@@ -290,7 +290,7 @@ def gradients(
 
 @kernel(dtypes=("float32",), contract="tf32", **DECLARED)
 def attention_tf32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """Multiply float32 on tensor cores, which read 10 bits of each fraction (the interpreter reads all 23)."""
+    """Multiply float32 on tensor cores, which cut each fraction to 10 bits (the interpreter reads all 23)."""
     return attention(q, k, v, tf32=True, **options)
 
 

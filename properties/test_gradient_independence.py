@@ -95,7 +95,7 @@ def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem)
     """dO = 1 with all strides 0, as a sum of the output sends it, gives gradients within their bounds."""
     dO = np.ones((*problem.score_shape[:3], problem.value_dim))
     gradients_within_bound(
-        subject, problem, dO, subject.gradients(problem, dO, arrange=partial(layouts.expanded, axes=4))
+        subject, problem, dO, subject.gradients(problem, dO, arrange=partial(layouts.expanded, axes=range(4)))
     )
 
 

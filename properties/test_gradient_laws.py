@@ -23,6 +23,7 @@ from attn_spec.intermediates import intermediates
 from attn_spec.patterns import BIASES, BROADCASTS
 from attn_spec.problem import Problem
 from attn_spec.property import Refutation, attention_property, observe
+from attn_spec.readings import gradient_readings
 from attn_spec.strategies import TAME
 from attn_spec.subject import Subject
 
@@ -169,10 +170,11 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     """
     dO = randomness(problem).integers(-4, 5, (*problem.score_shape[:3], problem.value_dim)).astype(float)
     scaled = subject.gradients(problem, -8 * dO)
-    x, c = intermediates(problem), subject.contract
-    stages = (c.multiplicands, c.score_accumulation, c.stored_scores, c.score_gradients)
-    stages = (*stages, c.gradient_accumulation, c.partial_gradients)
-    wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in (*stages, c.output))
+    x = intermediates(problem)
+    stages = ("multiplicands", "score_accumulation", "stored_scores", "score_gradients", "inner_accumulation")
+    stages = (*stages, "gradient_accumulation", "partial_gradients", "output")
+    used = {getattr(c, stage) for c in gradient_readings(subject.contract) for stage in stages} - {None}
+    wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in used)
     reach = np.where(x.visible, x.M - x.s, 0.0).max(initial=0.0)
     if not (compares_bits(subject) and wide and reach <= 16):
         gradients_within_bound(subject, problem, -8 * dO, scaled)
@@ -192,12 +194,8 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     problems=far_from_zero,
 )
 def test_a_constant_added_to_all_scores_changes_no_gradient(subject: Subject, problem: Problem) -> None:
-    """Gradients of scores moved by a constant, up to 120 either way, are within their bounds, and finite."""
+    """Gradients of scores moved by a constant, up to 120 either way, are within their bounds, and so finite."""
     found = subject.gradients(problem, dO := cotangent(problem))
-    for name, gradient in found.items():
-        if not np.isfinite(gradient).all():
-            count = int((~np.isfinite(gradient)).sum())
-            raise Refutation(f"{name} holds {count} entries of {gradient.size} that are not finite")
     gradients_within_bound(subject, problem, dO, found)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from attn_spec import bits
 from attn_spec.contract import Contract
 from attn_spec.kernels import Kernel, kernel
 
-from .arithmetic import Arithmetic, Order
+from .arithmetic import Order
+from .emulated_scores import Scores, Tile
 
 SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
@@ -28,51 +28,25 @@ SUPPORTS = (
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
 
 
-@dataclass(frozen=True, eq=False)
-class Tile:
-    """Keys that are visited together."""
-
-    #: Key indices; those from Sk on do not exist.
-    cols: np.ndarray
-    #: Which of them each query attends to, bool [B, Hq, Sq, tile].
-    visible: np.ndarray
-    #: Whether it is visited last.
-    is_last: bool
-
-
-class TiledAttention(Arithmetic):
+class TiledAttention(Scores):
     """One call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
+    #: The log-sum-exp of each row, once it is known, [B, Hq, Sq, 1].
+    L: Any
+    #: Weights and their cast.
+    last_cast: tuple[Any, Any] = (None, None)
     #: Numbers the calls of one kernel, for mutants with a memory.
     calls: Iterator[int] = itertools.repeat(0)
-    #: The tile being visited.
-    tile: Tile
 
-    def __init__(self, contract: Contract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
-        super().__init__(contract, order)
-        self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
-        self.Sq, self.D = self.q.shape[2:]
-        self.Sk, self.Dv = self.v.shape[2:]
-        self.scale = options.get("scale")
-        self.causal = options.get("causal", False)
-        self.alignment = options.get("causal_alignment", "top_left")
-        self.window = options.get("window") or (None, None)
-        self.softcap = options.get("softcap")
-        self.mask, self.bias = (
-            None if options.get(name) is None else self.broadcast(bits.values_of(options[name]))
-            for name in ("mask", "bias")
-        )
-
-    def __call__(self) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self) -> tuple[Any, Any]:
         """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
         with np.errstate(all="ignore"):
             m, l, acc = self.fold(self.tiles())
             return self.finish(acc, l), self.log_sum_exp(m, l)
 
-    def fold(self, tiles: Iterable[Tile]) -> tuple[np.ndarray, ...]:
+    def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
         """Visit tiles of keys one after the other: their maximum, row sum and output before its division by that."""
-        rows = self.q.shape[:3]
-        m, l, acc = np.full((*rows, 1), -np.inf), np.zeros((*rows, 1)), np.zeros((*rows, self.Dv))
+        m, l, acc = self.nothing_seen()
         for self.tile in tiles:  # every step reads it
             s = self.scores()
             m_new = self.update_max(m, self.tile_max(s))
@@ -84,191 +58,150 @@ class TiledAttention(Arithmetic):
             m = m_new
         return m, l, acc
 
-    # Reading
-
-    def read(self, tensor: Any) -> np.ndarray:
-        """The values of q, k or v."""
-        return bits.values_of(tensor)
-
-    def broadcast(self, option: np.ndarray) -> np.ndarray:
-        """A mask or bias as [B, Hq, Sq, Sk]."""
-        return np.broadcast_to(option, (*self.q.shape[:3], self.Sk))
-
-    def map_kv_head(self) -> np.ndarray:
-        """The kv head that each query head reads, [Hq]."""
-        return np.arange(self.q.shape[1]) // (self.q.shape[1] // self.k.shape[1])
-
-    def tiles(self) -> Iterator[Tile]:
-        """The tiles in the order of visit, all of one length: the one at the end may pass it."""
-        size = self.order.kv_tile or max(self.Sk, 1)
-        starts = np.arange(0, self.Sk, size)
-        if self.order.tiles == "reverse":
-            starts = starts[::-1]
-        if self.order.tiles == "random":
-            starts = np.random.default_rng(self.order.seed).permutation(starts)
-        for visit, start in enumerate(starts):
-            cols = start + np.arange(size)
-            yield Tile(cols, self.visible(cols), is_last=visit == len(starts) - 1)
-
-    def load_k(self) -> np.ndarray:
-        return self.load(self.k)
-
-    def load_v(self) -> np.ndarray:
-        return self.load(self.v)
-
-    def load(self, x: np.ndarray) -> np.ndarray:
-        """The tile of k or v for each query head, [B, Hq, tile, ..]; zeros past the end."""
-        cols = self.tile.cols
-        values = x[:, self.map_kv_head()][:, :, np.minimum(cols, self.Sk - 1)]
-        return self.enter(np.where((cols < self.Sk)[:, None], values, 0.0))
-
-    # Scores
-
-    def scores(self) -> np.ndarray:
-        """Scores of the tile, hidden keys included, in units of ln 2 when the exponential is base 2."""
-        s = self.apply_scale(self.score(self.enter(self.q), self.load_k()))
-        return self.apply_bias(self.change_base(self.apply_softcap(s)))
-
-    def default_scale(self) -> float:
-        return 1 / math.sqrt(self.D)
-
-    def factor(self) -> np.ndarray:
-        """The scale as the kernel holds it."""
-        return self.round(self.default_scale() if self.scale is None else self.scale, "score_accumulation")
-
-    def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """q.k, or (q sqrt(scale)).(k sqrt(scale)) under a contract that scales operands."""
-        if self.c.scale_on == "operands":
-            root = self.round(np.sqrt(np.abs(self.factor())), "score_accumulation")
-            q = self.round(np.sign(self.factor()) * root * q, "stored_scores")
-            k = self.round(root * k, "stored_scores")
-        dot = self.accumulate(lambda d: q[..., d, None] * k[..., None, :, d], self.D, "score_accumulation")
-        return self.round(dot, "stored_scores")
-
-    def apply_scale(self, s: np.ndarray) -> np.ndarray:
-        return s if self.c.scale_on == "operands" else self.round(s * self.factor(), "stored_scores")
-
-    def apply_softcap(self, s: np.ndarray) -> np.ndarray:
-        if self.softcap is None:
-            return s
-        cap, inverse = (self.round(x, "score_accumulation") for x in (self.softcap, 1 / self.softcap))
-        return self.round(cap * self.tanh(self.round(s * inverse, "stored_scores")), "stored_scores")
-
-    def change_base(self, s: np.ndarray) -> np.ndarray:
-        return self.round(s * self.log2e, "score_accumulation") if self.is_base2 else s
-
-    def apply_bias(self, s: np.ndarray) -> np.ndarray:
-        if self.bias is None:
-            return s
-        bias = self.change_base(self.option_tile(self.bias, self.tile.cols))
-        return self.round(s + bias, "stored_scores")
-
-    # Visibility
-
-    def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        """A tile of the mask or bias; what lies past the end is never used."""
-        return option[..., np.minimum(cols, self.Sk - 1)]
-
-    def visible(self, cols: np.ndarray) -> np.ndarray:
-        """bool [B, Hq, Sq, tile]: which keys of the tile each query attends to."""
-        seen = self.in_bounds(cols) & self.on_band(cols)
-        if self.mask is not None:
-            seen = seen & (self.option_tile(self.mask, cols) != 0)
-        if self.bias is not None:
-            seen = seen & (self.option_tile(self.bias, cols) > -np.inf)
-        return np.broadcast_to(seen, (*self.q.shape[:3], len(cols)))
-
-    def in_bounds(self, cols: np.ndarray) -> np.ndarray:
-        return cols < self.Sk
-
-    def diagonal(self) -> np.ndarray:
-        """The key that each query is aligned with, [Sq, 1]."""
-        offset = self.Sk - self.Sq if self.alignment == "bottom_right" else 0
-        return np.arange(self.Sq)[:, None] + offset
-
-    def on_band(self, cols: np.ndarray) -> np.ndarray:
-        """Causal and window, [Sq, tile]."""
-        distance = cols - self.diagonal()
-        left, right = self.window
-        seen = np.full(distance.shape, fill_value=True)
-        if self.causal:
-            seen &= distance <= 0
-        if left is not None:
-            seen &= distance >= -left
-        if right is not None:
-            seen &= distance <= right
-        return seen
-
-    def hide(self, s: np.ndarray) -> np.ndarray:
-        return np.where(self.tile.visible, s, -np.inf)
+    def nothing_seen(self) -> tuple[Any, ...]:
+        """The maximum, row sum and output of no keys."""
+        rows = tuple(self.q.shape[:3])
+        return tuple(self.array(np.full((*rows, n), x)) for n, x in ((1, -np.inf), (1, 0.0), (self.Dv, 0.0)))
 
     # Online softmax
 
-    def tile_max(self, s: np.ndarray) -> np.ndarray:
-        return self.hide(s).max(axis=-1, keepdims=True)
+    def tile_max(self, s: Any) -> Any:
+        return self.xp.max(self.hide(s), axis=-1, keepdims=True)
 
-    def update_max(self, m: np.ndarray, tile_max: np.ndarray) -> np.ndarray:
-        """The running maximum, or under a lazy contract a reference at most ``reference_slack`` below it."""
-        m_new = np.maximum(m, tile_max)
+    def update_max(self, m: Any, tile_max: Any) -> Any:
+        """The running maximum; under a lazy contract a reference at most ``reference_slack`` below it; or another."""
+        if self.c.reference != "maximum":
+            return self.fixed_reference(m)
+        m_new = self.xp.maximum(m, tile_max)
         slack = self.c.reference_slack / (math.log(2) if self.is_base2 else 1.0)
-        return np.where(np.isfinite(m) & (m_new - m <= slack), m, m_new) if slack else m_new
+        return self.xp.where(self.xp.isfinite(m) & (m_new - m <= slack), m, m_new) if slack else m_new
 
-    def subtract(self, s: np.ndarray, m: np.ndarray) -> np.ndarray:
+    def fixed_reference(self, m: Any) -> Any:
+        """One number for the row: zero, or a bound on its scores from the lengths of q and of the longest key."""
+        nothing = self.xp.zeros_like(m)
+        return nothing if self.c.reference == "zero" else nothing + self.upper_bound()
+
+    def upper_bound(self) -> Any:
+        """|scale| |q| max |k|, and the largest bias, or the softcap if that is less: [B, Hq, Sq, 1]."""
+        q, k = (np.linalg.norm(bits.values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
+        k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
+        highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * q * k
+        highest = highest if self.softcap is None else np.minimum(highest, self.softcap)
+        if self.bias is not None:
+            highest = highest + np.where(np.isfinite(self.bias), self.bias, 0.0).max(initial=0.0)
+        return self.array(highest * (math.log2(math.e) if self.is_base2 else 1.0))
+
+    def subtract_lse(self, s: Any) -> Any:
+        """s - L, for the log-sum-exp ``self.L`` [B, Hq, Sq, 1] of the row."""
+        L = self.change_base(self.xp.where(-np.inf == self.L, 0.0, self.L))
+        return self.round((s * self.exponent_factor() if self.folds_exponent else s) - L, "softmax")
+
+    def subtract(self, s: Any, m: Any) -> Any:
         """s - m, where m counts as 0 as long as nothing was visible: -inf - -inf would be NaN."""
-        return self.round(s - np.where(np.isneginf(m), 0.0, m), "softmax")
+        m = self.xp.where(m == -np.inf, 0.0, m)
+        if self.folds_exponent:
+            return self.round(s * self.exponent_factor() - self.reference_in_base(m), "softmax")
+        return self.round(s - m, "softmax")
 
-    def weights(self, s: np.ndarray, m: np.ndarray) -> np.ndarray:
+    def exponent_factor(self) -> Any:
+        """scale log2(e), one constant."""
+        return self.times(self.factor(), self.log2e, "score_accumulation")
+
+    def reference_in_base(self, m: Any) -> Any:
+        """m scale log2(e), which every score of a row is reduced by."""
+        return self.times(m, self.exponent_factor(), "score_accumulation")
+
+    def weights(self, s: Any, m: Any) -> Any:
         """Unnormalized weights p = exp(s - m)."""
         return self.exponential(self.subtract(s, m))
 
-    def rescale_factor(self, m: np.ndarray, m_new: np.ndarray) -> np.ndarray:
+    def rescale_factor(self, m: Any, m_new: Any) -> Any:
+        if self.folds_exponent:
+            difference = self.round(m - self.xp.where(m_new == -np.inf, 0.0, m_new), "score_accumulation")
+            return self.exponential(self.times(difference, self.exponent_factor(), "softmax"))
         return self.exponential(self.subtract(m, m_new))
 
-    def rescale_row_sum(self, l: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        return self.round(l * alpha, "row_sum")
+    def rescale_row_sum(self, l: Any, alpha: Any) -> Any:
+        return self.rescale(l, alpha, "row_sum") if self.c.reference == "maximum" else l
 
-    def rescale_output(self, acc: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        return self.round(acc * alpha, "output_accumulation")
+    def rescale_output(self, acc: Any, alpha: Any) -> Any:
+        return self.rescale(acc, alpha, "output_accumulation") if self.c.reference == "maximum" else acc
 
-    def accumulate_row_sum(self, l: np.ndarray, p: np.ndarray) -> np.ndarray:
-        w = self.cast(p) if self.c.row_sum_of == "cast" and self.c.normalize == "after_product" else p
+    def rescale(self, x: Any, alpha: Any, stage: str) -> Any:
+        """An accumulator times a rescale factor."""
+        return self.round(x * alpha, stage)
+
+    def accumulate_row_sum(self, l: Any, p: Any) -> Any:
+        casts = self.c.row_sum_of == "cast" and self.c.normalize == "after_product"
+        w = self.convert(self.cast_once(p) if casts else p, "row_sum", "multiplicands" if casts else "softmax")
         return self.accumulate(lambda j: w[..., j, None], w.shape[-1], "row_sum", l)
 
-    def cast(self, p: np.ndarray) -> np.ndarray:
-        return self.enter(self.round(p, "probabilities"))
+    def cast(self, p: Any) -> Any:
+        return self.enter(self.convert(p, "probabilities", "softmax"), "probabilities")
 
-    def cast_probabilities(self, p: np.ndarray, l: np.ndarray) -> np.ndarray:
+    def cast_probabilities(self, p: Any, l: Any) -> Any:
         """The weights as they enter the product, divided by l first when the contract normalizes before it."""
-        if self.c.normalize == "before_product":
-            p = self.round(p / self.nonzero(l), "softmax")
-        return self.cast(p)
+        return self.cast(self.normalized_weights(p, l)) if self.c.normalize == "before_product" else self.cast_once(p)
 
-    def accumulate_output(self, acc: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def cast_once(self, p: Any) -> Any:
+        """The same cast for the row sum and for the product."""
+        if self.last_cast[0] is not p:
+            self.last_cast = (p, self.cast(p))
+        return self.last_cast[1]
+
+    def normalized_weights(self, p: Any, l: Any) -> Any:
+        """p / l."""
+        return self.divide(p, self.nonzero(l))
+
+    def divide(self, x: Any, l: Any) -> Any:
+        """x / l, or x (1 / l)."""
+        return self.round(x / l if self.order.divides else x * self.round(1 / l, "softmax"), "softmax")
+
+    def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
         """acc + w v over the keys of non-zero weight: 0 times a hidden NaN would be NaN."""
+        return self.weighted_sum(w, self.enter(v), "output_accumulation", acc)
 
-        def product(j: int) -> np.ndarray:
-            return np.where(w[..., j, None] == 0, 0.0, w[..., j, None] * v[:, :, None, j])
+    def weighted_sum(self, w: Any, x: Any, stage: str, start: Any) -> Any:
+        """start + sum_j w_j x_j, [.., tile] and [B, Hq, tile, ..]; what has no weight is not read."""
 
-        return self.accumulate(product, w.shape[-1], "output_accumulation", acc)
+        def pair(j: int) -> tuple[Any, Any]:
+            return w[..., j, None], self.xp.where(w[..., j, None] == 0, 0.0, x[:, :, None, j])
+
+        return self.add_products(pair, w.shape[-1], stage, start)
 
     # Results
 
-    def nonzero(self, l: np.ndarray) -> np.ndarray:
+    def nonzero(self, l: Any) -> Any:
         """The row sum, and 1 for rows that saw no key: their output is 0 and their log-sum-exp -inf + log(1)."""
-        return np.where(l == 0, 1.0, self.round(l, "softmax"))
+        return self.xp.where(l == 0, 1.0, self.convert(l, "softmax", "row_sum"))
 
-    def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
+    def finish(self, acc: Any, l: Any) -> Any:
         """acc / l, unless the weights were normalized already."""
-        if self.c.normalize == "after_product":
-            acc = self.round(acc * self.round(1 / self.nonzero(l), "softmax"), "softmax")
-        return self.round(acc, "output")
+        if self.c.normalize != "after_product":
+            return self.convert(acc, "output", "output_accumulation")
+        acc = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
+        return self.convert(acc, "output", "softmax")
 
-    def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
-        """m + log(l), the natural logarithm."""
-        total = self.round(m + self.logarithm(self.nonzero(l)), "softmax")
-        if self.is_base2:
-            total = self.round(total * self.round(math.log(2), "score_accumulation"), "softmax")
-        return self.round(total, "lse")[..., 0]
+    def log_sum_exp(self, m: Any, l: Any) -> Any:
+        """The log-sum-exp as it is handed over."""
+        return self.natural_lse(m, l)
+
+    def natural_lse(self, m: Any, l: Any) -> Any:
+        """m + log(l), the natural logarithm; minus infinity where nothing was seen."""
+        if not self.folds_exponent:
+            return self.log_of_sum(m, l)
+        top = self.times(self.xp.where(m == -np.inf, 0.0, m), self.factor(), "score_accumulation")
+        log = self.times(self.logarithm(self.nonzero(l)), self.ln2, "score_accumulation")
+        return self.finished_lse(self.round(top + log, "softmax"), l)
+
+    def log_of_sum(self, m: Any, l: Any) -> Any:
+        """m + log(l) for a reference m in the units of the exponential, as the natural logarithm."""
+        total = self.round(self.xp.where(m == -np.inf, 0.0, m) + self.logarithm(self.nonzero(l)), "softmax")
+        return self.finished_lse(self.times(total, self.ln2, "softmax") if self.is_base2 else total, l)
+
+    def finished_lse(self, total: Any, l: Any) -> Any:
+        """The log-sum-exp as it is stored."""
+        return self.xp.where(l == 0, -np.inf, self.convert(total, "lse", "softmax"))[..., 0]
 
 
 def emulate(
@@ -288,11 +221,14 @@ def emulate(
     defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
     arguments = {**defaults, **declared}
 
+    swapped = arguments.get("layout") == "BSHD"
+
     def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         dtype = bits.dtype_name(q)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (q, k, v))
         out, lse = steps(c, chosen, q, k, v, **options)()
-        tensor = bits.to_torch(out, c.output)
+        tensor = bits.to_torch(out.swapaxes(1, 2) if swapped else out, c.output)
         return (tensor, bits.to_torch(lse, c.lse)) if "lse" in arguments["supports"] else tensor
 
     return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)

@@ -2,29 +2,31 @@
 
 :class:`SplitAttention` merges maxima, row sums and unnormalized outputs, a tree of the accumulators that
 :class:`~attn_spec.reports.emulated.TiledAttention` keeps in a chain. :class:`NormalizedSplitAttention` merges outputs
-and log-sum-exps, as Dao et al., "Flash-Decoding for long-context inference" (2023), which rounds more often.
+and log-sum-exps, as Dao et al., "Flash-Decoding for long-context inference" (2023), which rounds more often;
+:class:`RingAttention` does so after every part (Liu et al., arXiv 2310.01889).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .emulated import Tile, TiledAttention
+from .emulated import TiledAttention
+from .emulated_scores import Tile
 
 
 class Part(NamedTuple):
     """What the keys of a split make of every query."""
 
     #: The maximum [B, Hq, Sq, 1], minus infinity where no key was visible.
-    m: np.ndarray
+    m: Any
     #: The row sum [B, Hq, Sq, 1].
-    l: np.ndarray
+    l: Any
     #: The output before its division by l, [B, Hq, Sq, Dv].
-    acc: np.ndarray
+    acc: Any
 
 
 class SplitAttention(TiledAttention):
@@ -33,7 +35,7 @@ class SplitAttention(TiledAttention):
     #: How many splits the keys are dealt to; some are empty when there are few tiles.
     splits = 3
 
-    def __call__(self) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self) -> tuple[Any, Any]:
         """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
         with np.errstate(all="ignore"):
             return self.combine([Part(*self.fold(tiles)) for tiles in self.deal(list(self.tiles()))])
@@ -43,7 +45,7 @@ class SplitAttention(TiledAttention):
         share = -(-len(tiles) // self.splits)
         return [tiles[n * share : (n + 1) * share] for n in range(self.splits)]
 
-    def combine(self, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
+    def combine(self, parts: Sequence[Part]) -> tuple[Any, Any]:
         """Output and log-sum-exp of all parts."""
         m, l, acc = reduce(self.merge, parts)
         return self.finish(acc, l), self.log_sum_exp(m, l)
@@ -52,14 +54,22 @@ class SplitAttention(TiledAttention):
         """Two parts as one, by the larger maximum."""
         m = self.merged_max(one.m, other.m)
         a, b = self.merge_factor(one.m, m), self.merge_factor(other.m, m)
-        l = self.round(self.rescale_row_sum(one.l, a) + self.rescale_row_sum(other.l, b), "row_sum")
-        acc = self.rescale_output(one.acc, a) + self.rescale_output(other.acc, b)
-        return Part(m, l, self.round(acc, "output_accumulation"))
+        l = self.add(self.merge_row_sum(one.l, a), self.merge_row_sum(other.l, b), "row_sum")
+        acc = self.add(self.merge_output(one.acc, a), self.merge_output(other.acc, b), "output_accumulation")
+        return Part(m, l, acc)
 
-    def merged_max(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return np.maximum(one, other)
+    def merge_row_sum(self, l: Any, factor: Any) -> Any:
+        """A part's row sum as it enters the merged one."""
+        return self.rescale_row_sum(l, factor)
 
-    def merge_factor(self, m: np.ndarray, merged: np.ndarray) -> np.ndarray:
+    def merge_output(self, acc: Any, factor: Any) -> Any:
+        """A part's output as it enters the merged one."""
+        return self.rescale_output(acc, factor)
+
+    def merged_max(self, one: Any, other: Any) -> Any:
+        return self.xp.maximum(one, other)
+
+    def merge_factor(self, m: Any, merged: Any) -> Any:
         """What a part of maximum m is multiplied by."""
         return self.rescale_factor(m, merged)
 
@@ -67,12 +77,36 @@ class SplitAttention(TiledAttention):
 class NormalizedSplitAttention(SplitAttention):
     """Splits hand over their outputs, divided by their row sums, and their log-sum-exps, each rounded."""
 
-    def combine(self, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
+    def combine(self, parts: Sequence[Part]) -> tuple[Any, Any]:
         """Output and log-sum-exp; each part counts as one key, its log-sum-exp for a score, its output for a value."""
-        return super().combine([self.normalized(part) for part in parts])
+        return super().combine(
+            [self.normalized(part, super(SplitAttention, self).natural_lse(*part[:2])) for part in parts]
+        )
 
-    def normalized(self, part: Part) -> Part:
-        """The part with a row sum of 1, or of 0 where it saw no key."""
-        score = self.round(part.m + self.logarithm(self.nonzero(part.l)), "softmax")
-        value = self.round(part.acc * self.round(1 / self.nonzero(part.l), "softmax"), "softmax")
-        return Part(score, np.where(part.l == 0, 0.0, 1.0), value)
+    def natural_lse(self, m: Any, l: Any) -> Any:
+        """Of merged parts, whose references are log-sum-exps."""
+        return self.log_of_sum(m, l)
+
+    def normalized(self, part: Part, lse: Any) -> Part:
+        """The part with a row sum of 1, or of 0 where it saw no key, and its log-sum-exp for a maximum."""
+        value = self.divide(self.convert(part.acc, "softmax", "output_accumulation"), self.nonzero(part.l))
+        value = self.convert(value, "partial_outputs", "softmax")
+        return Part(self.change_base(lse[..., None]), self.xp.where(part.l == 0, 0.0, 1.0), value)
+
+    def merge_row_sum(self, l: Any, factor: Any) -> Any:
+        return self.rescale(l, factor, "row_sum")
+
+    def merge_output(self, acc: Any, factor: Any) -> Any:
+        return self.rescale(acc, factor, "output_accumulation")
+
+    def merge_factor(self, m: Any, merged: Any) -> Any:
+        """e^(L_t - L); both are log-sum-exps, -inf for parts that saw no key."""
+        return self.exponential(self.round(m - self.xp.where(merged == -np.inf, 0.0, merged), "softmax"))
+
+
+class RingAttention(NormalizedSplitAttention):
+    """Parts arrive one after the other; after each the running output waits, normalized, with its log-sum-exp."""
+
+    def merge(self, one: Part, other: Part) -> Part:
+        merged = super().merge(one, other)
+        return self.normalized(merged, self.natural_lse(merged.m, merged.l))

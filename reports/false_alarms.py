@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from attn_spec.contract import describe
+from attn_spec.presets import describe
 from attn_spec.profiles import Profile
 from attn_spec.property import Property, load_all
 from attn_spec.search import PropertyError, search

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from .arithmetic import rounded
-from .emulated import Tile
 from .emulated_backward import TiledGradients
+from .emulated_scores import Tile
 from .mutants import mutant
 
 QUERY_AND_KEY = "gradients.query_and_key_gradients_are_within_their_bounds"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from .arithmetic import Order
-from .emulated import Tile
+from .emulated_scores import Tile
 from .emulated_split import Part, SplitAttention
 from .mutants import mutant
 from .sound import PRECISE

@@ -9,7 +9,8 @@ import numpy as np
 
 from attn_spec import bits
 
-from .emulated import Tile, TiledAttention
+from .emulated import TiledAttention
+from .emulated_scores import Tile
 from .mutants import mutant
 
 

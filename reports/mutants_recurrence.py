@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.contract import FUSED
+from attn_spec.presets import FUSED
 
 from .emulated import TiledAttention
 from .mutants import mutant, narrow

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.contract import FUSED
+from attn_spec.presets import FUSED
 
 from .arithmetic import rounded
 from .emulated import TiledAttention

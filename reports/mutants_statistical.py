@@ -5,10 +5,12 @@ Each executes the contract it declares but for one arithmetic defect.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from attn_spec.presets import FUSED
 from attn_spec.verdict import Verdict
 
 from .arithmetic import rounded
@@ -34,7 +36,7 @@ class Truncating(TiledAttention):
 
     def round(self, x: object, stage: str) -> np.ndarray:
         towards = "toward_zero" if stage in self.stages else self.c.rounding
-        return rounded(np.asarray(x, np.float64), getattr(self.c, stage), towards, self.c.subnormals)
+        return rounded(np.asarray(x, np.float64), getattr(self.c, stage), towards)
 
 
 class Narrowing(TiledAttention):
@@ -112,7 +114,7 @@ class ScoreAccumulatorOfFewerBits(Narrowing):
 @suspect(
     source="made up: log2(e) kept in too few bits",
     named_by=BIAS,
-    **BFLOAT16,
+    **BFLOAT16 | {"contract": replace(FUSED, matrix_rounding=None)},
     lacks=("lse",),
 )
 class ExponentialSlopes(TiledAttention):

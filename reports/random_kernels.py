@@ -4,9 +4,9 @@ Each kernel executes what it declares, or less than it declares where a contract
 errors of elementary functions, larger tiles. What the emulation cannot execute is never drawn:
 
 - an output in another format than the inputs, which no kernel may return; a log-sum-exp in tf32, which torch lacks;
-- weights normalized before the product under several tiles, since the row sum is not known until the last one;
-- stored weights that are not normalized, since the backward pass would need the row sum as well;
-- splits that may be empty where exp(0) is not 1, since they rescale the others once more than there are tiles;
+- stored weights that are not normalized before the product, since the backward pass would need the row sum as well;
+- splits by accumulators that may be empty where exp(0) is not 1, since they rescale the others once more than there are
+  tiles;
 - gradients of kernels that return no log-sum-exp, or one in base 2, from which the backward pass starts.
 """
 
@@ -21,13 +21,15 @@ import numpy as np
 
 from attn_spec.contract import Contract
 from attn_spec.formats import FORMATS
-from attn_spec.kernels import Conventions, Kernel
+from attn_spec.kernels import LAYOUTS, Conventions, Kernel
+from attn_spec.presets import UNDECLARED
 from attn_spec.strategies import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 from .arithmetic import Order
 from .emulated import SUPPORTS, TiledAttention, emulate
 from .emulated_backward import StoredWeights, TiledGradients, emulate_both
-from .emulated_split import NormalizedSplitAttention, SplitAttention
+from .emulated_passes import steps_of
+from .emulated_split import NormalizedSplitAttention, RingAttention, SplitAttention
 from .sound import PRECISE
 from .varied import varied
 
@@ -36,7 +38,7 @@ _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
 #: Stages that may have any format; the output has the inputs'.
 _STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
-    *("output_accumulation", "lse", "score_gradients", "gradient_accumulation", "partial_gradients"),
+    *("output_accumulation", "lse", "partial_outputs", "score_gradients", "gradient_accumulation", "partial_gradients"),
 )
 #: Shares of those stages that leave the format they have in ``PRECISE``.
 _UNUSUAL = (0.0, 0.1, 0.2, 0.4)
@@ -87,7 +89,10 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
         "conventions": agreed,
         "head_dims": _one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": _one_of(rng, (1.0, 4.0, 16.0)),
-        "steps": varied(_steps(rng, executes), agreed),
+        "steps": varied(_steps(rng, executes, order), agreed),
+        "layout": _one_of(rng, LAYOUTS),
+        "length_multiple": _one_of(rng, (1, 1, 1, 4)),
+        "exclusive": _one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
     if "lse" not in supports or agreed.lse_base == "2":
         return emulate(name, executes, order, **declared)
@@ -96,11 +101,12 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
     return emulate_both(name, executes, order, gradients=gradients, **declared)
 
 
-def _steps(rng: np.random.Generator, executes: Contract) -> type[TiledAttention]:
+def _steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
     if executes.lse_merges:
-        return NormalizedSplitAttention
+        return _one_of(rng, (NormalizedSplitAttention, RingAttention))
     splits = executes.normalize == "after_product" and executes.exp_of_zero_is_one
-    return _one_of(rng, (TiledAttention, SplitAttention)) if splits else TiledAttention
+    plain = steps_of(executes, order)
+    return _one_of(rng, (plain, SplitAttention)) if splits else plain
 
 
 def _order(rng: np.random.Generator) -> Order:
@@ -109,6 +115,13 @@ def _order(rng: np.random.Generator) -> Order:
         tiles=_one_of(rng, ("forward", "reverse", "random")),
         sums=_one_of(rng, ("sequential", "pairwise", "random")),
         seed=int(rng.integers(2**31)),
+        fused=bool(rng.random() < 0.5),
+        scaling=_one_of(rng, ("roots", "query", "folded")),
+        exponent_folded=bool(rng.random() < 0.5),
+        bias_first=bool(rng.random() < 0.3),
+        divides=bool(rng.random() < 0.3),
+        scales_dS=bool(rng.random() < 0.3),
+        expands_dS=bool(rng.random() < 0.3),
         inaccuracy=_one_of(rng, (0.0, 0.5, 1.0)),
         error_signs=_one_of(rng, ("random", "up", "down")),
     )
@@ -116,25 +129,45 @@ def _order(rng: np.random.Generator) -> Order:
 
 def _executed(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
     """Formats, functions and steps."""
-    one_tile = order.kv_tile is None
-    normalize = _one_of(rng, ("after_product", "before_product")) if one_tile else "after_product"
-    stored = normalize == "before_product" and rng.random() < 0.5
+    normalize = _one_of(rng, ("after_product", "after_product", "before_product", "by_lse"))
+    stored = normalize == "before_product" and order.kv_tile is None and rng.random() < 0.5
     contract = replace(
         PRECISE,
-        **_formats(rng),
+        **_formats(rng) | _products(rng) | _reference(rng),
         scale_on=_one_of(rng, ("scores", "operands")),
         exponent=_one_of(rng, ("natural", "base2")),
         normalize=normalize,
         backward_weights="stored" if stored else "recomputed",
+        delta=_one_of(rng, ("output", "probabilities")),
+        score_gradients_of=_one_of(rng, ("cast", "uncast")),
         row_sum_of=_one_of(rng, ("cast", "uncast")),
         rounding=_one_of(rng, ("nearest", "nearest", "toward_zero")),
         subnormals=_one_of(rng, ("kept", "flushed")),
-        reference_slack=_one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3))),
+        float16_subnormals=_one_of(rng, ("kept", "flushed_on_entry", "flushed")),
         exp_of_zero_is_one=bool(rng.random() < 0.8),
         lse_merges=_one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
     )
     errors = {name: _one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
     return replace(contract, **errors, gradient_stores=_stores(contract.at(dtype), order))
+
+
+def _products(rng: np.random.Generator) -> dict[str, Any]:
+    """How factors enter products, and how these are summed."""
+    inner = {"inner_accumulation": _one_of(rng, tuple(FORMATS)), "inner_terms": _one_of(rng, (1, 3, 16, 128))}
+    return {
+        "multiplicand_pieces": _one_of(rng, (1, 1, 1, 2, 3)),
+        "entry_rounding": _one_of(rng, (None, None, "nearest", "toward_zero")),
+        "matrix_rounding": _one_of(rng, (None, None, "toward_zero")),
+        "matrix_block": _one_of(rng, (1, 4, 8, 16)),
+        "matrix_extra_bits": _one_of(rng, (0, 0, 1, 2, -3)),
+    } | (inner if rng.random() < 0.15 else {})
+
+
+def _reference(rng: np.random.Generator) -> dict[str, Any]:
+    """What is subtracted from the scores."""
+    if rng.random() < 0.75:
+        return {"reference_slack": _one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3)))}
+    return {"reference": _one_of(rng, ("zero", "upper_bound")), "reference_range": _one_of(rng, (4.0, 16.0, 60.0))}
 
 
 def _formats(rng: np.random.Generator) -> dict[str, str]:
@@ -161,10 +194,21 @@ def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: O
     numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
     errors = {name: getattr(executes, name) + numpy_error for name in ("exp_error", "log_error", "tanh_error")}
     declares = replace(executes, **errors, kv_tile=_one_of(rng, (1, order.kv_tile or 2**62)))
-    if order.sums == "pairwise" and rng.random() < 0.5:
+    plain = executes.multiplicand_pieces == 1 and executes.inner_accumulation is None and not executes.matrix_rounding
+    if order.sums == "pairwise" and plain and rng.random() < 0.5:
         declares = replace(declares, summation_depth=_depth(order))
-    weaker = {"row_sum_of": "either", "scale_on": "operands", "subnormals": "flushed", "exp_of_zero_is_one": False}
-    return replace(declares, **{name: value for name, value in weaker.items() if rng.random() < 0.2})
+    weaker = {
+        "scale_on": "operands",
+        "subnormals": "flushed",
+        "float16_subnormals": "flushed",
+        "exp_of_zero_is_one": False,
+        "matrix_rounding": executes.matrix_rounding or "toward_zero",
+        **dict.fromkeys(("row_sum_of", "backward_weights", "delta", "score_gradients_of"), "either"),
+    }
+    declares = replace(declares, **{name: value for name, value in weaker.items() if rng.random() < 0.2})
+    if rng.random() < 0.1:  # one of several contracts is kept
+        return replace(UNDECLARED, alternatives=(declares,))
+    return declares
 
 
 def _depth(order: Order) -> int:

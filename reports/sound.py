@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attn_spec.contract import EAGER, Contract
+from attn_spec.contract import Contract
 from attn_spec.formats import DTYPES
 from attn_spec.kernels import Kernel
+from attn_spec.presets import EAGER, WHOLE_ROW
 
 from .arithmetic import Order
 from .emulated_backward import StoredWeights, emulate_both
@@ -20,10 +21,10 @@ from .emulated_split import NormalizedSplitAttention
 #: No more than rounding to the formats, and elementary functions that are right to far below one rounding of float32,
 #: as float64's are.
 _NO_MORE: dict[str, Any] = {
-    "scale_on": "scores",
     "exponent": "natural",
     "subnormals": "kept",
-    "row_sum_of": "uncast",
+    "matrix_rounding": None,
+    "kv_tile": 1,
     **dict.fromkeys(("exp_error", "log_error", "tanh_error"), 2.0**-20),
 }
 PRECISE = Contract(**_NO_MORE)
@@ -32,7 +33,8 @@ PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0)
 
 _BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
 _HALVES = ("float16", "bfloat16")
-_NARROW_EAGER = replace(EAGER, **_NO_MORE)
+_STORED = {"backward_weights": "stored", "delta": "probabilities"}
+_NARROW_EAGER = replace(EAGER, **_NO_MORE | {"kv_tile": WHOLE_ROW})
 
 #: The first of three splits is merged twice.
 _SPLIT = replace(PRECISE, lse_merges=2)
@@ -56,7 +58,7 @@ _KERNELS = (
     emulate_both("eager", _NARROW_EAGER, Order(kv_tile=None), dtypes=_HALVES, gradients=StoredWeights),
     emulate_both(
         "eager_float32",
-        replace(PRECISE, normalize="before_product", backward_weights="stored"),
+        replace(PRECISE, normalize="before_product", kv_tile=WHOLE_ROW, **_STORED),
         Order(kv_tile=None),
         gradients=StoredWeights,
     ),

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec import bits, claims, measure
-from attn_spec.contract import describe
 from attn_spec.kernels import KernelError
 from attn_spec.measure import Measurement
+from attn_spec.presets import describe
 from attn_spec.problem import Problem
 from attn_spec.regimes import REGIMES, Recipe
 from attn_spec.subject import Misbehaviour, Subject

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec import bits, claims, measure, strategies
-from attn_spec.contract import describe
 from attn_spec.measure import Judgement
+from attn_spec.presets import describe
 from attn_spec.problem import Problem
 from attn_spec.resolve import in_tree, resolve
 from attn_spec.subject import Subject

@@ -19,6 +19,7 @@ from attn_spec.kernels import Conventions
 
 from .arithmetic import Order
 from .emulated import TiledAttention
+from .emulated_passes import steps_of
 
 #: What an undeclared log-sum-exp of a row without keys is.
 _ARBITRARY = 7.0
@@ -51,18 +52,23 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         return replace(order, seed=order.seed + change)
 
     def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
-        out = super().finish(acc, l)
+        out, empty = super().finish(acc, l), self.empty_rows()[..., None]
         if self.agreed.empty_row == "nan":
-            return np.where(l == 0, np.nan, out)
-        return out if self.agreed.empty_row == "zero" else np.where(l == 0, self.mean_of_v(), out)
+            return np.where(empty, np.nan, out)
+        return out if self.agreed.empty_row == "zero" else np.where(empty, self.mean_of_v(), out)
+
+    def empty_rows(self) -> np.ndarray:
+        """Queries that see no key, [B, Hq, Sq]; a row sum may be 0 for others, whose weights underflow."""
+        return ~self.visible(np.arange(self.Sk)).any(axis=-1)
 
     def mean_of_v(self) -> np.ndarray:
         """What the same arithmetic gives when all scores are 0."""
-        return TiledAttention(self.c, self.order, np.zeros(self.q.shape), np.zeros(self.k.shape), self.v)()[0]
+        steps = steps_of(self.c, self.order)
+        return steps(self.c, self.order, np.zeros(self.q.shape), np.zeros(self.k.shape), self.v)()[0]
 
     def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
         lse = super().log_sum_exp(m, l)
         if self.agreed.lse_base == "2":
             lse = self.round(lse * self.round(math.log2(math.e), "lse"), "lse")
         empty = {"-inf": -np.inf, "+inf": np.inf, "undeclared": _ARBITRARY}[self.agreed.empty_lse]
-        return np.where(l[..., 0] == 0, empty, lse)
+        return np.where(self.empty_rows(), empty, lse)

@@ -10,13 +10,14 @@ from attn_spec.reports.emulated import TiledAttention, emulate
 from attn_spec.reports.sound import PRECISE, SOUND
 
 from attn_spec.bounds import forward_bound
-from attn_spec.contract import FUSED
 from attn_spec.intermediates import intermediates
 from attn_spec.measure import judge
+from attn_spec.presets import FUSED
 from attn_spec.problem import Problem
 from attn_spec.regimes import Recipe
+from attn_spec.score_bounds import dot_product_error, exact_scores, score_error
 from attn_spec.subject import Subject
-from attn_spec.weight_bounds import dot_product_error, exact_scores, rescalings, score_error
+from attn_spec.weight_bounds import rescalings
 
 #: Everything in float64 with perfect elementary functions: a field that is changed is the only error left to see.
 PERFECT = replace(PRECISE, exp_error=0.0, log_error=0.0, tanh_error=0.0).at("float64")

@@ -31,7 +31,7 @@ def with_function(function, **conventions):
 def test_a_right_answer_is_within_its_bound_and_its_ratio_is_heard():
     with listening() as heard:
         assert claims.within_bound(SUBJECT, PROBLEM, SUBJECT(PROBLEM)).exercised
-    assert 0 < heard["error / bound"] < 1
+    assert 0 < heard.ratios["error / bound"] < 1
 
 
 def test_a_wrong_answer_is_refuted_with_its_worst_element():
@@ -136,7 +136,7 @@ def test_right_gradients_are_within_their_bounds_and_their_ratio_is_heard():
     with listening() as heard:
         judgement = claims.gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
     assert [m.name for m in judgement.measurements] == ["dq", "dk", "dv"]
-    assert 0 < heard["error / bound"] < 1
+    assert 0 < heard.ratios["error / bound"] < 1
 
 
 def test_a_wrong_gradient_is_refuted_with_its_worst_element():

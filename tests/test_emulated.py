@@ -41,7 +41,7 @@ def test_truncation_takes_the_nearest_number_not_larger(dtype):
 
 
 def test_flushing_removes_subnormals_and_nothing_else():
-    kept, flushed = rounded(NUMBERS, "float32"), rounded(NUMBERS, "float32", subnormals="flushed")
+    kept, flushed = rounded(NUMBERS, "float32"), rounded(NUMBERS, "float32", flushed=True)
     tiny = np.abs(kept) < 2.0**-126
 
     assert (kept[tiny] != 0).any()

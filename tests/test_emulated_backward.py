@@ -9,8 +9,8 @@ from attn_spec.reports.emulated_backward import StoredWeights, TiledGradients, e
 from attn_spec.reports.sound import PRECISE, SOUND
 
 from attn_spec import claims
-from attn_spec.contract import FP64
 from attn_spec.measure import judge_gradients
+from attn_spec.presets import FP64
 from attn_spec.problem import Problem
 from attn_spec.regimes import Recipe
 from attn_spec.subject import Subject

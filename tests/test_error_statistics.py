@@ -10,11 +10,11 @@ from attn_spec.reports.emulated import emulate
 from attn_spec.reports.sound import PRECISE
 
 from attn_spec import error_statistics, rounding_model
-from attn_spec.contract import FUSED
 from attn_spec.intermediates import intermediates
 from attn_spec.oracle import float64_truth
+from attn_spec.presets import FUSED
+from attn_spec.readings import readings
 from attn_spec.regimes import Recipe
-from attn_spec.roundoff import readings
 from attn_spec.subject import Subject
 
 SHAPE = {"query_heads": 4, "kv_heads": 2, "query_length": 32, "key_length": 128, "head_dim": 64, "value_dim": 64}

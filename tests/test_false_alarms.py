@@ -46,6 +46,7 @@ def _uniform():
     for drawn in map(random_kernel, itertools.count()):
         c = drawn.declares.at(drawn.dtype)
         uniform = {getattr(c, stage) for stage in STAGES} == {"float32"} and c.rounding == "nearest"
+        uniform &= c.multiplicand_pieces == 1 and not c.alternatives
         if uniform and drawn.dtype == "float32" and drawn.kernel.supports >= {"backward", "gqa", "dv"}:
             return drawn
     raise AssertionError

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from attn_spec import Contract, Conventions, kernel
-from attn_spec.contract import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.kernels import Kernel, KernelError, from_callable
+from attn_spec.presets import EAGER, FP32, FUSED, UNDECLARED
+from attn_spec.readings import gradient_readings, readings
 from attn_spec.resolve import in_tree, resolve
-from attn_spec.roundoff import gradient_readings, readings
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
 

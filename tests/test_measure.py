@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.contract import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.kernels import from_callable
 from attn_spec.measure import judge, judge_gradients, presets_that_hold, truth_and_bound
+from attn_spec.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.problem import Problem
 from attn_spec.regimes import Recipe
 from attn_spec.subject import Subject

@@ -97,7 +97,7 @@ def test_a_suspect_is_shrunk_inside_the_domain():
     ("contract", "why"),
     [
         (Contract(rounding="toward_zero"), "does not round to nearest"),
-        (Contract(lse_merges=1), "merges through log-sum-exps"),
+        (Contract(lse_merges=1), "weighs by log-sum-exps"),
         (Contract(output_accumulation="bfloat16"), "accumulates in a format too narrow"),
         (Contract(stored_scores="bfloat16", softmax="bfloat16", exp_error=2.0**20), "rounds scores too coarsely"),
     ],

@@ -1,0 +1,272 @@
+"""What the adversary attacks: every stage of a contract alone narrow, in every way of computing, and the presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec import bits
+from attn_spec.contract import Contract
+from attn_spec.presets import EAGER, FP32, FP64, FUSED, SPLIT_KV, TF32, WHOLE_ROW
+from attn_spec.problem import Problem
+from attn_spec.regimes import Recipe
+
+from .arithmetic import Order
+from .attack import Attack
+from .emulated import TiledAttention
+from .emulated_backward import StoredWeights, TiledGradients
+from .emulated_passes import TwoPasses
+from .emulated_split import NormalizedSplitAttention, RingAttention, SplitAttention
+
+#: float64 without errors of elementary functions: a stage that is changed is the only error left to see.
+FINE = replace(
+    FP64, exp_error=0.0, log_error=0.0, tanh_error=0.0, exponent="natural", matrix_rounding=None, gradient_stores=16
+)
+#: The format of a stage that is made narrow, and of the numbers of a problem, which it holds.
+NARROW = "float16"
+#: Stages of both passes.
+STAGES = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
+    *("output_accumulation", "output", "lse", "partial_outputs"),
+    *("score_gradients", "gradient_accumulation", "partial_gradients"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way of computing attention, and a kind of problem."""
+
+    name: str
+    #: Arguments of :func:`small_problem`, fields of the contract and of the order.
+    problem: dict[str, Any] = field(default_factory=dict)
+    contract: dict[str, Any] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
+    steps: type[TiledAttention] = TiledAttention
+    gradients: type[TiledGradients] = TiledGradients
+    #: Size of dO.
+    cotangent: float = 1.0
+
+
+_STORED = {"backward_weights": "stored", "normalize": "before_product", "kv_tile": WHOLE_ROW, "delta": "probabilities"}
+_EAGER = {"contract": _STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
+_OPERANDS = {"scale_on": "operands"}
+_MERGES = {"lse_merges": 2, "kv_tile": 1}
+_SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": _MERGES, "problem": {"n": 6}}
+
+WAYS = (
+    Way(name="plain"),
+    Way(name="another seed", problem={"seed": 5, "spread": 2.0}),
+    Way(name="scale 1", problem={"scale": 1.0}),
+    Way(name="scale 1/8", problem={"scale": 0.125}),
+    Way(name="large scores", problem={"spread": 4.0}),
+    Way(name="V = 1", problem={"value": 1.0}),
+    Way(name="V = 8 and little more", problem={"value": 8.0, "value_spread": 2.0**-4}),
+    Way(name="equal scores", problem={"queries": 0.0}),
+    Way(name="one key", problem={"n": 1}),
+    Way(name="D = 1", problem={"D": 1}),
+    Way(name="softcap", problem={"softcap": 2.0}),
+    Way(name="bias", problem={"bias": True}),
+    Way(name="bias and softcap", problem={"bias": True, "softcap": 3.0}),
+    Way(name="bias first", problem={"bias": True}, order={"bias_first": True}),
+    Way(name="bias first, base 2", problem={"bias": True}, order={"bias_first": True}, contract={"exponent": "base2"}),
+    Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
+    Way(name="base 2", contract={"exponent": "base2"}),
+    Way(name="base 2, softcap", contract={"exponent": "base2"}, problem={"softcap": 2.0}),
+    Way(name="base 2, bias", contract={"exponent": "base2"}, problem={"bias": True}),
+    Way(name="base 2 inside the exponent", contract={"exponent": "base2"}, order={"exponent_folded": True}),
+    Way(name="roots of the scale", contract=_OPERANDS),
+    Way(name="scaled query", contract=_OPERANDS, order={"scaling": "query"}),
+    Way(name="scaled query, softcap", contract=_OPERANDS, order={"scaling": "query"}, problem={"softcap": 2.0}),
+    Way(name="softcap folded", contract=_OPERANDS, order={"scaling": "folded"}, problem={"softcap": 2.0}),
+    Way(name="roots, base 2", contract=_OPERANDS | {"exponent": "base2"}),
+    Way(name="log2(e) folded", contract=_OPERANDS | {"exponent": "base2"}, order={"scaling": "folded"}),
+    Way(
+        name="log2(e) folded, scale 1",
+        contract=_OPERANDS | {"exponent": "base2"},
+        order={"scaling": "folded"},
+        problem={"scale": 1.0},
+    ),
+    Way(name="one tile", contract={"kv_tile": WHOLE_ROW}, order={"kv_tile": None}),
+    Way(name="tiles of 2", contract={"kv_tile": 2}, order={"kv_tile": 2}),
+    Way(name="division", order={"divides": True}),
+    Way(name="row sum of the cast", contract={"row_sum_of": "cast"}),
+    Way(name="exp(0) is not 1", contract={"exp_of_zero_is_one": False}),
+    Way(name="eager", **_EAGER),
+    Way(name="eager, V = 1", **_EAGER, problem={"value": 1.0}),
+    Way(name="eager, softcap and bias", **_EAGER, problem={"bias": True, "softcap": 2.0}),
+    Way(name="eager, division", **_EAGER | {"order": {"kv_tile": None, "divides": True}}),
+    Way(name="eager, P dP - P D", **_EAGER | {"order": {"kv_tile": None, "expands_dS": True}}),
+    Way(name="eager, delta of O", **_EAGER | {"contract": _STORED | {"delta": "output"}}),
+    Way(name="eager, cast P in dS", **_EAGER | {"contract": _STORED | {"score_gradients_of": "cast"}}),
+    Way(
+        name="normalized weights, tiles",
+        contract={"normalize": "before_product"},
+        steps=TwoPasses,
+        problem={"n": 6},
+    ),
+    Way(name="weights exp(s - LSE)", contract={"normalize": "by_lse"}, steps=TwoPasses),
+    Way(
+        name="weights exp(s - LSE), base 2",
+        contract={"normalize": "by_lse", "exponent": "base2"},
+        steps=TwoPasses,
+    ),
+    Way(name="delta of P", contract={"delta": "probabilities"}),
+    Way(name="delta of P, V = 8", contract={"delta": "probabilities"}, problem={"value": 8.0, "value_spread": 0.1}),
+    Way(name="cast P in dS", contract={"score_gradients_of": "cast"}),
+    Way(name="scaled dS", order={"scales_dS": True}),
+    Way(name="parts by accumulators", steps=SplitAttention, problem={"n": 6}),
+    Way(name="parts by LSE", **_SPLIT),
+    Way(name="parts by LSE, V = 1", **_SPLIT | {"problem": {"n": 6, "value": 1.0}}),
+    Way(name="parts of one key", **_SPLIT | {"problem": {"n": 3}}),
+    Way(name="parts of one key, V = 1", **_SPLIT | {"problem": {"n": 3, "value": 1.0}}),
+    Way(name="parts of one key, equal scores", **_SPLIT | {"problem": {"n": 3, "value": 1.0, "queries": 0.0}}),
+    Way(name="parts by LSE, base 2", **_SPLIT | {"contract": _MERGES | {"exponent": "base2"}}),
+    Way(name="ring", **_SPLIT | {"steps": RingAttention}),
+    Way(name="ring of single keys, V = 1", steps=RingAttention, contract=_MERGES, problem={"n": 3, "value": 1.0}),
+    Way(name="lazy rescaling", contract={"reference_slack": 3.0}, problem={"spread": 2.0}),
+    Way(name="no maximum", contract={"reference": "zero", "reference_range": 8.0}),
+    Way(name="no maximum, base 2", contract={"reference": "zero", "reference_range": 8.0, "exponent": "base2"}),
+    Way(name="upper bound", contract={"reference": "upper_bound", "reference_range": 16.0}),
+    Way(name="two pieces", contract={"multiplicand_pieces": 2}, problem={"dtype": "float64"}),
+    Way(name="three pieces", contract={"multiplicand_pieces": 3}),
+    Way(name="inner accumulator", contract={"inner_accumulation": NARROW, "inner_terms": 2}, problem={"n": 6, "D": 5}),
+    Way(
+        name="matrix unit",
+        contract={"multiplicands": NARROW, "matrix_rounding": "toward_zero", "matrix_block": 4},
+        problem={"D": 8, "n": 9, "Sq": 3},
+    ),
+    Way(
+        name="matrix unit, extra bits",
+        contract={"multiplicands": NARROW, "matrix_rounding": "toward_zero", "matrix_block": 8, "matrix_extra_bits": 1},
+        problem={"D": 16, "n": 9},
+    ),
+    Way(
+        name="matrix unit, fewer bits",
+        contract={
+            "multiplicands": NARROW,
+            "matrix_rounding": "toward_zero",
+            "matrix_block": 4,
+            "matrix_extra_bits": -3,
+        },
+        problem={"D": 8, "n": 9},
+    ),
+    Way(
+        name="matrix unit, one by one",
+        contract={"multiplicands": NARROW, "matrix_rounding": "toward_zero", "matrix_block": 1},
+        problem={"D": 8, "n": 6},
+    ),
+    *(
+        Way(
+            name=f"{what}, {kept}",
+            problem=sizes,
+            cotangent=size,
+            contract={"float16_subnormals": kept} | contract,
+            steps=TwoPasses if contract.get("normalize") == "by_lse" else TiledAttention,
+        )
+        for kept in ("kept", "flushed")
+        for what, sizes, size, contract in (
+            ("tiny values", {"value_spread": 2.0**-15, "value": 2.0**-16}, 1.0, {}),
+            ("tiny values, by LSE", {"value_spread": 2.0**-15, "value": 2.0**-16}, 1.0, {"normalize": "by_lse"}),
+            ("tiny cotangents", {}, 2.0**-15, {}),
+            ("tiny queries", {"queries": 2.0**-14, "spread": 2.0**6, "scale": 2.5}, 1.0, {}),
+            ("tiny scaled queries", {"queries": 2.0**-3, "spread": 2.0**9, "scale": 2.0**-11}, 1.0, _OPERANDS),
+            ("tiny scores", {"queries": 2.0**-9, "spread": 2.0**-6, "value": 1.0, "value_spread": 2.0**-6}, 1.0, {}),
+            ("light keys", {"spread": 4.0, "queries": 4.0, "scale": 0.6}, 1.0, {}),
+            ("light keys, softcap", {"spread": 4.0, "queries": 4.0, "scale": 0.6, "softcap": 9.0}, 2.0**-8, {}),
+            ("tiny bias", {"bias": True, "biases": 2.0**-14, "queries": 0.0, "value": 1.0}, 1.0, {}),
+        )
+    ),
+    Way(name="toward zero", contract={"rounding": "toward_zero"}),
+    Way(name="operands cut", contract={"entry_rounding": "toward_zero", "multiplicands": "bfloat16"}),
+)
+
+
+def small_problem(
+    *,
+    seed: int = 0,
+    n: int = 5,
+    Sq: int = 1,
+    Hq: int = 1,
+    D: int = 3,
+    scale: float = 0.3,
+    spread: float = 1.0,
+    queries: float = 2.0,
+    value: float = 0.0,
+    value_spread: float = 0.0,
+    bias: bool = False,
+    biases: float = 2.0,
+    dtype: str = "float64",
+    **options: Any,
+) -> Problem:
+    """A problem of few numbers of the format NARROW; V is random, or ``value`` and ``value_spread`` times random."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(*shape: int, size: float = spread) -> np.ndarray:
+        return bits.nearest(rng.standard_normal(shape) * size, NARROW)
+
+    q, k, v = drawn(1, Hq, Sq, D, size=queries), drawn(1, 1, n, D), drawn(1, 1, n, 2)
+    if value:
+        v = bits.nearest(value + value_spread * v, NARROW)
+    added = drawn(1, 1, Sq, n, size=biases) if bias else None
+    return Problem(q=q, k=k, v=v, bias=added, scale=scale, dtype=dtype, **options)
+
+
+def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
+    """Every stage alone narrow, in every way: the stage, the way and the attack."""
+    for stage in STAGES:
+        for way in ways:
+            problem = small_problem(**way.problem)
+            contract = replace(FINE, **{stage: NARROW} | way.contract)
+            if stage in way.contract or (stage == "partial_outputs" and not contract.lse_merges):
+                continue
+            dO = np.random.default_rng(seed + 7).standard_normal((*problem.score_shape[:3], problem.value_dim))
+            dO = bits.nearest(way.cotangent * dO, NARROW)
+            yield stage, way.name, attack(way, problem, contract, dO, seed)
+
+
+def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed: int) -> Attack:
+    """The attack of one way of computing."""
+    return Attack(
+        problem=problem,
+        contract=contract,
+        order=Order(**{"kv_tile": 1, "fused": False} | way.order),
+        steps=way.steps,
+        gradients=way.gradients,
+        cotangent=dO,
+        elements=2,
+        seed=seed,
+    )
+
+
+#: Presets with the order and the backward pass that their kernels have.
+_PRESETS: tuple[tuple[str, Contract, Way, tuple[str, ...]], ...] = (
+    ("fused", FUSED, Way(name="", order={"kv_tile": 16, "exponent_folded": True}), ("float32", "float16", "bfloat16")),
+    ("fp32", FP32, Way(name=""), ("float32", "float16", "bfloat16")),
+    ("tf32", TF32, Way(name="", order={"kv_tile": 16}), ("float32",)),
+    (
+        "eager",
+        EAGER,
+        Way(name="", order={"kv_tile": None}, gradients=StoredWeights),
+        ("float32", "float16", "bfloat16"),
+    ),
+    ("split_kv", SPLIT_KV, Way(name="", steps=NormalizedSplitAttention), ("float32", "float16", "bfloat16")),
+)
+
+
+def presets(seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
+    """Every preset at its dtypes on rows of some length: preset and dtype, the regime, and the attack."""
+    for name, contract, way, dtypes in _PRESETS:
+        for dtype in dtypes:
+            for regime in ("normal", "rising", "normal+v_offset", "uniform"):
+                recipe = Recipe(
+                    dtype=dtype, regime=regime, query_length=2, key_length=32, head_dim=8, value_dim=2, seed=seed + 3
+                )
+                problem = recipe.problem()
+                dO = bits.nearest(
+                    np.random.default_rng(seed).standard_normal((*problem.score_shape[:3], problem.value_dim)), dtype
+                )
+                one_split = replace(contract, kv_tile=1) if name == "split_kv" else contract
+                yield f"{name} {dtype}", regime, attack(way, problem, one_split, dO, seed)

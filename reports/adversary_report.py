@@ -1,0 +1,115 @@
+"""Choose every rounding for the worst, and print how much of each bound that attains.
+
+    python -m attn_spec.reports.adversary_report
+    python -m attn_spec.reports.adversary_report --stage softmax --way ring
+
+Every stage of a contract is made narrow alone, in every way of computing that ``adversary_cases`` knows, forward and
+backward; then the presets are attacked as they stand. Printed is the largest attained / bound of each quantity, and
+where. Above 1 is a fault of the derivation; below 0.3 is looseness, for which :data:`LOOSE` has the reason. Exit status
+0: no fault, and no looseness without a reason; 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+from .adversary_cases import STAGES, WAYS, presets, stages
+from .attack import Attack, attained
+
+QUANTITIES = ("output", "lse", "dq", "dk", "dv", "dbias")
+#: Below this a bound is loose.
+LOOSEST = 0.3
+#: What the first order of the adversary, and float64, may add to a bound that is attained.
+TOLERANCE = 1e-6
+
+#: Stage and quantity, or preset and quantity, that the stage has no influence on, or that the bound is loose for.
+LOOSE: dict[tuple[str, str], str] = {
+    ("multiplicands", "dbias"): "dA is made of dO and v, which no scale multiplies; only its entries as a score count",
+    ("partial_outputs", "lse"): "partial outputs are no part of the log-sum-exp",
+    ("partial_outputs", "dv"): "the weights of the backward pass are made from the log-sum-exp",
+    ("partial_outputs", "dbias"): "no kernel that merges parts has a bias here",
+    ("partial_gradients", "dbias"): "sixteen stores are allowed, and the kernel stores once",
+}
+_FORWARD_ONLY = {"score_gradients", "gradient_accumulation", "partial_gradients"}
+
+Record = tuple[float, str]
+
+
+def strongest(cases: Iterable[tuple[str, str, Attack]]) -> dict[str, dict[str, list[Record]]]:
+    """By label and quantity, what every case attained and its name, the largest first."""
+    found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for label, name, attack in cases:
+        for quantity, ratio in attained(attack).items():
+            found[label][quantity].append((ratio, name))
+    return {label: {q: sorted(records, reverse=True) for q, records in of.items()} for label, of in found.items()}
+
+
+def faults(found: dict[str, dict[str, list[Record]]]) -> list[str]:
+    """Cases outside their bound, in words."""
+    return [
+        f"{label}, {name}: {quantity} attains {ratio:.4g} of its bound"
+        for label, of in found.items()
+        for quantity, records in of.items()
+        for ratio, name in records
+        if not ratio <= 1 + TOLERANCE
+    ]
+
+
+def unexplained(found: dict[str, dict[str, list[Record]]]) -> list[str]:
+    """Stages whose bound of a quantity is not nearly attained in any way, without a reason."""
+    return [
+        f"{stage}: {quantity} attains {records[0][0]:.2g} at most"
+        for stage, of in found.items()
+        for quantity, records in of.items()
+        if records[0][0] < LOOSEST and concerns(stage, quantity) and (stage, quantity) not in LOOSE
+    ]
+
+
+def concerns(stage: str, quantity: str) -> bool:
+    """Whether a stage has an influence on a quantity."""
+    return not (stage in _FORWARD_ONLY and quantity in {"output", "lse"})
+
+
+def lines(found: dict[str, dict[str, list[Record]]]) -> Iterator[str]:
+    """A table: the largest ratio of each quantity and where it was attained."""
+    for label, of in found.items():
+        for quantity in QUANTITIES:
+            if of.get(quantity) and concerns(label, quantity):
+                ratio, name = of[quantity][0]
+                note = LOOSE.get((label, quantity), "") if ratio < LOOSEST else ""
+                yield f"{label:22s} {quantity:6s} {ratio:6.3f}  {name}{f'  ({note})' if note else ''}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the attacks and print what they attain."""
+    parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.adversary_report", description=__doc__)
+    parser.add_argument("--stage", choices=STAGES, help="this stage only")
+    parser.add_argument("--way", default="", help="ways of computing whose name contains this")
+    parser.add_argument("--most", type=int, help="this many attacks only")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    ways = tuple(way for way in WAYS if chosen.way in way.name)
+    if not ways:
+        parser.error(f"no way of computing has {chosen.way!r} in its name; leave --way out to see them all")
+    narrow = (case for case in stages(ways, chosen.seed) if chosen.stage in {None, case[0]})
+    every = chosen.stage is None and not chosen.way
+    whole = presets(chosen.seed) if every else iter(())
+    by_stage = strongest(islice(narrow, chosen.most))
+    by_preset = strongest(islice(whole, chosen.most))
+    print("attained / bound, one stage narrow", *lines(by_stage), sep="\n")
+    if every:
+        print("\nattained / bound, presets", *lines(by_preset), sep="\n")
+    wrong = list(chain(faults(by_stage), faults(by_preset)))
+    loose = unexplained(by_stage) if every and chosen.most is None else []
+    attacks = sum(len(records) for of in chain(by_stage.values(), by_preset.values()) for records in of.values())
+    print(f"\n{attacks} bounds attacked: {len(wrong)} exceeded, {len(loose)} loose without a reason")
+    print(*wrong, *loose, sep="\n")
+    return int(bool(wrong or loose))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
