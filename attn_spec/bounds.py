@@ -176,9 +176,7 @@ def left_out_of_output(x: Intermediates, c: Contract) -> float:
 def _output_sums(x: Intermediates, c: Contract) -> Factors:
     """Factors of the sum of p.v over the visible keys; the tiles of a matrix unit end in blocks of their own."""
     length = x.problem.key_length
-    return sums(
-        c, "output_accumulation", x.keys, blocks=math.ceil(length / c.matrix_block) + math.ceil(length / c.kv_tile)
-    )
+    return sums(c, "output_accumulation", x.keys, blocks=math.ceil(length / c.matrix_block) + c.tiles(length))
 
 
 @np.errstate(all="ignore")

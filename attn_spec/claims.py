@@ -16,7 +16,7 @@ from attn_spec import bits, measure, strategies
 from attn_spec.formats import FORMATS
 from attn_spec.gradient_bounds import gradient_bound, gradient_evaluation_error
 from attn_spec.intermediates import gradient_intermediates, intermediates
-from attn_spec.presets import WHOLE_ROW, describe
+from attn_spec.presets import describe
 from attn_spec.property import Refutation, observe, observe_reading
 from attn_spec.readings import gradient_readings, readings
 
@@ -66,7 +66,7 @@ def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> No
 
 def _one_tile_more(contract: Contract, keys: int) -> Contract:
     """The contract with smaller tiles, of which ``keys`` keys fill at least one more; whole rows stay whole."""
-    tile = contract.kv_tile if contract.kv_tile >= WHOLE_ROW else max(min(contract.kv_tile, keys) // 2, 1)
+    tile = None if contract.kv_tile is None else max(min(contract.kv_tile, keys) // 2, 1)
     others = tuple(_one_tile_more(other, keys) for other in contract.alternatives)
     return replace(contract, kv_tile=tile, alternatives=others)
 

@@ -7,6 +7,7 @@ data only; it holds for every tiling and every order of summation that respects 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,8 +90,8 @@ class Contract:
     float16_subnormals: str = "kept"
     #: Most terms one partial sum passes through; None is any order at all.
     summation_depth: int | None = None
-    #: Smallest number of keys per tile, which bounds the rescalings; 1 is any tiling.
-    kv_tile: int = 16
+    #: Smallest number of keys per tile, which bounds the rescalings; 1 is any tiling, None the whole row at once.
+    kv_tile: int | None = 16
     #: Format of the log-sum-exp.
     lse: str = "work"
     #: Merges of normalized partial outputs through their rounded log-sum-exps that one key passes, at most: 1 for a
@@ -133,6 +134,10 @@ class Contract:
     def format(self, stage: str) -> Format:
         """The format of a stage of a contract that :meth:`at` has resolved."""
         return FORMATS[getattr(self, stage)]
+
+    def tiles(self, keys: int) -> int:
+        """Most tiles that a row of so many keys is cut into."""
+        return 1 if self.kv_tile is None else max(math.ceil(keys / self.kv_tile), 1)
 
     @property
     def reference_distance(self) -> float:

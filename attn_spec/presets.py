@@ -10,9 +10,6 @@ from typing import Any
 
 from attn_spec.contract import Contract, ContractError
 
-#: One tile holds every row: nothing is ever rescaled.
-WHOLE_ROW = 2**62
-
 #: FlashAttention and its kin: softmax in float32, tiles of 16 keys or more, half products on matrix units that may cut.
 FUSED = Contract()
 #: Products, softmax and gradients in float32 whatever the inputs, key by key or in tiles.
@@ -27,7 +24,7 @@ EAGER = Contract(
     softmax="input",
     exp_error=32.0,
     normalize="before_product",
-    kv_tile=WHOLE_ROW,
+    kv_tile=None,
     lse="input",
     backward_weights="stored",
     delta="probabilities",

@@ -27,7 +27,6 @@ that matrix units cut, and the second order. They are kept apart, as bounds; see
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +77,7 @@ def partial_sums(n: np.ndarray | np.float64, depth: float) -> tuple[np.ndarray, 
 
 def systematic(x: Intermediates, c: Contract) -> Systematic:
     """The errors of a resolved contract that are bounded, not random."""
-    tiles = max(math.ceil(x.problem.key_length / c.kv_tile), 1)
+    tiles = c.tiles(x.problem.key_length)
     mean, square = (2.0, 6.0) if c.exp_of_zero_is_one else ((tiles + 1) / 2, (tiles + 1) * (2 * tiles + 1) / 6)
     work, sigma = rounding(c, "score_accumulation").u, abs(x.problem.scale_value)
     constants = 0.0 if is_power_of(2, sigma) else 2 * work
@@ -125,7 +124,7 @@ def rescaled_partial_sums(x: Intermediates, c: Contract) -> np.ndarray:
     At the k-th of n keys the maximum rises with probability 1/k, and the sum so far holds k of n terms: the sum of
     (1/k)(k/n)^2 is (1 + 1/n)/2, that of (1/k)(k/n)(1 - k/n) is less. If exp(0) is not 1, every tile counts.
     """
-    tiles, n = max(math.ceil(x.problem.key_length / c.kv_tile), 1), np.maximum(x.keys, 1)
+    tiles, n = c.tiles(x.problem.key_length), np.maximum(x.keys, 1)
     if tiles == 1:
         return np.zeros(n.shape)
     return (1 + 1 / n) / 2 if c.exp_of_zero_is_one else np.full(n.shape, (tiles + 1) / 3)

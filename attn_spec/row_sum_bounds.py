@@ -15,7 +15,7 @@ import numpy as np
 
 from attn_spec.contract import Contract
 from attn_spec.intermediates import Intermediates
-from attn_spec.presets import FP64, WHOLE_ROW
+from attn_spec.presets import FP64
 from attn_spec.products import casts_row_sum, probability_cast, row_sum_entry
 from attn_spec.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
 from attn_spec.weight_bounds import log_weight_error, row_sum_difference
@@ -24,7 +24,7 @@ from attn_spec.weight_bounds import log_weight_error, row_sum_difference
 INFLATION = 1.0 + 2.0**-30
 
 #: The arithmetic of ``intermediates`` itself: NumPy float64, natural exponentials, one tile.
-EVALUATION: Contract = replace(FP64, exponent="natural", kv_tile=WHOLE_ROW).at("float64")
+EVALUATION: Contract = replace(FP64, exponent="natural", kv_tile=None).at("float64")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def rescalings(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
     score exceeds the weight's own, so R is at most the number of such keys, for any order, tiling or tree of
     merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
     """
-    tiles = max(math.ceil(x.problem.key_length / c.kv_tile), 1) if c.reference == "maximum" else 1
+    tiles = c.tiles(x.problem.key_length) if c.reference == "maximum" else 1
     if tiles == 1 or not c.exp_of_zero_is_one:
         return np.full(x.s.shape, float(tiles - 1))
     upper = np.where(x.visible, x.s + delta, -np.inf)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attn_spec import bits
 from attn_spec.contract import Contract
-from attn_spec.presets import EAGER, FP32, FP64, FUSED, SPLIT_KV, TF32, WHOLE_ROW
+from attn_spec.presets import EAGER, FP32, FP64, FUSED, SPLIT_KV, TF32
 from attn_spec.problem import Problem
 from attn_spec.regimes import Recipe
 
@@ -50,7 +50,7 @@ class Way:
     cotangent: float = 1.0
 
 
-_STORED = {"backward_weights": "stored", "normalize": "before_product", "kv_tile": WHOLE_ROW, "delta": "probabilities"}
+_STORED = {"backward_weights": "stored", "normalize": "before_product", "kv_tile": None, "delta": "probabilities"}
 _EAGER = {"contract": _STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
 _OPERANDS = {"scale_on": "operands"}
 _MERGES = {"lse_merges": 2, "kv_tile": 1}
@@ -89,7 +89,7 @@ WAYS = (
         order={"scaling": "folded"},
         problem={"scale": 1.0},
     ),
-    Way(name="one tile", contract={"kv_tile": WHOLE_ROW}, order={"kv_tile": None}),
+    Way(name="one tile", contract={"kv_tile": None}, order={"kv_tile": None}),
     Way(name="tiles of 2", contract={"kv_tile": 2}, order={"kv_tile": 2}),
     Way(name="division", order={"divides": True}),
     Way(name="row sum of the cast", contract={"row_sum_of": "cast"}),

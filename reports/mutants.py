@@ -22,6 +22,7 @@ from typing import Any
 
 from attn_spec.contract import Contract
 from attn_spec.kernels import Kernel, KernelError
+from attn_spec.presets import FUSED
 from attn_spec.verdict import Verdict
 
 from .arithmetic import Order
@@ -96,9 +97,11 @@ def mutant(
 ) -> Callable[[type[TiledAttention]], type[TiledAttention]]:
     """Register a subclass of the tiled kernel, as a control when no property names it.
 
-    It does the arithmetic of ``executes`` but declares ``contract``, as a user would, all options but ``lacks``,
-    and the emulated kernels' conventions changed by ``conventions``.
+    It does the arithmetic of ``executes`` but declares ``contract``, as a user would, with tiles as small as its own,
+    all options but ``lacks``, and the emulated kernels' conventions changed by ``conventions``.
     """
+    if contract == "fused" and order is not None and order.kv_tile is not None:
+        contract = replace(FUSED, kv_tile=min(FUSED.kv_tile, order.kv_tile))
 
     def register(steps: type[TiledAttention]) -> type[TiledAttention]:
         name = _snake(steps.__name__)

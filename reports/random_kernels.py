@@ -193,7 +193,7 @@ def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: O
     """What a user would promise: the executed arithmetic, in some fields less than it keeps."""
     numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
     errors = {name: getattr(executes, name) + numpy_error for name in ("exp_error", "log_error", "tanh_error")}
-    declares = replace(executes, **errors, kv_tile=_one_of(rng, (1, order.kv_tile or 2**62)))
+    declares = replace(executes, **errors, kv_tile=_one_of(rng, (1, order.kv_tile)))
     plain = executes.multiplicand_pieces == 1 and executes.inner_accumulation is None and not executes.matrix_rounding
     if order.sums == "pairwise" and plain and rng.random() < 0.5:
         declares = replace(declares, summation_depth=_depth(order))

@@ -1,12 +1,15 @@
 """Random sound kernels are accused of nothing, and the same search refutes one that does a little less than it says."""
 
 import itertools
+from dataclasses import fields
 
 import pytest
 from attn_spec.reports import false_alarms
 from attn_spec.reports.false_alarms import Alarms, examine, main, run, summary, theorems
 from attn_spec.reports.random_kernels import random_kernel
 
+from attn_spec.contract import _CHOICES, Contract
+from attn_spec.kernels import OPTIONS, Conventions
 from attn_spec.profiles import Profile
 from attn_spec.property import load_all
 from attn_spec.search import search
@@ -88,10 +91,24 @@ def test_kernels_are_drawn_by_their_seed_and_differ():
     assert random_kernel(7).declares == drawn[7].declares
     assert random_kernel(7).order == drawn[7].order
     assert len({repr((one.declares, one.order)) for one in drawn}) == 60
-    for name in ("exponent", "normalize", "rounding", "subnormals", "backward_weights", "row_sum_of", "lse_merges"):
-        assert len({getattr(one.declares, name) for one in drawn}) > 1, name
-    for name in ("empty_row", "empty_lse", "lse_base", "causal_alignment", "deterministic", "batch_invariant"):
-        assert len({getattr(one.kernel.conventions, name) for one in drawn}) > 1, name
+
+
+def test_every_field_convention_and_ability_is_drawn():
+    """Whatever a contract can say, some random kernel says, executes, or both; half of them are BSHD."""
+    drawn = [random_kernel(seed) for seed in range(400)]
+    every = [c for one in drawn for c in (one.executes, one.declares, *one.declares.alternatives)]
+
+    for name in {item.name for item in fields(Contract)} - {"output"}:  # which no kernel may return otherwise
+        assert len({getattr(c, name) for c in every}) > 1, name
+    for name, allowed in _CHOICES.items():
+        if name not in STAGES and len(allowed) < 4:
+            assert {getattr(c, name) for c in every} >= set(allowed), name
+    for item in fields(Conventions):
+        assert len({getattr(one.kernel.conventions, item.name) for one in drawn}) > 1, item.name
+    assert set.union(*({*one.kernel.supports} for one in drawn)) == set(OPTIONS)
+    for name in ("head_dims", "length_multiple", "exclusive", "slowness"):
+        assert len({getattr(one.kernel, name) for one in drawn}) > 1, name
+    assert 150 < sum(one.kernel.layout == "BSHD" for one in drawn) < 250
 
 
 def test_a_refutation_is_printed_with_all_it_takes_to_repeat_it(uniform, monkeypatch, capsys):

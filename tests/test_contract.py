@@ -1,0 +1,96 @@
+"""The contract: every field is checked, formats are resolved, and its presets say what their kinds of kernel do."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from attn_spec.contract import Contract, ContractError
+from attn_spec.formats import FORMATS
+from attn_spec.presets import EAGER, FP32, FUSED, PRESETS, SPLIT_KV, TF32, UNDECLARED, as_contract, describe
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("softmax", "float31", "contract field softmax must be one of"),
+        ("inner_accumulation", "double", "contract field inner_accumulation must be one of"),
+        ("entry_rounding", "up", "contract field entry_rounding must be one of ('nearest', 'toward_zero', None)"),
+        ("matrix_rounding", "nearest", "contract field matrix_rounding must be one of ('toward_zero', None)"),
+        ("reference", "minimum", "contract field reference must be one of ('maximum', 'zero', 'upper_bound')"),
+        ("normalize", "later", "must be one of ('after_product', 'before_product', 'by_lse'), not 'later'"),
+        ("delta", "none", "contract field delta must be one of ('output', 'probabilities', 'either')"),
+        ("score_gradients_of", True, "must be one of ('cast', 'uncast', 'either'), not True"),
+        ("float16_subnormals", "lost", "must be one of ('kept', 'flushed_on_entry', 'flushed'), not 'lost'"),
+        ("multiplicand_pieces", 0, "contract field multiplicand_pieces must be 1 or more, not 0"),
+        ("matrix_block", 0, "contract field matrix_block must be 1 or more, not 0"),
+        ("kv_tile", 0, "contract field kv_tile must be 1 or more, not 0"),
+        ("reference_range", -1.0, "contract field reference_range must be 0 or more, not -1.0"),
+        ("exp_error", float("nan"), "contract field exp_error must be 0 or more, not nan"),
+        ("lse_merges", -1, "contract field lse_merges must be 0 or more, not -1"),
+    ],
+)
+def test_a_field_that_says_nothing_known_is_refused(field, value, text):
+    with pytest.raises(ContractError) as raised:
+        Contract(**{field: value})
+
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", [*PRESETS, "undeclared"])
+def test_a_resolved_contract_names_formats_only(name, dtype):
+    resolved = (PRESETS | {"undeclared": UNDECLARED})[name].at(dtype)
+
+    for contract in (resolved, *resolved.alternatives):
+        stages = [field.name for field in fields(Contract) if getattr(contract, field.name) in {"input", "work"}]
+        assert stages == []
+        assert contract.format("output") is FORMATS[dtype]
+
+
+def test_words_stand_for_the_inputs_dtype_and_the_working_one():
+    half, double = FUSED.at("bfloat16"), FUSED.at("float64")
+
+    assert (half.multiplicands, half.softmax, half.lse) == ("bfloat16", "float32", "float32")
+    assert (double.multiplicands, double.softmax, double.lse) == ("float64", "float64", "float64")
+
+
+@pytest.mark.parametrize(("tile", "keys", "tiles"), [(16, 33, 3), (16, 16, 1), (1, 7, 7), (None, 10**6, 1), (16, 0, 1)])
+def test_tiles_are_counted(tile, keys, tiles):
+    assert Contract(kv_tile=tile).tiles(keys) == tiles
+
+
+def test_the_reference_lies_as_far_from_the_maximum_as_its_kind_says():
+    assert Contract(reference_slack=3.0, reference_range=9.0).reference_distance == 3
+    assert Contract(reference="zero", reference_slack=3.0, reference_range=9.0).reference_distance == 9
+
+
+def test_the_defaults_are_the_preset_fused():
+    assert Contract() == FUSED == as_contract("fused")
+
+
+def test_presets_scale_scores_and_sum_weights_before_their_cast():
+    for preset in PRESETS.values():
+        assert preset.scale_on == "scores"
+        assert preset.row_sum_of == "uncast"
+
+
+def test_presets_name_the_tiles_and_the_units_of_their_kind():
+    assert (FUSED.kv_tile, FP32.kv_tile, SPLIT_KV.kv_tile, EAGER.kv_tile) == (16, 1, 1, None)
+    assert FUSED.matrix_rounding == "toward_zero"
+    assert TF32.entry_rounding == "toward_zero"
+
+
+def test_a_preset_is_described_by_its_name_and_what_differs():
+    assert describe(FUSED) == "fused"
+    assert describe(replace(EAGER, lse_merges=2)) == "eager(lse_merges=2)"
+    assert describe(UNDECLARED) == "undeclared"
+    assert describe(EAGER.at("float16"), "float16") == "eager"
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    with pytest.raises(ContractError) as raised:
+        as_contract("fussed")
+
+    assert str(raised.value) == (
+        "unknown contract 'fussed'; known are fused, fp32, tf32, eager, split_kv, fp64, or pass a Contract(...)"
+    )
