@@ -38,7 +38,7 @@ from attn_spec.row_sum_bounds import (
     lse_error,
     weight_error,
 )
-from attn_spec.weight_bounds import merge_weight_error, partial_lse_error, weight_error_by_lse
+from attn_spec.weight_bounds import merge_weight_error, partial_lse_error, reference_rounding, weight_error_by_lse
 
 #: Total relative error of a row's weights from which the hull bound may be the smaller one.
 HULL_FROM = 2.0**-4
@@ -159,7 +159,7 @@ def numerator_error(
         B=B,
         finish=finish,
         tiny=3 * softmax.eta + out.eta,
-        outside_hull=8 * math.exp(c.reference_distance) * absolute + 2 * entering,
+        outside_hull=8 * np.exp(c.reference_distance + reference_rounding(x, c)) * absolute + 2 * entering,
     )
 
 
@@ -203,7 +203,8 @@ def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, B: np.ndarray) -
     """Error of any convex combination of the visible values, widened by B and C, [.., Sq, Dv].
 
     Whatever the computed weights, they are non-negative and add up to the row sum but for 1 + B and 1 + C, and the
-    row sum is at least about exp(0), its largest term. inf where C is too large to say anything.
+    row sum is at least about its largest term, exp(0) but for the rounding of the reference. inf where C is too large
+    to say anything.
     """
     high, low = _visible_range(x)
     most_B, most_C = (z.max(axis=-1, keepdims=True, initial=0.0) for z in (B, w.C))

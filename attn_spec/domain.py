@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from attn_spec.contract import Contract
 from attn_spec.intermediates import GradientIntermediates, Intermediates
 from attn_spec.score_bounds import may_add_bias_first
+from attn_spec.weight_bounds import reference_rounding
 
 
 @np.errstate(all="ignore")
@@ -61,7 +60,8 @@ def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
 def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one = c.normalize == "after_product"
-    top = math.exp(min(c.reference_distance, 700.0))
+    off = reference_rounding(x, c)[..., 0]
+    top = np.exp(np.minimum(c.reference_distance + off, 700.0))
     sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
     inside = sums < c.format("output_accumulation").largest
@@ -71,10 +71,11 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
     reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
     inside &= 2 * top * x.keys[..., 0] < min(c.format("row_sum").largest, softmax.largest, reciprocal)
-    if c.reference != "maximum":  # so must the row sum itself, which the largest weight need not bring to 1
-        inside &= bool(1 / top > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax")))
+    # So must the row sum itself, which the largest weight need not bring to 1.
+    low = np.exp(-np.minimum(off + (0.0 if c.reference == "maximum" else c.reference_distance), 700.0))
+    inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     if weighs_one:
-        inside &= bool(2 * top < min(c.format(stage).largest for stage in ("probabilities", "multiplicands")))
+        inside &= 2 * top < min(c.format(stage).largest for stage in ("probabilities", "multiplicands"))
     if c.lse_merges:
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)

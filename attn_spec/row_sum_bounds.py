@@ -18,7 +18,7 @@ from attn_spec.intermediates import Intermediates
 from attn_spec.presets import FP64
 from attn_spec.products import casts_row_sum, probability_cast, row_sum_entry
 from attn_spec.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
-from attn_spec.weight_bounds import log_weight_error, row_sum_difference
+from attn_spec.weight_bounds import log_weight_error, reference_rounding, row_sum_difference
 
 #: Covers the float64 evaluation of a bound: relative error below 4 (n + d + 40) 2^-53.
 INFLATION = 1.0 + 2.0**-30
@@ -47,7 +47,7 @@ class WeightError:
     #: Absolute error of one unnormalized weight in the numerator, and in the row sum, [.., Sq, 1].
     eta: np.ndarray
     eta_sum: np.ndarray
-    #: How far the reference m may lie from M, [.., Sq, 1].
+    #: How far the reference m, as the exponents have it, may lie from M, [.., Sq, 1].
     top: np.ndarray
     #: Factor for sums over P that covers the error of P's own evaluation, [.., Sq, 1].
     widen: np.ndarray
@@ -86,7 +86,7 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
     PA, P1A = deviations(x, alpha)
     defect = apart - depth * math.log1p(-row_sum.u) - math.log1p(-entry.u) - math.log1p(-store)
     fall = -np.expm1(-alpha - defect)
-    top = e.delta.max(axis=-1, keepdims=True, initial=0.0) + c.reference_distance
+    top = e.delta.max(axis=-1, keepdims=True, initial=0.0) + c.reference_distance + reference_rounding(x, c)
     inverse_sum = np.exp(np.minimum(x.M - np.where(np.isfinite(x.L), x.L, 0.0) + top, 700.0)) * widen
     C = (1 + growth((row_sum.u, depth), (entry.u, 1.0), (store, 1.0))) * np.exp(np.minimum(apart, 700.0)) - 1
     # A lazy reference lets rescale factors exceed 1, and with them what underflowed before.

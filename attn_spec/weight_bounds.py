@@ -87,6 +87,17 @@ def log_weight_error(x: Intermediates, c: Contract) -> LogWeightError:
     )
 
 
+@np.errstate(all="ignore")
+def reference_rounding(x: Intermediates, c: Contract) -> np.ndarray:
+    """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
+
+    With base 2 it may be one s c - fl(m c), c = log2(e) or with the scale in it: the rounding of m c stays.
+    """
+    if c.exponent != "base2":
+        return np.zeros((*x.s.shape[:-1], 1))
+    return growth((rounding(c, "score_accumulation").u, 2)) * _largest_score(x, c)
+
+
 def exponential_error(c: Contract) -> float:
     """Largest error of the logarithm of one exponential: its own, and its rounding."""
     softmax = rounding(c, "softmax")
@@ -124,12 +135,13 @@ def weight_error_by_lse(x: Intermediates, c: Contract, EL: np.ndarray) -> np.nda
 def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
     """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
 
-    1 <= l_t < n e^(slack + 1) whatever the part, so |log l_t| < log n + slack + 1 and |L_t| is at most that much more
-    than the largest score. A reference that is no maximum of the part may be farther from it, by two scores at most.
+    e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
+    that much more than the largest score; off is :func:`reference_rounding`. A reference that is no maximum of the part
+    may be farther from it, by two scores at most.
     One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
     """
     largest = _largest_score(x, c)
-    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_distance + 1
+    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_distance + reference_rounding(x, c) + 1
     log_sum = log_sum if c.reference == "maximum" else log_sum + 2 * largest
     size = largest + log_sum
     work, softmax, final = (rounding(c, stage).u for stage in ("score_accumulation", "softmax", "lse"))
