@@ -104,7 +104,7 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     # The sum of P k is itself evaluated in float64, from P with its own error.
     evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40
     shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
-    apart = b.own @ size + b.G * kept + (1 + b.G) * b.D * shared
+    apart = b.own @ size + b.G * kept + b.D * shared
     return _product_error(b, np.fmin(together, apart), (np.abs(b.g.dS) + b.dS) @ size, n, b.x.visible @ size)
 
 

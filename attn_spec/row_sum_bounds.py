@@ -16,7 +16,7 @@ import numpy as np
 from attn_spec.contract import Contract
 from attn_spec.intermediates import Intermediates
 from attn_spec.presets import FP64
-from attn_spec.products import casts_row_sum, probability_cast, row_sum_entry
+from attn_spec.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
 from attn_spec.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
 from attn_spec.weight_bounds import log_weight_error, reference_rounding, row_sum_difference
 
@@ -80,15 +80,17 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
     if casts_row_sum(c):
         alpha = np.where(x.visible, alpha - math.log1p(-cast.u), 0.0)
     row_sum, entry, store = rounding(c, "row_sum"), row_sum_entry(c), row_sum_store(c)
-    depth = np.minimum(np.maximum(x.keys - 1, 0), c.summation_depth or np.inf) + e.R + 2 * c.lse_merges
+    summed = _sums(x, c, e.R)
     apart = row_sum_difference(x, c, e)
     widen = np.exp(np.minimum(2 * evaluation_alpha(x)[..., None], 700.0))
     PA, P1A = deviations(x, alpha)
-    defect = apart - depth * math.log1p(-row_sum.u) - math.log1p(-entry.u) - math.log1p(-store)
+    shrunk = np.maximum.reduce([np.asarray(sum(-n * math.log1p(-u) for u, n in factors)) for factors in summed])
+    defect = apart + shrunk - math.log1p(-entry.u) - math.log1p(-store)
     fall = -np.expm1(-alpha - defect)
     top = e.delta.max(axis=-1, keepdims=True, initial=0.0) + c.reference_distance + reference_rounding(x, c)
     inverse_sum = np.exp(np.minimum(x.M - np.where(np.isfinite(x.L), x.L, 0.0) + top, 700.0)) * widen
-    C = (1 + growth((row_sum.u, depth), (entry.u, 1.0), (store, 1.0))) * np.exp(np.minimum(apart, 700.0)) - 1
+    grown = np.maximum.reduce([growth(*factors, (entry.u, 1.0), (store, 1.0)) for factors in summed])
+    C = (1 + grown) * np.exp(np.minimum(apart, 700.0)) - 1
     # A lazy reference lets rescale factors exceed 1, and with them what underflowed before.
     most = e.R.max(axis=-1, keepdims=True, initial=0.0)
     steps = 4 * (1 + 2 * most + 2 * c.lse_merges) * math.exp(c.reference_slack if c.reference == "maximum" else 0.0)
@@ -106,6 +108,21 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
         top=top,
         widen=widen,
     )
+
+
+def _sums(x: Intermediates, c: Contract, R: np.ndarray) -> list[Factors]:
+    """Factors of one weight on its way through the row sum, for each way in which that may be added up.
+
+    One by one; or, if it adds what the cast has changed, as the product with ones on a matrix unit. Rescalings and
+    merges round once each, and merges once more for their sum.
+    """
+    row_sum, moved = rounding(c, "row_sum"), R + 2 * c.lse_merges
+    ways: list[Factors] = [((row_sum.u, np.minimum(np.maximum(x.keys - 1, 0), c.summation_depth or np.inf) + moved),)]
+    if casts_row_sum(c) and on_matrix_unit(c):
+        length = x.problem.key_length
+        blocks = math.ceil(length / c.matrix_block) + c.tiles(length)
+        ways.append(((row_sum.u, moved), *sums(c, "row_sum", x.keys, blocks=blocks)))
+    return ways
 
 
 def deviations(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

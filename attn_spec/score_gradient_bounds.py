@@ -12,7 +12,7 @@ cancel as those of dS and P do; so they are kept apart from a key's own errors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class ScoreGradientError:
     dS: np.ndarray
     #: Of dS, a key's own.
     own: np.ndarray
-    #: Common to a row: e^common - 1, the error of D, and P slope, which that is multiplied by.
+    #: Common to a row: the factor of dS, less 1; the error of D with it; and P slope, which that is multiplied by.
     G: np.ndarray
     D: np.ndarray
     P_slope: np.ndarray
@@ -70,8 +70,9 @@ class _Setting:
     g: GradientIntermediates
     c: Contract
     w: WeightError
-    #: The weights that make dS.
+    #: The weights that make dS, and whether they are cast.
     weights: BackwardWeights
+    casts: bool
     #: |X| and |dP - D| with the error of their own evaluation, [.., Sq, Sk].
     size: np.ndarray
     around: np.ndarray
@@ -89,14 +90,17 @@ def score_gradient_error(
 
     The whole is never more than what |dA_hat| and |dA| are together, which says more where A is large.
     """
-    w = weight_error(x, c)
-    scored = backward_weights(x, c, w, cast=c.score_gradients_of == "cast")
+    w, casts = weight_error(x, c), c.score_gradients_of == "cast"
+    scored = backward_weights(x, c, w, cast=casts)
     around = np.where(x.visible, np.abs(g.dP - g.D) + slack, 0.0)
-    row = _Setting(x, g, c, w, scored, np.abs(g.X) + slack, around)
+    row = _Setting(x, g, c, w, scored, casts, np.abs(g.X) + slack, around)
     edP = _dp_error(x, g, c)
     eD = _delta_error(row, edP)
     EX = np.where(x.visible, edP + eD, 0.0)
     G = np.expm1(np.minimum(scored.common, 700.0))
+    eD_weighted = (1 + G) * eD
+    if g.lse_cotangent is not None:  # P dL may have weights of its own: then no factor is common to all of dS
+        G = np.zeros(G.shape)
     dA, most = _weighted_error(row, EX)
     slope = np.ones(x.s.shape) if x.problem.softcap is None else 1 - (x.capped / x.problem.softcap) ** 2
     P_slope = np.where(x.visible, x.P * np.maximum(slope, 0.0), 0.0)
@@ -109,24 +113,36 @@ def score_gradient_error(
         X=EX,
         dA=dA,
         dS=_narrowed(x, g, c, _through_softcap(x, g, c, dA)),
-        own=np.maximum(full - P_slope * (G * row.size + (1 + G) * eD), 0.0),
+        own=np.maximum(full - P_slope * (G * row.size + eD_weighted), 0.0),
         G=G,
-        D=eD,
+        D=eD_weighted,
         P_slope=P_slope,
     )
 
 
 def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Error of dA = P X for an error EX of X, and the most that it can be; 0 where hidden."""
-    x, g, c, weights, size = row.x, row.g, row.c, row.weights, row.size
+    """Error of dA = P X for an error EX of X, and the most that it can be; 0 where hidden.
+
+    dL may be added to dP - D, or P dL to P (dP - D) with weights found again as exp(s - LSE): an LSE of its own
+    (``torch.logsumexp``) is differentiated so. Then each summand has the error of its own weights.
+    """
+    x, g, c, weights, total = row.x, row.g, row.c, row.weights, row.size
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-    relative = growth((work.u, 2), (conversion(c, "stored_scores", c.format("score_accumulation")).u, 1))
-    tiny = 4 * work.eta + 2 * stored.eta
+    narrow, parts = conversion(c, "stored_scores", c.format("score_accumulation")).u, 1
+    own, P1A, eta = weights.PA * total, weights.P1A, weights.eta
+    if g.lse_cotangent is not None:
+        dL = np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
+        found = backward_weights(x, replace(c, backward_weights="recomputed"), row.w, cast=row.casts)
+        own = weights.PA * row.around + np.maximum(weights.PA, found.PA) * dL
+        P1A, eta = np.maximum(P1A, found.P1A), np.maximum(eta, found.eta)
+        total, parts = row.around + dL, 2
+    relative = growth((work.u, 1 + parts), (narrow, parts))
+    tiny = 4 * work.eta + 2 * parts * stored.eta
     if c.delta == "probabilities":  # P dP - P D may be formed from two stored products
         tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.P1A * (np.abs(g.dP) + np.abs(g.D) + EX)
-    dA = weights.PA * (1 + relative) * size + relative * x.P * size + weights.P1A * (1 + relative) * EX
-    dA = dA + weights.eta * (size + EX) * (1 + relative) + tiny
-    most = (weights.P1A + weights.eta) * (1 + relative) * (size + EX) + x.P * size + tiny
+    dA = own * (1 + relative) + relative * x.P * total + P1A * (1 + relative) * EX
+    dA = dA + eta * (total + EX) * (1 + relative) + tiny
+    most = (P1A + eta) * (1 + relative) * (total + EX) + x.P * row.size + tiny
     return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)
 
 

@@ -7,6 +7,7 @@ loose the bound is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +22,9 @@ from attn_spec.gradient_bounds import gradient_bound
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.problem import Problem
 from attn_spec.readings import gradient_readings, readings
+from attn_spec.roundoff import is_power_of, rounding
 
-from .adversary import Choices, kernel_of
+from .adversary import SMALLEST, Adversary, Choices, kernel_of
 from .arithmetic import Order
 from .emulated import TiledAttention
 from .emulated_backward import TiledGradients
@@ -42,46 +44,89 @@ class Attack:
     #: Steps of the backward pass, and dO [B, Hq, Sq, Dv]; None leaves the gradients out.
     gradients: type[TiledGradients] = TiledGradients
     cotangent: np.ndarray | None = None
+    #: dL [B, Hq, Sq].
+    lse_cotangent: np.ndarray | None = None
+    #: Steps in front of those of the adversary.
+    above: tuple[type[Adversary], ...] = ()
     #: Elements of each quantity that are attacked, at most.
     elements: int = 3
     seed: int = 0
 
 
 Ratios = dict[str, float]
+#: What may be attacked.
+QUANTITIES = ("output", "lse", "dq", "dk", "dv", "dbias")
 
 
-def attained(attack: Attack, quantities: Iterable[str] = ("output", "lse", "dq", "dk", "dv", "dbias")) -> Ratios:
+@dataclass(frozen=True)
+class Found:
+    """The largest error of one element in one direction that the adversary found."""
+
+    quantity: str
+    place: tuple[int, ...]
+    error: float
+
+
+def attained(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Ratios:
     """The largest error / bound of each quantity that the adversary found, under the contract's first reading."""
-    wanted, found = set(quantities), {}
-    c = attack.contract.at(attack.problem.dtype)
-    forward, backward = readings(c)[0], gradient_readings(c)[0]
-    if wanted & {"output", "lse"}:
-        truths, bounds = _forward_bounds(attack.problem, forward)
-        found |= _climb(attack, forward, {n: truths[n] for n in truths if n in wanted}, bounds, _run_forward)
-    if attack.cotangent is not None and wanted & {"dq", "dk", "dv", "dbias"}:
-        truths, bounds = _gradient_bounds(attack.problem, backward, attack.cotangent)
-        found |= _climb(attack, backward, {n: truths[n] for n in truths if n in wanted}, bounds, _run_backward)
+    quantities = tuple(quantities)
+    return ratios(errors(attack, quantities), allowed(attack, quantities))
+
+
+def ratios(found: Iterable[Found], bounds: Arrays) -> Ratios:
+    """The largest error / bound of each quantity; inf where a bound is 0 and the error is not."""
+    largest: Ratios = {}
+    for one in found:
+        bound = float(bounds[one.quantity][one.place])
+        ratio = one.error / bound if bound else math.inf if one.error else 0.0
+        largest[one.quantity] = max(largest.get(one.quantity, 0.0), ratio)
+    return largest
+
+
+def errors(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> list[Found]:
+    """The largest errors that the adversary found, which no bound takes part in but by saying what is attacked."""
+    truths, bounds = _truths(attack, quantities), allowed(attack, quantities)
+    forward, backward = _contracts(attack)
+    found: list[Found] = []
+    for c, names, run in ((forward, FORWARD, _run_forward), (backward, BACKWARD, _run_backward)):
+        found += _climb(attack, c, {name: truths[name] for name in names if name in truths}, bounds, run)
     return found
+
+
+def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
+    """The bounds of the quantities that an attack has, under the contract's first reading; NaN outside the domain."""
+    (forward, backward), wanted, x = _contracts(attack), set(quantities), intermediates(attack.problem)
+    bounds: Arrays = {}
+    if wanted & set(FORWARD):
+        bound = forward_bound(x, forward)
+        bounds["output"] = np.where(bound.in_domain[..., None], bound.output, np.nan)
+        bounds["lse"] = np.where(bound.in_domain, bound.lse, np.nan)
+    if attack.cotangent is not None and wanted & set(BACKWARD):
+        bound = gradient_bound(x, gradient_intermediates(x, attack.cotangent, attack.lse_cotangent), backward)
+        usable = 1.0 if bound.in_domain.all() else np.nan
+        bounds |= {name: getattr(bound, name) * usable for name in BACKWARD if getattr(bound, name) is not None}
+    return {name: bound for name, bound in bounds.items() if name in wanted}
 
 
 Arrays = dict[str, np.ndarray]
 
 
-def _forward_bounds(problem: Problem, c: Contract) -> tuple[Arrays, Arrays]:
-    x = intermediates(problem)
-    bound = forward_bound(x, c)
-    allowed = {"output": bound.output, "lse": bound.lse}
-    inside = {"output": bound.in_domain[..., None], "lse": bound.in_domain}
-    return {"output": x.O, "lse": x.L[..., 0]}, {n: np.where(inside[n], b, np.nan) for n, b in allowed.items()}
+FORWARD, BACKWARD = QUANTITIES[:2], QUANTITIES[2:]
 
 
-def _gradient_bounds(problem: Problem, c: Contract, dO: np.ndarray) -> tuple[Arrays, Arrays]:
-    x = intermediates(problem)
-    g = gradient_intermediates(x, dO)
-    bound = gradient_bound(x, g, c)
-    names = [name for name in ("dq", "dk", "dv", "dbias") if getattr(g, name) is not None]
-    usable = 1.0 if bound.in_domain.all() else np.nan
-    return {n: getattr(g, n) for n in names}, {n: getattr(bound, n) * usable for n in names}
+def _contracts(attack: Attack) -> tuple[Contract, Contract]:
+    """The first readings of both passes."""
+    c = attack.contract.at(attack.problem.dtype)
+    return readings(c)[0], gradient_readings(c)[0]
+
+
+def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:
+    x = intermediates(attack.problem)
+    truths: Arrays = {"output": x.O, "lse": x.L[..., 0]}
+    if attack.cotangent is not None:
+        g = gradient_intermediates(x, attack.cotangent, attack.lse_cotangent)
+        truths |= {name: getattr(g, name) for name in BACKWARD if getattr(g, name) is not None}
+    return {name: truths[name] for name in QUANTITIES if name in truths and name in set(quantities)}
 
 
 def _climb(
@@ -90,13 +135,12 @@ def _climb(
     truths: Mapping[str, np.ndarray],
     bounds: Mapping[str, np.ndarray],
     run: Callable[[Attack, Contract, Choices, int], Mapping[str, Tensor]],
-) -> Ratios:
+) -> list[Found]:
     """Attack chosen elements, each up and down, in a batch entry of its own."""
     targets = list(_targets(attack, truths, bounds))
     if not targets:
-        return {}
+        return []
     signs = torch.tensor([sign for _, _, sign in targets], dtype=torch.float64)
-    allowed = np.array([bounds[name][at] for name, at, _ in targets])
     true = torch.tensor([truths[name][at] for name, at, _ in targets], dtype=torch.float64)
     choices, best = Choices(), np.zeros(len(targets))
 
@@ -107,17 +151,14 @@ def _climb(
         return signs * (picked - true)
 
     for _ in range(STEPS):
-        errors = excess()
-        best = np.fmax(best, errors.detach().numpy() / allowed)
-        slopes = torch.autograd.grad(errors.sum(), choices.found, allow_unused=True)
+        reached = excess()
+        best = np.fmax(best, reached.detach().numpy())
+        slopes = torch.autograd.grad(reached.sum(), choices.found, allow_unused=True)
         with torch.no_grad():
             for e, slope in zip(choices.found, slopes, strict=True):
                 e.copy_(torch.zeros_like(e) if slope is None else torch.sign(torch.nan_to_num(slope)))
-    best = np.fmax(best, excess().detach().numpy() / allowed)
-    found: Ratios = {}
-    for ratio, (name, _, _) in zip(best.tolist(), targets, strict=True):
-        found[name] = max(found.get(name, 0.0), ratio)
-    return found
+    best = np.fmax(best, excess().detach().numpy())
+    return [Found(name, at, error) for error, (name, at, _) in zip(best.tolist(), targets, strict=True)]
 
 
 def _targets(
@@ -145,8 +186,29 @@ def _repeated(problem: Problem, entries: int) -> list[np.ndarray]:
     return [np.repeat(x, entries, axis=0) for x in (problem.q, problem.k, problem.v)]
 
 
+class _Constants(Adversary):
+    """Roundings of the constants, chosen for each element that is attacked."""
+
+    #: How many elements are.
+    entries: int
+
+    def constant(self, x: float, roundings: int = 1) -> Tensor:
+        u = rounding(self.c, "score_accumulation").u
+        if is_power_of(2, abs(float(x))) or u < SMALLEST:
+            return super().constant(x, roundings)
+        y = torch.full((self.entries, 1, 1, 1), float(x), dtype=torch.float64)
+        for _ in range(roundings):
+            y = y * (1 + u * self.choices.next(y.shape))
+        return y
+
+
+def _kernel(attack: Attack, steps: type[Any], choices: Choices, entries: int) -> type[Any]:
+    above = (*attack.above, _Constants)
+    return type("Attacked", (*above, kernel_of(steps, attack.problem.dtype, choices)), {"entries": entries})
+
+
 def _run_forward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:
-    steps = kernel_of(attack.steps, attack.problem.dtype, choices)
+    steps = _kernel(attack, attack.steps, choices, entries)
     call = steps(c, attack.order, *_repeated(attack.problem, entries), **_options(attack.problem, entries))
     return dict(zip(("output", "lse"), call(), strict=True))
 
@@ -154,7 +216,10 @@ def _run_forward(attack: Attack, c: Contract, choices: Choices, entries: int) ->
 def _run_backward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:
     out, lse = _run_forward(attack, c, choices, entries).values()
     dO = np.repeat(attack.cotangent, entries, axis=0)
-    steps = kernel_of(attack.gradients, attack.problem.dtype, choices)
+    options = _options(attack.problem, entries)
+    if attack.lse_cotangent is not None:
+        options["dlse"] = np.repeat(attack.lse_cotangent, entries, axis=0)
+    steps = _kernel(attack, attack.gradients, choices, entries)
     saved = (*_repeated(attack.problem, entries), out, lse)
-    call = steps(c, attack.order, dO, saved, **_options(attack.problem, entries))
+    call = steps(c, attack.order, dO, saved, **options)
     return dict(zip(("dq", "dk", "dv", "dbias"), call(), strict=False))
