@@ -1,5 +1,6 @@
 # make certify: examine one kernel; make test: everything the repository promises; make validate: search for an answer
-# of a sound kernel outside its bound, for about an hour; make teeth: measure what the suite catches, for about an hour.
+# of a sound kernel outside its bound, for hours; make teeth: measure what the suite catches, for about an hour; make
+# mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour.
 # Each sets up .venv first.
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: certify test lint validate teeth clean
+.PHONY: certify test lint validate teeth mutation clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
@@ -32,10 +33,16 @@ lint: $(READY)
 validate: $(READY)
 	$(BIN)/python -m attn_spec.reports.validation --problems 5000
 	$(BIN)/python -m attn_spec.reports.validation --pass backward --problems 2000
-	$(BIN)/python -m attn_spec.reports.false_alarms --examples 20000 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.adversary_report
+	$(BIN)/python -m attn_spec.reports.witnesses
+	$(BIN)/python -m attn_spec.reports.plain --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.false_alarms --examples 50000 --jobs $(WORKERS)
 
 teeth: $(READY)
 	$(BIN)/attn-spec teeth --workers $(WORKERS) --output teeth.html
+
+mutation: $(READY)
+	$(BIN)/python -m attn_spec.reports.mutation --mutants 200 --jobs $(WORKERS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -38,7 +38,13 @@ from attn_spec.row_sum_bounds import (
     lse_error,
     weight_error,
 )
-from attn_spec.weight_bounds import merge_weight_error, partial_lse_error, reference_rounding, weight_error_by_lse
+from attn_spec.weight_bounds import (
+    exponential_error,
+    merge_weight_error,
+    partial_lse_error,
+    reference_rounding,
+    weight_error_by_lse,
+)
 
 #: Total relative error of a row's weights from which the hull bound may be the smaller one.
 HULL_FROM = 2.0**-4
@@ -112,7 +118,7 @@ class NumeratorError:
     B: np.ndarray
     #: Of the normalized output: relative, [.., Sq, 1], and absolute.
     finish: np.ndarray
-    tiny: float
+    tiny: np.ndarray | float
     #: How far underflow may carry a convex combination of the values, [.., Sq, 1].
     outside_hull: np.ndarray
 
@@ -122,7 +128,7 @@ def numerator_error(
     x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, slack: np.ndarray | float
 ) -> NumeratorError:
     """B, underflow, the denominator and the last roundings of :func:`output_error`."""
-    before = float(c.normalize == "before_product")
+    before, every = float(c.normalize != "after_product"), renormalizations(x, c)
     cast, entry, softmax = probability_cast(c), multiplicand(c, x.problem.dtype), rounding(c, "softmax")
     rescaled, out, partial = rounding(c, "output_accumulation"), output_cast(c), rounding(c, "partial_outputs")
     tiny_sum, merges = sum_underflow(c, "output_accumulation"), c.lse_merges
@@ -131,15 +137,16 @@ def numerator_error(
         (0.0 if casts_row_sum(c) else cast.u, 1),
         (entry.u, 1),
         (left_out_of_output(x, c), 1),
-        (softmax.u, 2 * before),
+        (softmax.u, 3 * every or 2 * before),
     ]
-    B = growth(*own, *_output_sums(x, c), (rescaled.u, w.R + 2 * merges), (partial.u, merges))
+    moved = every - 1 if every else w.R
+    B = growth(*own, *_output_sums(x, c), (rescaled.u, moved + 2 * merges), (partial.u, merges))
     if merges:
         B = (1 + B) * (1 + _merge_growth(x, c)) - 1
     size_v, size_o = np.abs(x.v), np.abs(o) + slack
     total_v, most_B = x.visible @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
-    steps = x.keys + w.R.max(axis=-1, keepdims=True, initial=0.0)
-    absolute = (1 + most_B) * ((cast.eta + 2 * before * softmax.eta) * total_v + 4 * steps * tiny_sum)
+    steps = x.keys + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
+    absolute = (1 + most_B) * ((cast.eta + 2 * (before + every) * softmax.eta) * total_v + 4 * steps * tiny_sum)
     # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
     entering = (1 + most_B) * entry.eta
     underflow = (1.0 if before else w.inverse_sum) * absolute + entering * w.P1A.sum(-1, keepdims=True)
@@ -158,9 +165,34 @@ def numerator_error(
         kappa=1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum,
         B=B,
         finish=finish,
-        tiny=3 * softmax.eta + out.eta,
+        tiny=3 * softmax.eta + out.eta + _difference_error(x, c, w, most_B),
         outside_hull=8 * np.exp(c.reference_distance + reference_rounding(x, c)) * absolute + 2 * entering,
     )
+
+
+def renormalizations(x: Intermediates, c: Contract) -> int:
+    """How often a weight is divided by one row sum and multiplied by another, under normalize="every_tile".
+
+    The ratios of row sums telescope; each rounds a quotient, its product with the rescale factor, and what that
+    multiplies.
+    """
+    return c.tiles(x.problem.key_length) if c.normalize == "every_tile" else 0
+
+
+def _difference_error(x: Intermediates, c: Contract, w: WeightError, most_B: np.ndarray) -> np.ndarray | float:
+    """Absolute error of merges o - b (o - o'), which are rounded where o - o' is large and b small, [.., Sq, Dv].
+
+    b = 1/(1 + exp(L - L')) is off by the error of its exponential and two roundings, the difference and the product
+    by one each. Both outputs are convex combinations of the visible values, but for their own errors B and C. The
+    error of L' - L is that of the weights, b and 1 - b alike, and counted there.
+    """
+    if c.merging != "difference" or not c.lse_merges:
+        return 0.0
+    high, low = _visible_range(x)
+    off = most_B + w.C.max(axis=-1, keepdims=True, initial=0.0)
+    work = max(rounding(c, stage).u for stage in ("softmax", "output_accumulation"))
+    own = (1 + growth((work, 4))) * math.exp(exponential_error(c)) - 1
+    return c.lse_merges * own * (high - low + 4 * off * np.maximum(np.abs(high), np.abs(low)))
 
 
 def output_cast(c: Contract) -> Rounding:

@@ -73,8 +73,9 @@ class Contract:
     #: Format of the probabilities when they enter the product with v.
     probabilities: str = "input"
     #: "after_product": out = (w @ v) / sum(w). "before_product": out = (w / sum(w)) @ v, where the row sum may be
-    #: found tile by tile, but w is not rescaled, and is of the same scores. "by_lse": out = exp(s - LSE) @ v in a
-    #: second pass, whose scores may be computed again.
+    #: found tile by tile, but w is not rescaled, and is of the same scores. "every_tile": w is divided by the row sum
+    #: so far before its cast, and the output so far rescaled by the ratio of row sums. "by_lse": out = exp(s - LSE) @ v
+    #: in a second pass, whose scores may be computed again.
     normalize: str = "after_product"
     #: Whether the row sum adds the probabilities after their cast ("cast"), before it ("uncast"), or "either".
     row_sum_of: str = "uncast"
@@ -97,7 +98,9 @@ class Contract:
     #: Merges of normalized partial outputs through their rounded log-sum-exps that one key passes, at most: 1 for a
     #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n. Merging (m, l, acc) is none.
     lse_merges: int = 0
-    #: Format those partial outputs wait in.
+    #: How they are merged: "weighted", a o + b o' with a + b = 1; or "difference", o - b (o - o').
+    merging: str = "weighted"
+    #: Format in which a partial output, or one merged so far, waits for the next merge.
     partial_outputs: str = "work"
     #: Weights of the backward pass: "recomputed" as exp(s - LSE), "stored" by the forward pass, or "either".
     backward_weights: str = "recomputed"
@@ -169,7 +172,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "scale_on": ("scores", "operands"),
     "exponent": ("natural", "base2"),
     "reference": ("maximum", "zero", "upper_bound"),
-    "normalize": ("after_product", "before_product", "by_lse"),
+    "normalize": ("after_product", "before_product", "every_tile", "by_lse"),
+    "merging": ("weighted", "difference"),
     "row_sum_of": ("cast", "uncast", "either"),
     "backward_weights": ("recomputed", "stored", "either"),
     "delta": ("output", "probabilities", "either"),

@@ -76,10 +76,11 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     if weighs_one:
         inside &= 2 * top < min(c.format(stage).largest for stage in ("probabilities", "multiplicands"))
-    if c.lse_merges:
+    if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
-        inside &= 2 * seen < c.format("partial_outputs").largest
+        waits = "partial_outputs" if c.lse_merges else "output_accumulation"
+        inside &= (4 if c.merging == "difference" else 2) * seen < c.format(waits).largest
     return inside & _reference_fits(x, c)
 
 

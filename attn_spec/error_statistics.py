@@ -94,7 +94,8 @@ def _outside_model(c: Contract) -> str:
         return "its contract cuts operands, so its errors have a sign"
     if c.lse_merges or c.normalize == "by_lse":
         return "its contract weighs by log-sum-exps, whose errors a row has in common"
-    if c.multiplicand_pieces > 1 or c.inner_accumulation or c.reference != "maximum":
+    unknown = c.multiplicand_pieces > 1 or c.inner_accumulation or c.normalize == "every_tile"
+    if unknown or c.reference != "maximum":
         return "its contract has roundings that the model does not know"
     if most_terms(c) < FEWEST_KEYS:
         return "its contract accumulates in a format too narrow for a first-order model"

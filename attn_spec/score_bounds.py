@@ -85,7 +85,7 @@ def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
     sizes = np.abs(x.q).sum(-1)[..., :, None] + np.abs(x.k).sum(-1)[..., None, :]
     #: A product may have been scaled already when it underflows; later roundings make an underflow grow.
     underflow = 2 * terms(c, d) * sum_underflow(c, "score_accumulation") * _unscaling(x, c)
-    underflow = (underflow + 2 * eta * (sizes + d * eta)) * (1 + relative)
+    underflow = (underflow + eta * (sizes + d * eta)) * (1 + relative)
     return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
 
 
@@ -170,7 +170,8 @@ def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarr
 
     With base 2, score and bias are each multiplied by a rounded log2(e) first. Where scores are stored as they were
     accumulated, the scale may multiply them after the bias, which is then divided by it: two roundings of the
-    constant, its inverse and the quotient, and on the way back the constant and the product once more.
+    constant, its inverse and the quotient, and on the way back the constant and the product once more. To divide by
+    a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u.
     """
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)

@@ -175,7 +175,7 @@ def _dp_error(x: Intermediates, g: GradientIntermediates, c: Contract) -> np.nda
     roundings = sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block))
     relative = growth((entry.u, 2), (left_out(c, form, form), 1), *roundings)
     entering = size_g.sum(-1)[..., :, None] + size_v.sum(-1)[..., None, :] + Dv * entry.eta
-    underflow = 2 * Dv * sum_underflow(c, "gradient_accumulation") + 2 * entry.eta * entering
+    underflow = 2 * Dv * sum_underflow(c, "gradient_accumulation") + entry.eta * entering
     dP = relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow
     return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta
 

@@ -48,6 +48,8 @@ class Adversary(Arithmetic):
     #: The formats of q, k and v, and the choices of all calls.
     dtype: str
     choices: Choices
+    #: Batch entries, in each of which one element is attacked.
+    entries: int
 
     def array(self, x: Any) -> Tensor:
         return torch.from_numpy(np.array(x))
@@ -89,9 +91,13 @@ class Adversary(Arithmetic):
         return self.chosen(x, products.entry(self.c, self.format_of(source)), self.c.format("multiplicands"))
 
     def constant(self, x: float, roundings: int = 1) -> Tensor:
-        y = torch.full((1,), float(x), dtype=torch.float64)
-        for _ in range(0 if is_power_of(2, abs(float(x))) else roundings):
-            y = self.chosen(y * (1 + 2.0**-60), roundoff.rounding(self.c, "score_accumulation"), FORMATS["float64"])
+        """A constant rounded anew for each batch entry: no tensor holds the number, so no format tells if it does."""
+        u = roundoff.rounding(self.c, "score_accumulation").u
+        if is_power_of(2, abs(float(x))) or u < SMALLEST:
+            return torch.full((1,), float(x), dtype=torch.float64)
+        y = torch.full((self.entries, 1, 1, 1), float(x), dtype=torch.float64)
+        for _ in range(roundings):
+            y = y * (1 + u * self.choices.next(y.shape))
         return y
 
     def times(self, x: Any, constant: Any, stage: str) -> Tensor:
@@ -156,6 +162,8 @@ class Adversary(Arithmetic):
         return torch.where(terms <= 0, sum(parts), self.chosen(y, Rounding(cut, 0.0), form))
 
 
-def kernel_of(steps: type[Any], dtype: str, choices: Choices) -> type[Any]:
-    """The emulated kernel ``steps`` with all roundings chosen."""
-    return type(f"Worst{steps.__name__}", (Adversary, steps), {"dtype": dtype, "choices": choices})
+def kernel_of(steps: tuple[type[Any], ...], dtype: str, choices: Choices, entries: int) -> type[Any]:
+    """The emulated kernel of these steps, the first in front of the others, with all roundings chosen."""
+    front = [one for one in steps if issubclass(one, Adversary)] or [Adversary]
+    others = [one for one in steps if not issubclass(one, Adversary)]
+    return type("Worst", (*front, *others), {"dtype": dtype, "choices": choices, "entries": entries})

@@ -18,7 +18,7 @@ from .arithmetic import Order
 from .attack import Attack
 from .emulated import TiledAttention
 from .emulated_backward import StoredWeights, TiledGradients
-from .emulated_passes import TwoPasses
+from .emulated_passes import Renormalized, TwoPasses
 from .emulated_split import NormalizedSplitAttention, RingAttention, SplitAttention
 
 #: float64 without errors of elementary functions: a stage that is changed is the only error left to see.
@@ -126,6 +126,28 @@ WAYS = (
     Way(name="parts by LSE, base 2", **_SPLIT | {"contract": _MERGES | {"exponent": "base2"}}),
     Way(name="ring", **_SPLIT | {"steps": RingAttention}),
     Way(name="ring of single keys, V = 1", steps=RingAttention, contract=_MERGES, problem={"n": 3, "value": 1.0}),
+    Way(
+        name="ring by difference", **_SPLIT | {"steps": RingAttention, "contract": _MERGES | {"merging": "difference"}}
+    ),
+    Way(
+        name="ring of single keys by difference, V = 1",
+        steps=RingAttention,
+        contract=_MERGES | {"merging": "difference"},
+        problem={"n": 3, "value": 1.0},
+    ),
+    Way(
+        name="ring by difference, light keys",
+        steps=RingAttention,
+        contract=_MERGES | {"merging": "difference"},
+        problem={"n": 6, "seed": 4, "spread": 4.0, "queries": 4.0, "scale": 0.6},
+    ),
+    Way(name="normalized after every tile", contract={"normalize": "every_tile"}, steps=Renormalized),
+    Way(
+        name="normalized after every tile, falling scores",
+        contract={"normalize": "every_tile"},
+        steps=Renormalized,
+        problem={"value": 1.0, "spread": 2.0, "seed": 8, "n": 6},
+    ),
     Way(name="lazy rescaling", contract={"reference_slack": 3.0}, problem={"spread": 2.0}),
     Way(name="no maximum", contract={"reference": "zero", "reference_range": 8.0}),
     Way(name="no maximum, base 2", contract={"reference": "zero", "reference_range": 8.0, "exponent": "base2"}),

@@ -22,9 +22,8 @@ from attn_spec.gradient_bounds import gradient_bound
 from attn_spec.intermediates import gradient_intermediates, intermediates
 from attn_spec.problem import Problem
 from attn_spec.readings import gradient_readings, readings
-from attn_spec.roundoff import is_power_of, rounding
 
-from .adversary import SMALLEST, Adversary, Choices, kernel_of
+from .adversary import Adversary, Choices, kernel_of
 from .arithmetic import Order
 from .emulated import TiledAttention
 from .emulated_backward import TiledGradients
@@ -54,8 +53,10 @@ class Attack:
 
 
 Ratios = dict[str, float]
+Arrays = dict[str, np.ndarray]
 #: What may be attacked.
 QUANTITIES = ("output", "lse", "dq", "dk", "dv", "dbias")
+FORWARD, BACKWARD = QUANTITIES[:2], QUANTITIES[2:]
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,6 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
         usable = 1.0 if bound.in_domain.all() else np.nan
         bounds |= {name: getattr(bound, name) * usable for name in BACKWARD if getattr(bound, name) is not None}
     return {name: bound for name, bound in bounds.items() if name in wanted}
-
-
-Arrays = dict[str, np.ndarray]
-
-
-FORWARD, BACKWARD = QUANTITIES[:2], QUANTITIES[2:]
 
 
 def _contracts(attack: Attack) -> tuple[Contract, Contract]:
@@ -186,25 +181,8 @@ def _repeated(problem: Problem, entries: int) -> list[np.ndarray]:
     return [np.repeat(x, entries, axis=0) for x in (problem.q, problem.k, problem.v)]
 
 
-class _Constants(Adversary):
-    """Roundings of the constants, chosen for each element that is attacked."""
-
-    #: How many elements are.
-    entries: int
-
-    def constant(self, x: float, roundings: int = 1) -> Tensor:
-        u = rounding(self.c, "score_accumulation").u
-        if is_power_of(2, abs(float(x))) or u < SMALLEST:
-            return super().constant(x, roundings)
-        y = torch.full((self.entries, 1, 1, 1), float(x), dtype=torch.float64)
-        for _ in range(roundings):
-            y = y * (1 + u * self.choices.next(y.shape))
-        return y
-
-
 def _kernel(attack: Attack, steps: type[Any], choices: Choices, entries: int) -> type[Any]:
-    above = (*attack.above, _Constants)
-    return type("Attacked", (*above, kernel_of(steps, attack.problem.dtype, choices)), {"entries": entries})
+    return kernel_of((*attack.above, steps), attack.problem.dtype, choices, entries)
 
 
 def _run_forward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:

@@ -1,11 +1,14 @@
-"""Attention in two passes over the keys: the first finds the reference and the row sum, the second sums p v.
+"""Attention whose weights are normalized before they meet v.
 
-Weights are computed again in the second pass and never rescaled. They are divided by the row sum
-(normalize="before_product", what compilers make of eager attention) or are exp(s - LSE) at once ("by_lse").
+In two passes over the keys the first finds the reference and the row sum, the second sums p v. Weights are computed
+again in the second pass and never rescaled. They are divided by the row sum (normalize="before_product", what compilers
+make of eager attention) or are exp(s - LSE) at once ("by_lse"). In one pass they are divided by the row sum so far, and
+the output is rescaled by the ratio of row sums ("every_tile": Dao et al., arXiv 2205.14135, algorithm 1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from attn_spec.contract import Contract
 
 from .arithmetic import Order
 from .emulated import TiledAttention
+from .emulated_scores import Tile
 
 
 class TwoPasses(TiledAttention):
@@ -57,7 +61,27 @@ class TwoPasses(TiledAttention):
         return self.cast_probabilities(self.weights(s, m), l)
 
 
+class Renormalized(TiledAttention):
+    """One call; the output of the keys so far is normalized after every tile."""
+
+    def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
+        m, l, acc = self.nothing_seen()
+        for self.tile in tiles:  # every step reads it
+            s = self.scores()
+            m_new = self.update_max(m, self.tile_max(s))
+            p, alpha = self.weights(self.hide(s), m_new), self.rescale_factor(m, m_new)
+            l_new = self.accumulate_row_sum(self.rescale_row_sum(l, alpha), p)
+            kept = self.divide(self.convert(l, "softmax", "row_sum"), self.nonzero(l_new))
+            kept = kept if self.c.reference != "maximum" else self.rescale(kept, alpha, "softmax")
+            w = self.cast(self.normalized_weights(p, l_new))
+            acc = self.accumulate_output(self.rescale(acc, kept, "output_accumulation"), w, self.load_v())
+            m, l = m_new, l_new
+        return m, l, acc
+
+
 def steps_of(contract: Contract, order: Order) -> type[TiledAttention]:
-    """The plain kernel that executes a contract: one pass, or two where normalized weights meet v tile by tile."""
+    """The plain kernel that executes a contract: one pass, or two where weights are divided by the whole row sum."""
+    if contract.normalize == "every_tile":
+        return Renormalized
     tiled = contract.normalize == "before_product" and order.kv_tile is not None
     return TwoPasses if tiled or contract.normalize == "by_lse" else TiledAttention

@@ -79,9 +79,8 @@ class NormalizedSplitAttention(SplitAttention):
 
     def combine(self, parts: Sequence[Part]) -> tuple[Any, Any]:
         """Output and log-sum-exp; each part counts as one key, its log-sum-exp for a score, its output for a value."""
-        return super().combine(
-            [self.normalized(part, super(SplitAttention, self).natural_lse(*part[:2])) for part in parts]
-        )
+        natural_lse = super(SplitAttention, self).natural_lse
+        return super().combine([self.arrive(self.normalized(part, natural_lse(*part[:2]))) for part in parts])
 
     def natural_lse(self, m: Any, l: Any) -> Any:
         """Of merged parts, whose references are log-sum-exps."""
@@ -90,8 +89,15 @@ class NormalizedSplitAttention(SplitAttention):
     def normalized(self, part: Part, lse: Any) -> Part:
         """The part with a row sum of 1, or of 0 where it saw no key, and its log-sum-exp for a maximum."""
         value = self.divide(self.convert(part.acc, "softmax", "output_accumulation"), self.nonzero(part.l))
-        value = self.convert(value, "partial_outputs", "softmax")
         return Part(self.change_base(lse[..., None]), self.xp.where(part.l == 0, 0.0, 1.0), value)
+
+    def arrive(self, part: Part) -> Part:
+        """A normalized part of which the merge is told."""
+        return self.waiting(part)
+
+    def waiting(self, part: Part) -> Part:
+        """A normalized part as it waits for the next one."""
+        return part._replace(acc=self.convert(part.acc, "partial_outputs", "softmax"))
 
     def merge_row_sum(self, l: Any, factor: Any) -> Any:
         return self.rescale(l, factor, "row_sum")
@@ -107,6 +113,24 @@ class NormalizedSplitAttention(SplitAttention):
 class RingAttention(NormalizedSplitAttention):
     """Parts arrive one after the other; after each the running output waits, normalized, with its log-sum-exp."""
 
+    def arrive(self, part: Part) -> Part:
+        """A part waits once, with the output that it meets."""
+        return part
+
     def merge(self, one: Part, other: Part) -> Part:
+        one, other = self.waiting(one), self.waiting(other)
         merged = super().merge(one, other)
-        return self.normalized(merged, self.natural_lse(merged.m, merged.l))
+        lse = self.natural_lse(merged.m, merged.l)
+        if self.c.merging == "weighted":
+            return self.normalized(merged, lse)
+        seen = self.xp.where(merged.l == 0, 0.0, 1.0)
+        return Part(self.change_base(lse[..., None]), seen, self.by_difference(one, other))
+
+    def by_difference(self, one: Part, other: Part) -> Any:
+        """o - b (o - o') for b = 1/(1 + exp(L - L'))."""
+        gap = self.round(self.xp.where(one.l * other.l == 0, 0.0, one.m - other.m), "softmax")
+        b = self.round(1 / self.round(1 + self.exponential(gap), "softmax"), "softmax")
+        o = self.round(one.acc - other.acc, "output_accumulation")
+        o = self.round(one.acc - self.round(o * b, "output_accumulation"), "output_accumulation")
+        o = self.xp.where(other.l == 0, one.acc, self.xp.where(one.l == 0, other.acc, o))
+        return self.convert(o, "softmax", "output_accumulation")

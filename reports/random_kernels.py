@@ -88,7 +88,7 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
         "supports": supports,
         "conventions": agreed,
         "head_dims": _one_of(rng, (None, None, None, (64, 128), (16,))),
-        "slowness": _one_of(rng, (1.0, 4.0, 16.0)),
+        "slowness": max(_one_of(rng, (1.0, 4.0, 16.0)), 16.0 if _is_slow(executes, order) else 1.0),
         "steps": varied(_steps(rng, executes, order), agreed),
         "layout": _one_of(rng, LAYOUTS),
         "length_multiple": _one_of(rng, (1, 1, 1, 4)),
@@ -101,9 +101,15 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
     return emulate_both(name, executes, order, gradients=gradients, **declared)
 
 
+def _is_slow(executes: Contract, order: Order) -> bool:
+    """Whether the emulation takes several times as long for a key: most of a run would be a few such kernels."""
+    return (order.kv_tile or 16) < 8 or executes.multiplicand_pieces > 1 or executes.inner_accumulation is not None
+
+
 def _steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
     if executes.lse_merges:
-        return _one_of(rng, (NormalizedSplitAttention, RingAttention))
+        by_difference = executes.merging == "difference"
+        return RingAttention if by_difference else _one_of(rng, (NormalizedSplitAttention, RingAttention))
     splits = executes.normalize == "after_product" and executes.exp_of_zero_is_one
     plain = steps_of(executes, order)
     return _one_of(rng, (plain, SplitAttention)) if splits else plain
@@ -129,7 +135,7 @@ def _order(rng: np.random.Generator) -> Order:
 
 def _executed(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
     """Formats, functions and steps."""
-    normalize = _one_of(rng, ("after_product", "after_product", "before_product", "by_lse"))
+    normalize = _one_of(rng, ("after_product", "after_product", "before_product", "every_tile", "by_lse"))
     stored = normalize == "before_product" and order.kv_tile is None and rng.random() < 0.5
     contract = replace(
         PRECISE,
@@ -146,6 +152,7 @@ def _executed(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
         float16_subnormals=_one_of(rng, ("kept", "flushed_on_entry", "flushed")),
         exp_of_zero_is_one=bool(rng.random() < 0.8),
         lse_merges=_one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
+        merging=_one_of(rng, ("weighted", "difference")),
     )
     errors = {name: _one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
     return replace(contract, **errors, gradient_stores=_stores(contract.at(dtype), order))

@@ -17,7 +17,7 @@ from attn_spec.presets import EAGER
 
 from .arithmetic import Order
 from .emulated_backward import StoredWeights, emulate_both
-from .emulated_passes import TwoPasses
+from .emulated_passes import Renormalized, TwoPasses
 from .emulated_split import NormalizedSplitAttention, RingAttention
 
 #: No more than rounding to the formats, and elementary functions that are right to far below one rounding of float32,
@@ -122,6 +122,14 @@ _KERNELS += (
     emulate_both(
         "ring", replace(_SPLIT, partial_outputs="input"), Order(kv_tile=8), dtypes=_NOT_64, steps=RingAttention
     ),
+    emulate_both(
+        "ring_by_difference",
+        replace(_SPLIT, merging="difference"),
+        Order(kv_tile=8),
+        dtypes=_NOT_64,
+        steps=RingAttention,
+    ),
+    emulate_both("every_tile", replace(PRECISE, normalize="every_tile"), steps=Renormalized, dtypes=_NOT_64),
     # How products are made.
     emulate_both("tf32_cut", replace(_TF32, entry_rounding="toward_zero")),
     emulate_both("volta", replace(PRECISE, **_cutting(4, 0)), dtypes=_HALVES),

@@ -1,0 +1,30 @@
+"""Attacks by the names of a stage and of a way of computing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .adversary_cases import FINE, NARROW, WAYS, stages
+from .attack import Attack
+from .witness_ways_gradients import GRADIENT_ATTACKS, GRADIENT_WAYS
+from .witness_ways_output import OUTPUT_ATTACKS, OUTPUT_WAYS
+from .witness_ways_scores import SCORE_ATTACKS, SCORE_WAYS
+from .witness_ways_weights import WEIGHT_ATTACKS, WEIGHT_WAYS
+
+#: Elements of each quantity that are attacked.
+ELEMENTS = 6
+_BESIDE = SCORE_ATTACKS | WEIGHT_ATTACKS | OUTPUT_ATTACKS | GRADIENT_ATTACKS
+
+#: Stages that are narrow together, by a name for them; a way may name others that are.
+_TOGETHER: dict[str, tuple[str, ...]] = {"several": (), "scores": ("score_accumulation", "stored_scores")}
+_BY_NAME = {way.name: way for way in (*WAYS, *SCORE_WAYS, *WEIGHT_WAYS, *OUTPUT_WAYS, *GRADIENT_WAYS)}
+
+
+def attack_of(stage: str, name: str) -> Attack:
+    """The attack on a stage, or on stages that are narrow together, in the way of a name."""
+    way = _BY_NAME[name]
+    cases = {narrow: attack for narrow, _, attack in stages((way,))}
+    if stage in cases:
+        return replace(cases[stage], elements=ELEMENTS, **_BESIDE.get(name, {}))
+    contract = replace(FINE, **dict.fromkeys(_TOGETHER[stage], NARROW) | way.contract)
+    return replace(next(iter(cases.values())), contract=contract, elements=ELEMENTS, **_BESIDE.get(name, {}))

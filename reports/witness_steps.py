@@ -1,0 +1,46 @@
+"""Problems by their numbers, and roundings that ``adversary`` leaves out: of pieces, and by powers of 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attn_spec.problem import Problem
+
+from .adversary import Adversary
+from .matrix_products import Pair
+
+
+class Pieces(Adversary):
+    """Products of pieces, which are rounded and added one by one."""
+
+    def products(self, x: Any, y: Any) -> list[Tensor]:
+        (product,) = super().products(x, y)
+        count = self.c.multiplicand_pieces * (self.c.multiplicand_pieces + 1) // 2
+        small = product * 2.0**-20  # pieces of a product may be as small as that
+        return [product - (count - 1) * small, *[small] * (count - 1)]
+
+    def add_to(self, total: Any, pair: Pair, terms: list[int], accumulator: str, stage: str) -> Any:  # noqa: ARG002
+        for t in terms:
+            for p in self.products(*pair(t)):
+                total = self.add(total, self.round(p, accumulator), accumulator)
+        return self.as_array(total)
+
+
+class PowersUnderflow(Adversary):
+    """Products with powers of 2 that underflow."""
+
+    def times(self, x: Any, constant: Any, stage: str) -> Tensor:
+        y = super().times(x, constant, stage)
+        tiny = y.detach().abs() < self.c.format(stage).smallest_normal
+        return torch.where(tiny, self.round(x * constant, stage), y)
+
+
+def given(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any], **options: Any) -> Problem:
+    """A problem of these queries, keys and values."""
+    tensors = {name: np.array(x, dtype=np.float64)[None, None] for name, x in (("q", q), ("k", k), ("v", v))}
+    return Problem(**tensors, dtype="float64", **options)

@@ -1,0 +1,72 @@
+"""Ways of computing in which one rounding of an output decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .adversary_cases import NARROW, Way
+from .emulated_backward import StoredWeights
+from .emulated_passes import TwoPasses
+from .emulated_split import NormalizedSplitAttention
+from .witness_steps import given
+
+_STORED: dict[str, Any] = {
+    "backward_weights": "stored",
+    "normalize": "before_product",
+    "kv_tile": None,
+    "delta": "probabilities",
+}
+_MERGES: dict[str, Any] = {"lse_merges": 2, "kv_tile": 1}
+_TINY: dict[str, Any] = {"value_spread": 2.0**-15, "value": 2.0**-16}
+_ONE: dict[str, Any] = {"n": 1, "D": 1}
+_WHOLE: dict[str, Any] = {"kv_tile": None}
+
+OUTPUT_WAYS = (
+    Way(name="2 pieces, bfloat16", contract={"multiplicands": "bfloat16", "multiplicand_pieces": 2}),
+    Way(name="four queries", problem={"Sq": 4, "n": 3}),
+    Way(
+        name="tiny values, eager, kept",
+        problem=_TINY,
+        contract=_STORED | {"float16_subnormals": "kept"},
+        order=_WHOLE,
+        gradients=StoredWeights,
+    ),
+    Way(
+        name="tiny values, one key, merged, partial",
+        problem=_ONE,
+        contract=_MERGES | {"partial_outputs": NARROW},
+        steps=NormalizedSplitAttention,
+    ),
+    Way(name="tiny values, one key, normalization", problem=_ONE, contract={"softmax": NARROW}),
+    Way(
+        name="a light key of a large value, by LSE, probabilities",
+        problem={"n": 2, "D": 1},
+        contract={"probabilities": NARROW, "normalize": "by_lse"},
+        steps=TwoPasses,
+    ),
+    Way(
+        name="a light key, flushed, by LSE",
+        problem={"n": 2, "D": 1},
+        contract={"softmax": NARROW, "float16_subnormals": "flushed", "normalize": "by_lse"},
+        steps=TwoPasses,
+    ),
+)
+
+#: What an attack has beside its way.
+OUTPUT_ATTACKS: dict[str, dict[str, Any]] = {
+    "tiny values, one key, merged, partial": {
+        "problem": given(
+            [[1]],
+            [[0.5], [0.5]],
+            [[1.239776611328125e-06, 6.4849853515625e-06], [1.239776611328125e-06, 6.4849853515625e-06]],
+            scale=1.0,
+        )
+    },
+    "tiny values, one key, normalization": {
+        "problem": given([[1]], [[0.5]], [[1.239776611328125e-06, 6.4849853515625e-06]], scale=1.0)
+    },
+    "a light key of a large value, by LSE, probabilities": {
+        "problem": given([[1]], [[0], [-10.4]], [[0, 0], [1024, 512]], scale=1.0)
+    },
+    "a light key, flushed, by LSE": {"problem": given([[1]], [[0], [-9.75]], [[0, 0], [1024, 512]], scale=1.0)},
+}
