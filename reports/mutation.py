@@ -51,7 +51,17 @@ MODULES = {
 #: The tests of these modules, those first that are fast and kill most.
 TESTS = (
     *("recorded_bounds", "measure", "sound_arithmetic", "masks", "definition", "oracle", "gradients", "contract"),
-    *("left_out", "claims", "subject", "error_statistics", "gradient_agreement", "gradient_laws", "enclosure"),
+    *(
+        "left_out",
+        "readings",
+        "certificate",
+        "claims",
+        "subject",
+        "error_statistics",
+        "gradient_agreement",
+        "gradient_laws",
+        "enclosure",
+    ),
     *("gradient_enclosure", "gross_errors", "textbook", "bounds", "witnesses"),
 )
 
@@ -267,14 +277,12 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     survivors = []
     for outcome in outcomes:
         say(str(outcome))
-        if outcome.killed_by is None:
+        if outcome.mutant is not None and outcome.killed_by is None:
             survivors.append(outcome.mutant)
+            reason = _reason(outcome.mutant) or "no reason is known"
+            say(f"{outcome.mutant.operator}: {reason}\n{outcome.mutant.change}")
         sys.stdout.flush()
     unexplained = [mutant for mutant in survivors if _reason(mutant) is None]
-    for mutant in survivors:
-        say(
-            f"\nSURVIVED {mutant.module}, {mutant.operator}: {_reason(mutant) or 'no reason is known'}\n{mutant.change}"
-        )
     killed = len(sample) - len(survivors)
     say(f"\n{killed} of {len(sample)} mutants killed ({killed / len(sample):.0%}); {len(unexplained)} without a reason")
     return int(killed < LEAST * len(sample) or bool(unexplained))

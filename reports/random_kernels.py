@@ -88,7 +88,7 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
         "supports": supports,
         "conventions": agreed,
         "head_dims": _one_of(rng, (None, None, None, (64, 128), (16,))),
-        "slowness": max(_one_of(rng, (1.0, 4.0, 16.0)), 16.0 if _is_slow(executes, order) else 1.0),
+        "slowness": max(_one_of(rng, (1.0, 4.0, 16.0)), 64.0 if _is_slow(executes, order) else 1.0),
         "steps": varied(_steps(rng, executes, order), agreed),
         "layout": _one_of(rng, LAYOUTS),
         "length_multiple": _one_of(rng, (1, 1, 1, 4)),

@@ -2,5 +2,31 @@
 
 from __future__ import annotations
 
+_ROWS_HAVE_ONE = "the last axis of M, L and top has one element: its first is its last"
+_SLACK = "2^-30 of a bound, which covers its evaluation in float64 many times over"
+
 #: Reasons by module and change, as ``mutation`` prints them.
-REASONS: dict[tuple[str, str], str] = {}
+REASONS: dict[tuple[str, str], str] = {
+    (
+        "row_sum_bounds",
+        (
+            "-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + w.top[..., 0] + log_sum + X)\n"
+            "+        X = X + growth((work, 4)) * (np.abs(x.M[..., -1]) + w.top[..., 0] + log_sum + X)"
+        ),
+    ): _ROWS_HAVE_ONE,
+    (
+        "bounds",
+        (
+            "-    return (X + out.u * (np.abs(o) + slack + X) + out.eta) * INFLATION\n"
+            "+    return (X + out.u * (np.abs(o) + slack + X) + out.eta) / INFLATION"
+        ),
+    ): _SLACK,
+    (
+        "bounds",
+        "-ELEMENTWISE_LIMIT = 2**19\n+ELEMENTWISE_LIMIT = 2** 18",
+    ): "above the limit the same sum is bounded by its parts, to spare memory; where it lies is a matter of speed",
+    (
+        "oracle",
+        "-        precision = int(precision * 1.6)\n+        precision = int(precision * 2.6)",
+    ): "the oracle adds precision until its radius is small enough; in how many steps is a matter of speed",
+}

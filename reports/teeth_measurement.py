@@ -23,7 +23,7 @@ from .teeth import Teeth, TeethError, Told
 #: What every property is given for every mutant, and again for a mutant that none of them catches.
 FIRST, SECOND = PROFILES["smoke"], PROFILES["ci"]
 #: Examples over sound kernels, and how many of them make one task.
-EXAMPLES, SHARE = 20_000, 1_000
+EXAMPLES, SHARE = 20_000, 250
 #: Seeds for each point of a curve of power, and multiply-adds for each seed.
 TRIALS, WORK = 3, 2**24
 #: Is told how many tasks of how many are done, and which one was.

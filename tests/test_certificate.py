@@ -181,3 +181,7 @@ def test_a_kernel_stays_certified_with_suspects_and_the_last_line_says_so(verdic
 
 
 FALSE_ALARM = {**KERNEL["catalogue"][1], "false_alarm": 1e-9}
+
+
+def test_nothing_is_counted_in_a_row_until_it_is():
+    assert (row().examples, row().discarded, row().ratio, row().readings, row().message) == (0, 0, None, (), "")

@@ -215,3 +215,25 @@ def test_a_leak_of_unseen_values_into_a_gradient_is_refuted(deterministic):
     claims.unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
     with pytest.raises(Refutation):
         claims.unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)
+
+
+@pytest.mark.parametrize(("tile", "keys", "tiles"), [(16, 16, 2), (16, 40, 5), (16, 3, 3), (1, 4, 4), (None, 9, 1)])
+def test_rows_among_others_may_be_cut_into_one_tile_more(tile, keys, tiles):
+    contract = replace(SUBJECT.contract, kv_tile=tile, alternatives=(replace(SUBJECT.contract, kv_tile=tile),))
+
+    more = claims._one_tile_more(contract, keys)
+
+    assert more.tiles(keys) == tiles
+    assert more.alternatives[0].tiles(keys) == tiles
+
+
+def test_what_is_written_into_hidden_keys_is_random_and_bounded():
+    written = list(claims._contents(SUBJECT, PROBLEM, np.random.default_rng(0)))
+
+    assert [what for what, _, _ in written] == ["N(0, 1) values", "values of size 1e4", "Inf and NaN"]
+    for (_, k, v), size in zip(written[:2], (1.0, 1e4), strict=True):
+        for x in (k, v):
+            assert len(np.unique(x)) > x.size / 2
+            assert 0.5 * size < np.abs(x).max() <= 4 * size
+            assert (x < 0).any()
+            assert (x > 0).any()
