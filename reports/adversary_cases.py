@@ -135,12 +135,6 @@ WAYS = (
         contract=_MERGES | {"merging": "difference"},
         problem={"n": 3, "value": 1.0},
     ),
-    Way(
-        name="ring by difference, light keys",
-        steps=RingAttention,
-        contract=_MERGES | {"merging": "difference"},
-        problem={"n": 6, "seed": 4, "spread": 4.0, "queries": 4.0, "scale": 0.6},
-    ),
     Way(name="normalized after every tile", contract={"normalize": "every_tile"}, steps=Renormalized),
     Way(
         name="normalized after every tile, falling scores",
