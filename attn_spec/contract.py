@@ -127,6 +127,12 @@ class Contract:
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ContractError(f"contract field {name} must be {least} or more, not {value!r}")
+        bits = 53 if self.score_accumulation == "float64" else 24
+        if not self.exp_error < 2.0**bits:
+            raise ContractError(
+                f"contract field exp_error must be below 2**{bits}, not {self.exp_error!r}: it counts units of "
+                f"2**-{bits}, and of an exponential that is off by 100 % no bound is left"
+            )
 
     def at(self, dtype: str) -> Contract:
         """The contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""

@@ -79,6 +79,7 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
     cast, softmax = probability_cast(c), rounding(c, "softmax")
     if casts_row_sum(c):
         alpha = np.where(x.visible, alpha - math.log1p(-cast.u), 0.0)
+    alpha = np.where(x.visible, alpha + merged_row_sum_error(c), 0.0)
     row_sum, entry, store = rounding(c, "row_sum"), row_sum_entry(c), row_sum_store(c)
     summed = _sums(x, c, e.R)
     apart = row_sum_difference(x, c, e)
@@ -114,15 +115,27 @@ def _sums(x: Intermediates, c: Contract, R: np.ndarray) -> list[Factors]:
     """Factors of one weight on its way through the row sum, for each way in which that may be added up.
 
     One by one; or, if it adds what the cast has changed, as the product with ones on a matrix unit. Rescalings and
-    merges round once each, and merges once more for their sum.
+    weighted merges round once each, and merges once more for their sum.
     """
-    row_sum, moved = rounding(c, "row_sum"), R + 2 * c.lse_merges
+    row_sum, moved = rounding(c, "row_sum"), R + (2 * c.lse_merges if c.merging == "weighted" else 0)
     ways: list[Factors] = [((row_sum.u, np.minimum(np.maximum(x.keys - 1, 0), c.summation_depth or np.inf) + moved),)]
     if casts_row_sum(c) and on_matrix_unit(c):
         length = x.problem.key_length
         blocks = math.ceil(length / c.matrix_block) + c.tiles(length)
         ways.append(((row_sum.u, moved), *sums(c, "row_sum", x.keys, blocks=blocks)))
     return ways
+
+
+def merged_row_sum_error(c: Contract) -> float:
+    """|log| of the factor that the row sums of merges by a difference put before the weights of a part.
+
+    A weighted merge divides by the row sum whose logarithm it stores, so those roundings are the row sum's alone. A
+    difference never divides: what L is off from log(e^L_1 + e^L_2) by stays in all weights that it stands for. Each
+    merge rounds a rescaled row sum, their sum, and what the logarithm is taken of.
+    """
+    if c.merging == "weighted":
+        return 0.0
+    return -c.lse_merges * (2 * math.log1p(-rounding(c, "row_sum").u) + math.log1p(-row_sum_store(c)))
 
 
 def deviations(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

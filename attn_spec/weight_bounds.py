@@ -109,9 +109,10 @@ def row_sum_difference(x: Intermediates, c: Contract, e: LogWeightError) -> np.n
     """|log| of a weight as the row sum has it over the same weight as the product has it, [.., Sq, Sk].
 
     They are one number, unless the row sum is found tile by tile and the weights are computed again from the last
-    maximum, of the same scores: then they share Delta alone.
+    reference, of the same scores: then they share Delta alone. The second pass may be compiled another way, so that
+    not even one reference for all tiles makes them equal.
     """
-    if c.normalize != "before_product" or not e.R.any():
+    if c.normalize != "before_product" or c.kv_tile is None:
         return np.zeros(x.s.shape)
     return np.where(x.visible, (e.rescaled - e.delta) + (e.direct - e.delta), 0.0)
 

@@ -150,7 +150,7 @@ class Adversary(Arithmetic):
         return self.as_array(total)
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:
-        """Each term but the largest is cut, and the sum."""
+        """Each term but the largest is cut, and the sum; a total that nothing is added to was cut before."""
         form, parts = self.c.format(accumulator), torch.broadcast_tensors(self.as_array(total), *block)
         sizes = torch.stack([part.detach().abs() for part in parts])
         largest = sizes.amax(0)
@@ -159,7 +159,8 @@ class Adversary(Arithmetic):
         terms = (sizes > 0).sum(0) - (1 if fits and self.c.matrix_extra_bits >= 0 else 0)
         lost = terms.clamp(min=0) * cut * 2.0**-self.c.matrix_extra_bits * largest if self.c.matrix_block > 1 else 0.0
         y = sum(parts) + lost * self.choices.next(largest.shape)
-        return torch.where(terms <= 0, sum(parts), self.chosen(y, Rounding(cut, 0.0), form))
+        exact = (terms <= 0) | ~(sizes[1:] > 0).any(0)
+        return torch.where(exact, sum(parts), self.chosen(y, Rounding(cut, 0.0), form))
 
 
 def kernel_of(steps: tuple[type[Any], ...], dtype: str, choices: Choices, entries: int) -> type[Any]:

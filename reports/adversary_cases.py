@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,6 +130,12 @@ WAYS = (
         name="ring by difference", **_SPLIT | {"steps": RingAttention, "contract": _MERGES | {"merging": "difference"}}
     ),
     Way(
+        name="ring by difference, light keys",
+        steps=RingAttention,
+        contract=_MERGES | {"merging": "difference"},
+        problem={"n": 6, "seed": 4, "spread": 4.0, "queries": 4.0, "scale": 0.6},
+    ),
+    Way(
         name="ring of single keys by difference, V = 1",
         steps=RingAttention,
         contract=_MERGES | {"merging": "difference"},
@@ -234,13 +240,17 @@ def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, s
     """Every stage alone narrow, in every way: the stage, the way and the attack."""
     for stage in STAGES:
         for way in ways:
-            problem = small_problem(**way.problem)
-            contract = replace(FINE, **{stage: NARROW} | way.contract)
-            if stage in way.contract or (stage == "partial_outputs" and not contract.lse_merges):
-                continue
-            dO = np.random.default_rng(seed + 7).standard_normal((*problem.score_shape[:3], problem.value_dim))
-            dO = bits.nearest(way.cotangent * dO, NARROW)
-            yield stage, way.name, attack(way, problem, contract, dO, seed)
+            merges = way.contract.get("lse_merges", FINE.lse_merges)
+            if stage not in way.contract and (merges or stage != "partial_outputs"):
+                yield stage, way.name, narrowed(way, (stage,), seed)
+
+
+def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
+    """The attack on some stages that are narrow together, in one way."""
+    problem = small_problem(**way.problem)
+    contract = replace(FINE, **dict.fromkeys(narrow, NARROW) | way.contract)
+    dO = np.random.default_rng(seed + 7).standard_normal((*problem.score_shape[:3], problem.value_dim))
+    return attack(way, problem, contract, bits.nearest(way.cotangent * dO, NARROW), seed)
 
 
 def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed: int) -> Attack:

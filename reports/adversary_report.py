@@ -2,11 +2,12 @@
 
     python -m attn_spec.reports.adversary_report
     python -m attn_spec.reports.adversary_report --stage softmax --way ring
+    python -m attn_spec.reports.adversary_report --stage none --random 10000 --seed 1
 
 Every stage of a contract is made narrow alone, in every way of computing that ``adversary_cases`` knows, forward and
-backward; then the presets are attacked as they stand. Printed is the largest attained / bound of each quantity, and
-where. Above 1 is a fault of the derivation; below 0.3 is looseness, for which :data:`LOOSE` has the reason. Exit status
-0: no fault, and no looseness without a reason; 1 otherwise.
+backward; then the presets are attacked as they stand, and arithmetics drawn at random. Printed is the largest
+attained / bound of each quantity, and where. Above 1 is a fault of the derivation; below 0.3 is looseness, for which
+:data:`LOOSE` has the reason. Exit status 0: no fault, and no looseness without a reason; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from .adversary_cases import STAGES, WAYS, presets, stages
+from .adversary_random import random_attacks
 from .attack import Attack, attained
 
 QUANTITIES = ("output", "lse", "dq", "dk", "dv", "dbias")
@@ -91,9 +93,10 @@ def lines(found: dict[str, dict[str, list[Record]]]) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the attacks and print what they attain."""
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.adversary_report", description=__doc__)
-    parser.add_argument("--stage", choices=STAGES, help="this stage only")
+    parser.add_argument("--stage", choices=(*STAGES, "none"), help="this stage only, or none")
     parser.add_argument("--way", default="", help="ways of computing whose name contains this")
     parser.add_argument("--most", type=int, help="this many attacks only")
+    parser.add_argument("--random", type=int, metavar="N", help="attacks drawn at random (default: 1000 with the rest)")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     ways = tuple(way for way in WAYS if chosen.way in way.name)
@@ -104,12 +107,17 @@ def main(arguments: list[str] | None = None) -> int:
     whole = presets(chosen.seed) if every else iter(())
     by_stage = strongest(islice(narrow, chosen.most))
     by_preset = strongest(islice(whole, chosen.most))
+    drawn = chosen.random if chosen.random is not None else 1000 if every and chosen.most is None else 0
+    by_chance = strongest(random_attacks(drawn, chosen.seed))
     print("attained / bound, one stage narrow", *lines(by_stage), sep="\n")
     if every:
         print("\nattained / bound, presets", *lines(by_preset), sep="\n")
-    wrong = list(chain(faults(by_stage), faults(by_preset)))
+    if drawn:
+        print("\nattained / bound, drawn at random", *lines(by_chance), sep="\n")
+    tables = (by_stage, by_preset, by_chance)
+    wrong = list(chain.from_iterable(map(faults, tables)))
     loose = [*unexplained(by_stage), *unexplained(by_preset)] if every and chosen.most is None else []
-    attacks = sum(len(records) for of in chain(by_stage.values(), by_preset.values()) for records in of.values())
+    attacks = sum(len(records) for table in tables for of in table.values() for records in of.values())
     print(f"\n{attacks} bounds attacked: {len(wrong)} exceeded, {len(loose)} loose without a reason")
     print(*wrong, *loose, sep="\n")
     return int(bool(wrong or loose))

@@ -66,16 +66,18 @@ class Renormalized(TiledAttention):
 
     def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
         m, l, acc = self.nothing_seen()
+        divisor = l
         for self.tile in tiles:  # every step reads it
             s = self.scores()
             m_new = self.update_max(m, self.tile_max(s))
             p, alpha = self.weights(self.hide(s), m_new), self.rescale_factor(m, m_new)
             l_new = self.accumulate_row_sum(self.rescale_row_sum(l, alpha), p)
-            kept = self.divide(self.convert(l, "softmax", "row_sum"), self.nonzero(l_new))
+            stored = self.nonzero(l_new)
+            kept = self.divide(divisor, stored)
             kept = kept if self.c.reference != "maximum" else self.rescale(kept, alpha, "softmax")
-            w = self.cast(self.normalized_weights(p, l_new))
+            w = self.cast(self.divide(p, stored))
             acc = self.accumulate_output(self.rescale(acc, kept, "output_accumulation"), w, self.load_v())
-            m, l = m_new, l_new
+            m, l, divisor = m_new, l_new, self.xp.where(l_new == 0, 0.0, stored)
         return m, l, acc
 
 

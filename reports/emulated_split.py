@@ -113,6 +113,13 @@ class NormalizedSplitAttention(SplitAttention):
 class RingAttention(NormalizedSplitAttention):
     """Parts arrive one after the other; after each the running output waits, normalized, with its log-sum-exp."""
 
+    #: The log-sum-exp of the parts that have arrived, [B, Hq, Sq].
+    lse: Any
+
+    def log_sum_exp(self, *_: Any) -> Any:
+        """The one that the last merge stored; it is not stored again."""
+        return self.lse
+
     def arrive(self, part: Part) -> Part:
         """A part waits once, with the output that it meets."""
         return part
@@ -120,11 +127,11 @@ class RingAttention(NormalizedSplitAttention):
     def merge(self, one: Part, other: Part) -> Part:
         one, other = self.waiting(one), self.waiting(other)
         merged = super().merge(one, other)
-        lse = self.natural_lse(merged.m, merged.l)
+        self.lse = self.natural_lse(merged.m, merged.l)
         if self.c.merging == "weighted":
-            return self.normalized(merged, lse)
+            return self.normalized(merged, self.lse)
         seen = self.xp.where(merged.l == 0, 0.0, 1.0)
-        return Part(self.change_base(lse[..., None]), seen, self.by_difference(one, other))
+        return Part(self.change_base(self.lse[..., None]), seen, self.by_difference(one, other))
 
     def by_difference(self, one: Part, other: Part) -> Any:
         """o - b (o - o') for b = 1/(1 + exp(L - L'))."""

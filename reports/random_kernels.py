@@ -71,9 +71,9 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     With those it is no longer sound: what else it does and declares is what it was.
     """
     rng = np.random.default_rng(seed)
-    dtype = _one_of(rng, _DTYPES)
-    order = _order(rng)
-    executes = _executed(rng, dtype, order)
+    dtype = one_of(rng, _DTYPES)
+    order = drawn_order(rng)
+    executes = executed_arithmetic(rng, dtype, order)
     declares = _declared(rng, dtype, executes, order)
     executes = replace(executes, **worse)
     kernel = _kernel(rng, f"random_{seed}", executes, order, dtypes=(dtype,), contract=declares)
@@ -87,12 +87,12 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
     declared |= {
         "supports": supports,
         "conventions": agreed,
-        "head_dims": _one_of(rng, (None, None, None, (64, 128), (16,))),
-        "slowness": max(_one_of(rng, (1.0, 4.0, 16.0)), 64.0 if _is_slow(executes, order) else 1.0),
-        "steps": varied(_steps(rng, executes, order), agreed),
-        "layout": _one_of(rng, LAYOUTS),
-        "length_multiple": _one_of(rng, (1, 1, 1, 4)),
-        "exclusive": _one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
+        "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
+        "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), 64.0 if _is_slow(executes, order) else 1.0),
+        "steps": varied(drawn_steps(rng, executes, order), agreed),
+        "layout": one_of(rng, LAYOUTS),
+        "length_multiple": one_of(rng, (1, 1, 1, 4)),
+        "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
     if "lse" not in supports or agreed.lse_base == "2":
         return emulate(name, executes, order, **declared)
@@ -106,81 +106,83 @@ def _is_slow(executes: Contract, order: Order) -> bool:
     return (order.kv_tile or 16) < 8 or executes.multiplicand_pieces > 1 or executes.inner_accumulation is not None
 
 
-def _steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
+def drawn_steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
+    """Steps that execute a contract."""
     if executes.lse_merges:
         by_difference = executes.merging == "difference"
-        return RingAttention if by_difference else _one_of(rng, (NormalizedSplitAttention, RingAttention))
+        return RingAttention if by_difference else one_of(rng, (NormalizedSplitAttention, RingAttention))
     splits = executes.normalize == "after_product" and executes.exp_of_zero_is_one
     plain = steps_of(executes, order)
-    return _one_of(rng, (plain, SplitAttention)) if splits else plain
+    return one_of(rng, (plain, SplitAttention)) if splits else plain
 
 
-def _order(rng: np.random.Generator) -> Order:
+def drawn_order(rng: np.random.Generator) -> Order:
+    """Tiles, sums and the other choices that no contract makes."""
     return Order(
-        kv_tile=_one_of(rng, (1, 3, 8, 16, 17, 64, None, None)),
-        tiles=_one_of(rng, ("forward", "reverse", "random")),
-        sums=_one_of(rng, ("sequential", "pairwise", "random")),
+        kv_tile=one_of(rng, (1, 3, 8, 16, 17, 64, None, None)),
+        tiles=one_of(rng, ("forward", "reverse", "random")),
+        sums=one_of(rng, ("sequential", "pairwise", "random")),
         seed=int(rng.integers(2**31)),
         fused=bool(rng.random() < 0.5),
-        scaling=_one_of(rng, ("roots", "query", "folded")),
+        scaling=one_of(rng, ("roots", "query", "folded")),
         exponent_folded=bool(rng.random() < 0.5),
         bias_first=bool(rng.random() < 0.3),
         divides=bool(rng.random() < 0.3),
         scales_dS=bool(rng.random() < 0.3),
         expands_dS=bool(rng.random() < 0.3),
-        inaccuracy=_one_of(rng, (0.0, 0.5, 1.0)),
-        error_signs=_one_of(rng, ("random", "up", "down")),
+        inaccuracy=one_of(rng, (0.0, 0.5, 1.0)),
+        error_signs=one_of(rng, ("random", "up", "down")),
     )
 
 
-def _executed(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
+def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
     """Formats, functions and steps."""
-    normalize = _one_of(rng, ("after_product", "after_product", "before_product", "every_tile", "by_lse"))
+    normalize = one_of(rng, ("after_product", "after_product", "before_product", "every_tile", "by_lse"))
     stored = normalize == "before_product" and order.kv_tile is None and rng.random() < 0.5
     contract = replace(
         PRECISE,
         **_formats(rng) | _products(rng) | _reference(rng),
-        scale_on=_one_of(rng, ("scores", "operands")),
-        exponent=_one_of(rng, ("natural", "base2")),
+        scale_on=one_of(rng, ("scores", "operands")),
+        exponent=one_of(rng, ("natural", "base2")),
         normalize=normalize,
         backward_weights="stored" if stored else "recomputed",
-        delta=_one_of(rng, ("output", "probabilities")),
-        score_gradients_of=_one_of(rng, ("cast", "uncast")),
-        row_sum_of=_one_of(rng, ("cast", "uncast")),
-        rounding=_one_of(rng, ("nearest", "nearest", "toward_zero")),
-        subnormals=_one_of(rng, ("kept", "flushed")),
-        float16_subnormals=_one_of(rng, ("kept", "flushed_on_entry", "flushed")),
+        delta=one_of(rng, ("output", "probabilities")),
+        score_gradients_of=one_of(rng, ("cast", "uncast")),
+        row_sum_of=one_of(rng, ("cast", "uncast")),
+        rounding=one_of(rng, ("nearest", "nearest", "toward_zero")),
+        subnormals=one_of(rng, ("kept", "flushed")),
+        float16_subnormals=one_of(rng, ("kept", "flushed_on_entry", "flushed")),
         exp_of_zero_is_one=bool(rng.random() < 0.8),
-        lse_merges=_one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
-        merging=_one_of(rng, ("weighted", "difference")),
+        lse_merges=one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
+        merging=one_of(rng, ("weighted", "difference")),
     )
-    errors = {name: _one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
+    errors = {name: one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
     return replace(contract, **errors, gradient_stores=_stores(contract.at(dtype), order))
 
 
 def _products(rng: np.random.Generator) -> dict[str, Any]:
     """How factors enter products, and how these are summed."""
-    inner = {"inner_accumulation": _one_of(rng, tuple(FORMATS)), "inner_terms": _one_of(rng, (1, 3, 16, 128))}
+    inner = {"inner_accumulation": one_of(rng, tuple(FORMATS)), "inner_terms": one_of(rng, (1, 3, 16, 128))}
     return {
-        "multiplicand_pieces": _one_of(rng, (1, 1, 1, 2, 3)),
-        "entry_rounding": _one_of(rng, (None, None, "nearest", "toward_zero")),
-        "matrix_rounding": _one_of(rng, (None, None, "toward_zero")),
-        "matrix_block": _one_of(rng, (1, 4, 8, 16)),
-        "matrix_extra_bits": _one_of(rng, (0, 0, 1, 2, -3)),
+        "multiplicand_pieces": one_of(rng, (1, 1, 1, 2, 3)),
+        "entry_rounding": one_of(rng, (None, None, "nearest", "toward_zero")),
+        "matrix_rounding": one_of(rng, (None, None, "toward_zero")),
+        "matrix_block": one_of(rng, (1, 4, 8, 16)),
+        "matrix_extra_bits": one_of(rng, (0, 0, 1, 2, -3)),
     } | (inner if rng.random() < 0.15 else {})
 
 
 def _reference(rng: np.random.Generator) -> dict[str, Any]:
     """What is subtracted from the scores."""
     if rng.random() < 0.75:
-        return {"reference_slack": _one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3)))}
-    return {"reference": _one_of(rng, ("zero", "upper_bound")), "reference_range": _one_of(rng, (4.0, 16.0, 60.0))}
+        return {"reference_slack": one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3)))}
+    return {"reference": one_of(rng, ("zero", "upper_bound")), "reference_range": one_of(rng, (4.0, 16.0, 60.0))}
 
 
 def _formats(rng: np.random.Generator) -> dict[str, str]:
     """Other formats for some stages."""
-    share = _one_of(rng, _UNUSUAL)
-    chosen = {stage: _one_of(rng, tuple(FORMATS)) for stage in _STAGES if rng.random() < share}
+    share = one_of(rng, _UNUSUAL)
+    chosen = {stage: one_of(rng, tuple(FORMATS)) for stage in _STAGES if rng.random() < share}
     if chosen.get("lse") == "tf32":
         del chosen["lse"]
     return chosen
@@ -200,7 +202,7 @@ def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: O
     """What a user would promise: the executed arithmetic, in some fields less than it keeps."""
     numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
     errors = {name: getattr(executes, name) + numpy_error for name in ("exp_error", "log_error", "tanh_error")}
-    declares = replace(executes, **errors, kv_tile=_one_of(rng, (1, order.kv_tile)))
+    declares = replace(executes, **errors, kv_tile=one_of(rng, (1, order.kv_tile)))
     plain = executes.multiplicand_pieces == 1 and executes.inner_accumulation is None and not executes.matrix_rounding
     if order.sums == "pairwise" and plain and rng.random() < 0.5:
         declares = replace(declares, summation_depth=_depth(order))
@@ -226,15 +228,16 @@ def _depth(order: Order) -> int:
 
 def _conventions(rng: np.random.Generator) -> Conventions:
     return Conventions(
-        causal_alignment=_one_of(rng, ("top_left", "bottom_right")),
-        empty_row=_one_of(rng, ("zero", "zero", "mean_of_v", "nan")),
-        lse_base=_one_of(rng, ("e", "e", "e", "2")),
-        empty_lse=_one_of(rng, ("-inf", "-inf", "+inf", "undeclared")),
-        masked_nonfinite=_one_of(rng, ("excluded", "excluded", "may_leak")),
+        causal_alignment=one_of(rng, ("top_left", "bottom_right")),
+        empty_row=one_of(rng, ("zero", "zero", "mean_of_v", "nan")),
+        lse_base=one_of(rng, ("e", "e", "e", "2")),
+        empty_lse=one_of(rng, ("-inf", "-inf", "+inf", "undeclared")),
+        masked_nonfinite=one_of(rng, ("excluded", "excluded", "may_leak")),
         deterministic=bool(rng.random() < 0.8),
         batch_invariant=bool(rng.random() < 0.5),
     )
 
 
-def _one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    """One of the choices, each as likely."""
     return choices[int(rng.integers(len(choices)))]

@@ -108,15 +108,17 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
             "unused than it takes"
         ): {
-            "rescalings of the row sum": 'rounding(c, "row_sum"), [-R + -]2 * c.lse_merges',
+            "rescalings of the row sum": 'rounding(c, "row_sum"), [-R + -](2 * c.lse_merges if',
+            "the store of a row sum that is merged by a difference": ".u)[- + math.log1p(-row_sum_store(c))-])",
+            "one of two roundings of such a row sum": '([-2 * -]math.log1p(-rounding(c, "row_sum").u)',
             "the reference in the logarithm": "x.M[..., 0])[- + w.top[..., 0]-]\n    X = X + elem",
         },
         (
             "the bound lets every key pass all merges with all their errors alike; the kernels that merge "
             "here leave half of that room"
         ): {
-            "merges of the row sum": '"row_sum"), R[- + 2 * c.lse_merges-]',
-            "half of the merges of the row sum": '"row_sum"), R + [-2 * -]c.lse_merges',
+            "merges of the row sum": '"row_sum"), R[- + (2 * c.lse_merges if c.merging == "weighted" else 0)-]',
+            "half of the merges of the row sum": '"row_sum"), R + ([-2 * -]c.lse_merges if',
             "underflow at every merge": "2 * most[- + 2 * c.lse_merges-])",
         },
         (

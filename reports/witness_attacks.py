@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .adversary_cases import FINE, NARROW, WAYS, stages
+from .adversary_cases import WAYS, narrowed
 from .attack import Attack
 from .witness_ways_gradients import GRADIENT_ATTACKS, GRADIENT_WAYS
 from .witness_ways_output import OUTPUT_ATTACKS, OUTPUT_WAYS
@@ -22,9 +22,5 @@ _BY_NAME = {way.name: way for way in (*WAYS, *SCORE_WAYS, *WEIGHT_WAYS, *OUTPUT_
 
 def attack_of(stage: str, name: str) -> Attack:
     """The attack on a stage, or on stages that are narrow together, in the way of a name."""
-    way = _BY_NAME[name]
-    cases = {narrow: attack for narrow, _, attack in stages((way,))}
-    if stage in cases:
-        return replace(cases[stage], elements=ELEMENTS, **_BESIDE.get(name, {}))
-    contract = replace(FINE, **dict.fromkeys(_TOGETHER[stage], NARROW) | way.contract)
-    return replace(next(iter(cases.values())), contract=contract, elements=ELEMENTS, **_BESIDE.get(name, {}))
+    found = narrowed(_BY_NAME[name], _TOGETHER.get(stage, (stage,)))
+    return replace(found, elements=ELEMENTS, **_BESIDE.get(name, {}))

@@ -7,7 +7,7 @@ from typing import Any
 from .adversary_cases import NARROW, Way
 from .emulated_backward import StoredWeights
 from .emulated_passes import TwoPasses
-from .emulated_split import NormalizedSplitAttention, RingAttention
+from .emulated_split import NormalizedSplitAttention
 from .witness_steps import given
 
 _STORED: dict[str, Any] = {
@@ -22,12 +22,6 @@ _ONE: dict[str, Any] = {"n": 1, "D": 1}
 _WHOLE: dict[str, Any] = {"kv_tile": None}
 
 OUTPUT_WAYS = (
-    Way(
-        name="ring by difference, light keys",
-        steps=RingAttention,
-        contract={"lse_merges": 2, "kv_tile": 1, "merging": "difference"},
-        problem={"n": 6, "seed": 4, "spread": 4.0, "queries": 4.0, "scale": 0.6},
-    ),
     Way(name="2 pieces, bfloat16", contract={"multiplicands": "bfloat16", "multiplicand_pieces": 2}),
     Way(name="four queries", problem={"Sq": 4, "n": 3}),
     Way(

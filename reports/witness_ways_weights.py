@@ -7,7 +7,7 @@ from typing import Any
 from .adversary_cases import NARROW, Way
 from .emulated_backward import StoredWeights
 from .emulated_passes import TwoPasses
-from .emulated_split import NormalizedSplitAttention
+from .emulated_split import NormalizedSplitAttention, RingAttention
 from .witness_steps import given
 
 _STORED: dict[str, Any] = {
@@ -32,6 +32,18 @@ WEIGHT_WAYS = (
         name="a low maximum, no reference",
         problem={"n": 2, "D": 1},
         contract={"softmax": NARROW, "reference": "zero", "reference_range": 8.25},
+    ),
+    Way(
+        name="one key, normalized, no maximum",
+        problem={"n": 1},
+        contract={"normalize": "before_product", "reference": "zero", "reference_range": 8.0},
+        steps=TwoPasses,
+    ),
+    Way(
+        name="ring by difference, an answer near 0",
+        problem=_LIGHT | {"n": 7, "seed": 5105, "scale": 0.3},
+        contract=_MERGES | {"merging": "difference"},
+        steps=RingAttention,
     ),
     Way(name="error of log, by LSE", contract={"log_error": 2.0**42, "normalize": "by_lse"}, steps=TwoPasses),
     Way(

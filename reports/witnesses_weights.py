@@ -7,15 +7,16 @@ from __future__ import annotations
 
 WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "weight_bounds": {
-        ("softmax", "normalized weights, tiles", "output"): {
-            "all rescalings": "np.minimum([-others-]{+0 * others+}, tiles - 1)",
-        },
         ("several", "4 rising scores, normalized, softmax", "output"): {
+            "all rescalings": "np.minimum([-others-]{+0 * others+}, tiles - 1)",
             "R in alpha": "alpha + [-(1 + R) * -]one, 0.0), np",
             "row sum and weights computed apart": (
                 "return np.where(x.visible, [-(e.rescaled - e.delta) + (e.direct - e.delta)-]{+0.0+}, 0.0)"
             ),
             "the row sum's weights, computed apart": "[-(e.rescaled - e.delta) + -](e.direct",
+        },
+        ("softmax", "one key, normalized, no maximum", "output"): {
+            "weights computed again from one reference": '"before_product" or [-c.kv_tile is None-]{+not e.R.any()+}:',
         },
         ("probabilities", "error of exp, 2 keys", "dv"): {
             "a rescaled weight's own exponential": "alpha + ([-1 + -]R) * one",
@@ -70,6 +71,12 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "row_sum_bounds": {
+        ("row_sum", "ring by difference, an answer near 0", "output"): {
+            "row sums of merges by a difference": "alpha[- + merged_row_sum_error(c)-], 0.0)",
+            "roundings of row sums that are merged by a difference": (
+                '([-2 * math.log1p(-rounding(c, "row_sum").u) + -]math.log1p(-row_sum'
+            ),
+        },
         ("probabilities", "2 keys, cast row sum", "dv"): {
             "the cast of a weight in the row sum": "alpha[- - math.log1p(-cast.u)-], 0.0)",
         },

@@ -6,6 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from attn_spec.reports.adversary_cases import FINE, NARROW, STAGES, WAYS, Way, attack, presets, small_problem, stages
+from attn_spec.reports.adversary_random import random_attacks
 from attn_spec.reports.adversary_report import LOOSE, TOLERANCE, concerns, faults, lines, main, strongest, unexplained
 from attn_spec.reports.attack import attained
 
@@ -28,6 +29,10 @@ def test_no_choice_of_roundings_leaves_the_bound(stage):
 
     assert len(sample) >= SAMPLE
     assert faults(strongest(sample)) == []
+
+
+def test_no_choice_of_roundings_leaves_the_bound_of_an_arithmetic_drawn_at_random():
+    assert faults(strongest(random_attacks(40))) == []
 
 
 #: Ways in which a stage alone attains nearly all of the bound of a quantity.

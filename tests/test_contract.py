@@ -27,6 +27,11 @@ from attn_spec.presets import EAGER, FP32, FUSED, PRESETS, SPLIT_KV, TF32, UNDEC
         ("kv_tile", 0, "contract field kv_tile must be 1 or more, not 0"),
         ("reference_range", -1.0, "contract field reference_range must be 0 or more, not -1.0"),
         ("exp_error", float("nan"), "contract field exp_error must be 0 or more, not nan"),
+        (
+            "exp_error",
+            2.0**24,
+            "contract field exp_error must be below 2**24, not 16777216.0: it counts units of 2**-24",
+        ),
         ("lse_merges", -1, "contract field lse_merges must be 0 or more, not -1"),
     ],
 )

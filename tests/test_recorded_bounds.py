@@ -5,6 +5,7 @@ A bound that changes is a theorem that changes: the adversary, the witnesses and
 
 from collections.abc import Iterable
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -30,10 +31,10 @@ def recorded(attacks: Iterable[tuple[str, str, Attack]]) -> str:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_bounds_of_one_narrow_stage_are_as_recorded(stage, snapshot):
-    """Every other way, and in the next stage the others."""
-    of_stage = [case for case in stages() if case[0] == stage]
+    """Half of the ways, chosen by their names, so that another way leaves the others' lines alone."""
+    half = [case for case in stages() if case[0] == stage and crc32(f"{stage}, {case[1]}".encode()) % 2]
 
-    assert recorded(of_stage[STAGES.index(stage) % 2 :: 2]) == snapshot
+    assert recorded(half) == snapshot
 
 
 def test_bounds_of_presets_are_as_recorded(snapshot):

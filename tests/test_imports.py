@@ -1,0 +1,26 @@
+"""What starting pytest or the command must not import: an unrelated run pays for nothing heavy."""
+
+import os
+import subprocess
+import sys
+
+
+def test_an_unrelated_pytest_run_imports_nothing_heavy(tmp_path):
+    tmp_path.joinpath("test_other.py").write_text("def test_nothing(): pass\n")
+    code = (
+        "import sys, pytest\n"
+        "assert pytest.main(['-q', '-p', 'attn_spec.pytest_plugin', '-p', 'no:cacheprovider']) == 0\n"
+        "print(sorted({'torch', 'hypothesis', 'numpy', 'pydantic', 'click'} & set(sys.modules)))\n"
+    )
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_the_command_imports_nothing_heavy():
+    code = "import sys, attn_spec.cli; print(sorted({'torch', 'hypothesis', 'numpy', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
