@@ -8,6 +8,7 @@ e in [-1, 1] of its own (``attn_spec.roundoff``). The kernels are those of ``emu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,14 @@ class Adversary(Arithmetic):
         for _ in range(roundings):
             y = y * (1 + u * self.choices.next(y.shape))
         return y
+
+    @cached_property
+    def _exponent_factor(self) -> Any:
+        return super().exponent_factor()  # type: ignore[misc]
+
+    def exponent_factor(self) -> Any:
+        """One number for all tiles and both passes."""
+        return self._exponent_factor
 
     def times(self, x: Any, constant: Any, stage: str) -> Tensor:
         value = np.abs(self.as_array(constant).detach().numpy())

@@ -48,7 +48,8 @@ class TiledGradients(TiledAttention):
                 p = self.recompute_weights()
                 dA = self.score_gradient(self.weights_of_scores(p), self.weight_gradient(), delta)
                 dS = self.cast_score_gradient(self.through_softcap(dA))
-                dq = self.store(self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k())))
+                grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
+                dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
                 self.place(dv, self.accumulate_over_queries(self.cast(p), self.enter(self.dO)))
                 self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
