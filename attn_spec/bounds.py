@@ -25,6 +25,7 @@ from attn_spec.products import (
     probability_cast,
     sum_underflow,
     sums,
+    terms,
 )
 from attn_spec.readings import readings
 from attn_spec.roundoff import Rounding, conversion, growth, rounding
@@ -145,7 +146,7 @@ def numerator_error(
         B = (1 + B) * (1 + _merge_growth(x, c)) - 1
     size_v, size_o = np.abs(x.v), np.abs(o) + slack
     total_v, most_B = x.visible @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
-    steps = x.keys + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
+    steps = terms(c, x.keys) + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
     absolute = (1 + most_B) * ((cast.eta + 2 * (before + every) * softmax.eta) * total_v + 4 * steps * tiny_sum)
     # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
     entering = (1 + most_B) * entry.eta
@@ -173,8 +174,8 @@ def numerator_error(
 def renormalizations(x: Intermediates, c: Contract) -> int:
     """How often a weight is divided by one row sum and multiplied by another, under normalize="every_tile".
 
-    The ratios of row sums telescope; each rounds a quotient, its product with the rescale factor, and what that
-    multiplies.
+    The ratios of row sums telescope; each rounds a reciprocal, the quotient and its product with the rescale factor,
+    and then what that multiplies.
     """
     return c.tiles(x.problem.key_length) if c.normalize == "every_tile" else 0
 
@@ -196,8 +197,10 @@ def _difference_error(x: Intermediates, c: Contract, w: WeightError, most_B: np.
 
 
 def output_cast(c: Contract) -> Rounding:
-    """Rounding of the finished output from the format it was computed in."""
-    return conversion(c, "output", c.format("softmax" if c.normalize == "after_product" else "output_accumulation"))
+    """Rounding of the finished output from the widest format it may be in: merged parts may be in either."""
+    divided, merged = c.normalize == "after_product", c.lse_merges > 0
+    stages = ["softmax"] * divided + ["output_accumulation"] * (not divided or merged)
+    return conversion(c, "output", max((c.format(stage) for stage in stages), key=lambda form: form.precision))
 
 
 def left_out_of_output(x: Intermediates, c: Contract) -> float:
@@ -225,7 +228,7 @@ def _by_lse_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, 
     B = growth(*factors)
     PA, P1A = deviations(x, np.where(x.visible, A + np.log1p(B), 0.0))
     G, total_v = np.expm1(np.minimum(EL, 700.0)), x.visible @ np.abs(x.v)
-    absolute = (1 + B) * ((cast.eta + 4 * softmax.eta) * total_v + 4 * x.keys * tiny)
+    absolute = (1 + B) * ((cast.eta + 4 * softmax.eta) * total_v + 4 * terms(c, x.keys) * tiny)
     own = (PA * w.widen) @ np.abs(x.v) + absolute + (1 + B) * entry.eta * (P1A * w.widen).sum(-1, keepdims=True)
     X = (1 + G) * own + G * (np.abs(o) + slack)
     return (X + out.u * (np.abs(o) + slack + X) + out.eta) * INFLATION

@@ -124,9 +124,19 @@ class Contract:
             if getattr(self, name) not in allowed:
                 raise ContractError(f"contract field {name} must be one of {allowed}, not {getattr(self, name)!r}")
         for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ContractError(f"contract field {name} must be {least} or more, not {value!r}")
+            value, kinds = getattr(self, name), (int,) if name in _COUNTS else (int, float)
+            if value is None and name in _OPTIONAL:
+                continue
+            if not isinstance(value, kinds) or isinstance(value, bool) or not value >= least:
+                what = "an integer, " if name in _COUNTS else ""
+                raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
+        if not isinstance(self.alternatives, tuple) or not all(isinstance(c, Contract) for c in self.alternatives):
+            raise ContractError(f"contract field alternatives must be a tuple of contracts, not {self.alternatives!r}")
+        if self.lse_merges and self.normalize == "by_lse":
+            raise ContractError(
+                'contract fields lse_merges and normalize="by_lse" exclude each other: outputs are merged where parts '
+                "were normalized by log-sum-exps of their own, not by that of the whole row"
+            )
         bits = 53 if self.score_accumulation == "float64" else 24
         if not self.exp_error < 2.0**bits:
             raise ContractError(
@@ -189,8 +199,15 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "float16_subnormals": ("kept", "flushed_on_entry", "flushed"),
     "exp_of_zero_is_one": (True, False),
 }
+_OPTIONAL = ("kv_tile", "summation_depth")
+_COUNTS = (
+    *("multiplicand_pieces", "matrix_block", "inner_terms", "matrix_extra_bits", "lse_merges", "gradient_stores"),
+    *_OPTIONAL,
+)
 _AT_LEAST: dict[str, float] = {
     **dict.fromkeys(("multiplicand_pieces", "matrix_block", "inner_terms", "kv_tile", "summation_depth"), 1),
     **dict.fromkeys(("exp_error", "log_error", "tanh_error", "reference_range", "reference_slack"), 0),
     **dict.fromkeys(("lse_merges", "gradient_stores"), 0),
+    # Fewer would leave an accumulator of float16 no bit at all.
+    "matrix_extra_bits": -10,
 }

@@ -47,7 +47,7 @@ def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
     ]
     largest = min(c.format(stage).largest for stage in stages)
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
-    if x.problem.bias is not None and sigma and may_add_bias_first(x, c):
+    if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
         inside &= 4 * ahead / sigma < largest
     if c.scale_on == "operands":

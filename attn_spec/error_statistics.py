@@ -94,7 +94,8 @@ def _outside_model(c: Contract) -> str:
         return "its contract cuts operands, so its errors have a sign"
     if c.lse_merges or c.normalize == "by_lse":
         return "its contract weighs by log-sum-exps, whose errors a row has in common"
-    unknown = c.multiplicand_pieces > 1 or c.inner_accumulation or c.normalize == "every_tile"
+    apart = c.normalize == "before_product" and c.kv_tile is not None  # weights and row sum are computed apart
+    unknown = c.multiplicand_pieces > 1 or c.inner_accumulation or c.normalize == "every_tile" or apart
     if unknown or c.reference != "maximum":
         return "its contract has roundings that the model does not know"
     if most_terms(c) < FEWEST_KEYS:
@@ -112,13 +113,14 @@ def valid_rows(x: Intermediates, contract: Contract) -> np.ndarray:
     if outside_model(contract) or x.problem.bias is not None or x.problem.softcap is not None:
         return np.zeros(x.O.shape[:-1], dtype=bool)
     valid = forward_bound(x, contract).in_domain & (x.keys[..., 0] >= FEWEST_KEYS)
+    weights = np.exp(np.where(x.visible, x.s, np.inf).min(axis=-1, initial=np.inf) - x.M[..., 0])
     for c in readings(contract):
         deviation = log_weight_variance(x, roundings(x, c), systematic(x, c))
         significant = np.where(x.P > SIGNIFICANT, deviation, 0.0).max(axis=-1, initial=0.0)
         valid &= significant < LARGEST_DEVIATION**2
-    valid &= np.maximum(x.keys[..., 0], x.problem.head_dim) <= most_terms(contract)
-    weights = np.exp(np.where(x.visible, x.s, np.inf).min(axis=-1, initial=np.inf) - x.M[..., 0])
-    return valid & (weights >= smallest_weight(contract))
+        valid &= np.maximum(x.keys[..., 0], x.problem.head_dim) <= most_terms(c)
+        valid &= weights >= smallest_weight(c)
+    return valid
 
 
 def smallest_weight(contract: Contract) -> float:

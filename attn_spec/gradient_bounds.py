@@ -20,10 +20,10 @@ from attn_spec.contract import Contract
 from attn_spec.domain import gradients_in_domain
 from attn_spec.formats import FORMATS
 from attn_spec.intermediates import GradientIntermediates, Intermediates
-from attn_spec.products import Factors, entry, left_out, multiplicand, sum_underflow, sums
+from attn_spec.products import Factors, entry, left_out, multiplicand, sum_underflow, sums, terms
 from attn_spec.roundoff import Rounding, conversion, growth, is_power_of, rounding
 from attn_spec.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
-from attn_spec.score_bounds import operand_entry, operand_scaling
+from attn_spec.score_bounds import operand_entry, operand_format, operand_scaling
 from attn_spec.score_gradient_bounds import ScoreGradientError, score_gradient_error
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
@@ -105,40 +105,57 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40
     shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
     apart = b.own @ size + b.G * kept + b.D * shared
-    return _product_error(b, np.fmin(together, apart), (np.abs(b.g.dS) + b.dS) @ size, n, b.x.visible @ size)
+    dS = np.abs(b.g.dS) + b.dS
+    return _product_error(
+        b,
+        n,
+        own=np.fmin(together, apart),
+        total=dS @ size,
+        seen=b.x.visible @ size,
+        entered=dS.sum(-1, keepdims=True),
+    )
 
 
 def _dk_error(b: ScoreGradientError) -> np.ndarray:
     """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
     size = np.abs(b.x.q)
-    first = b.x.over_group(b.dS.swapaxes(-1, -2) @ size)
-    total = b.x.over_group((np.abs(b.g.dS) + b.dS).swapaxes(-1, -2) @ size)
-    seen = b.x.over_group(b.x.visible.swapaxes(-1, -2) @ size)
-    return _product_error(b, first, total, _queries(b.x), seen)
+    dS = (np.abs(b.g.dS) + b.dS).swapaxes(-1, -2)
+    return _product_error(
+        b,
+        _queries(b.x),
+        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),
+        total=b.x.over_group(dS @ size),
+        seen=b.x.over_group(b.x.visible.swapaxes(-1, -2) @ size),
+        entered=b.x.over_group(dS.sum(-1, keepdims=True)),
+    )
 
 
 def _product_error(
-    b: ScoreGradientError, own: np.ndarray, total: np.ndarray, n: np.ndarray, seen: np.ndarray
+    b: ScoreGradientError, n: np.ndarray, *, own: np.ndarray, total: np.ndarray, seen: np.ndarray, entered: np.ndarray
 ) -> np.ndarray:
-    """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing."""
+    """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
+
+    ``own`` is what the errors of dS make of it, ``total`` the sum of sizes of its products; of the sums over the same
+    ``n`` terms, ``seen`` is that of |k| or |q|, and ``entered`` that of |dS|.
+    """
     c, sigma = b.c, abs(b.x.problem.scale_value)
     # The product may reuse the q or k that the forward pass had scaled before entry.
     operand, scaled = operand_entry(b.x, c), operand_scaling(b.x, c)
     work, tiny_sum = rounding(c, "score_accumulation"), _tiny_sum(c)
     gradients = c.format("score_gradients")
     dS_entry = entry(c, gradients)
-    missing = left_out(c, gradients, FORMATS[b.x.problem.dtype])
+    missing = left_out(c, gradients, operand_format(b.x, c))
     last = 0 if is_power_of(2, sigma) else 3
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
     scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
     G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *_accumulated(c, n))
-    unscaled = own + G * total + dS_entry.eta * seen
+    unscaled = own + G * total + (1 + G) * dS_entry.eta * seen
     stores, partial = _stores(c, n)
-    tiny = tiny_sum * 4 * n + partial.eta * 2 * (stores + n * (partial.u > 0))
+    tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
     # dS may be scaled before the product; then its underflow is not scaled down.
     stored = max(rounding(c, stage).eta for stage in ("stored_scores", "score_gradients")) + dS_entry.eta
-    entering = sigma * (operand.eta + scaled.eta) * n * (np.abs(b.g.dS) + b.dS).max(initial=0.0)
-    return sigma * unscaled + max(0.0, 1 - sigma) * stored * seen + max(1.0, sigma) * tiny + work.eta + entering
+    entering = sigma * (operand.eta + scaled.eta) * (entered + n * dS_entry.eta) + max(0.0, 1 - sigma) * stored * seen
+    return sigma * unscaled + (1 + G) * entering + max(1.0, sigma) * tiny + work.eta
 
 
 def _dv_error(b: ScoreGradientError) -> np.ndarray:
@@ -151,8 +168,9 @@ def _dv_error(b: ScoreGradientError) -> np.ndarray:
     total = b.x.over_group(w.P1A.swapaxes(-1, -2) @ size)
     eta = b.x.over_group((w.eta * b.x.visible).swapaxes(-1, -2) @ size)
     stores, partial = _stores(c, n)
-    tiny = (1 + G) * eta + _tiny_sum(c) * 4 * n + partial.eta * 2 * (stores + n)
-    return own + G * total + tiny + (1 + G) * cotangent.eta * n
+    tiny = _tiny_sum(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
+    entered = b.x.over_group((w.P1A + w.eta * b.x.visible).sum(axis=-2)[..., None])
+    return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
 
 
 def _dbias_error(b: ScoreGradientError) -> np.ndarray:
@@ -161,9 +179,11 @@ def _dbias_error(b: ScoreGradientError) -> np.ndarray:
     accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
     n = b.x.visible.sum(axis=axes, keepdims=True)
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
-    stores, partial = c.gradient_stores, _partial(c)
+    stores, partial = _stores(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
-    G = growth((accumulator.u, n), (partial.u, stores), (cast.u, 1), (narrow.u, 1))
+    G = growth(
+        (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
+    )
     total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
     return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny

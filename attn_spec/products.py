@@ -42,7 +42,7 @@ def left_out(c: Contract, *sources: Format) -> float:
     """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
     P = c.multiplicand_pieces
     u, w = (conversion(c, "multiplicands", source).u for source in sources)
-    return sum(u**i * w ** (j) for i in range(P) for j in range(P) if i + j >= P) * (1 + u) * (1 + w)
+    return sum(u**i * w**j for i in range(P) for j in range(P) if i + j >= P) * (1 + u) * (1 + w)
 
 
 def multiplicand(c: Contract, dtype: str) -> Rounding:
@@ -83,19 +83,26 @@ def sums(c: Contract, stage: str, n: np.ndarray | float, blocks: np.ndarray | fl
     ``blocks`` bounds the blocks of a matrix unit; None is one for each product. An inner accumulator is added to the
     outer one, by an operation of its own, at most once for each product.
     """
-    n = terms(c, n)
+    pieces, n = _size_of_pieces(c), terms(c, n)
     depth = n if c.summation_depth is None else np.minimum(n, c.summation_depth)
     if c.inner_accumulation is None:
-        return _sums(c, c.format(stage), n, depth, blocks)
-    inner = np.minimum(depth, c.inner_terms)
-    return (
-        *_sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks),
-        _outer(c, stage, depth),
-    )
+        factors = _sums(c, c.format(stage), n, depth, blocks)
+    else:
+        inner = np.minimum(depth, c.inner_terms)
+        factors = _sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks)
+        factors = (*factors, (rounding(c, stage).u, depth))
+    return tuple((u, pieces * m) for u, m in factors)
 
 
-def _outer(c: Contract, stage: str, n: np.ndarray | float) -> tuple[float, np.ndarray | float]:
-    return rounding(c, stage).u, n
+def _size_of_pieces(c: Contract) -> float:
+    """How much larger the products of pieces are together than the product: 1 + g to this power is 1 + this g or more.
+
+    Pieces that round to nearest may have other signs: sum |x_i| <= (1 + u)(1 + u + u^2 + ..) |x|, for each factor.
+    """
+    if c.multiplicand_pieces == 1:
+        return 1.0
+    u = rounding(c, "multiplicands").u
+    return ((1 + u) / (1 - u)) ** 2
 
 
 def _sums(
@@ -108,8 +115,8 @@ def _sums(
         return ((cut, depth),)
     aligned = cut * 2.0**-c.matrix_extra_bits
     passed = n if blocks is None else np.minimum(n, terms(c, blocks))
-    if c.summation_depth is not None:  # each of the blocks on the way may be a whole one
-        n, passed = np.minimum(n, depth * c.matrix_block), np.minimum(passed, depth)
+    if c.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
+        passed = np.minimum(passed, depth)
     # The largest is off the grid if that has fewer bits than the accumulator or than a product.
     widest = max(form.precision, 2 * c.format("multiplicands").precision)
     return ((aligned, n if widest <= form.precision + c.matrix_extra_bits else n + passed), (cut, passed))

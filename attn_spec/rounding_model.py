@@ -34,7 +34,7 @@ import numpy as np
 from attn_spec.contract import Contract
 from attn_spec.intermediates import Intermediates
 from attn_spec.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
-from attn_spec.roundoff import elementary_error, growth, holds, is_power_of, rounding, row_sum_store
+from attn_spec.roundoff import conversion, elementary_error, growth, holds, is_power_of, rounding, row_sum_store
 from attn_spec.score_bounds import operand_entry, operand_scaling
 
 
@@ -100,6 +100,7 @@ def roundings(x: Intermediates, c: Contract) -> Roundings:
     n, depth = x.keys, c.summation_depth or np.inf
     cast, softmax, entry = probability_cast(c).u, rounding(c, "softmax").u, multiplicand(c, x.problem.dtype).u
     partial, row_sum = rounding(c, "output_accumulation").u, rounding(c, "row_sum").u
+    narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
     squares = (x.P**2).sum(axis=-1, keepdims=True)
     whole, parts = partial_sums(n, depth)
     rescaled = rescaled_partial_sums(x, c)
@@ -111,10 +112,8 @@ def roundings(x: Intermediates, c: Contract) -> Roundings:
         whole=partial**2 * (whole + rescaled),
         # Each product is rounded before it is added, unless it is fused.
         parts=partial**2 * (parts + rescaled + 1),
-        row=row_sum**2 * (whole + rescaled + (parts + rescaled) * squares)
-        + row_sum_store(c) ** 2
-        + (1 - before) * softmax**2,
-        element=(1 - before) * softmax**2 + rounding(c, "output").u ** 2,
+        row=row_sum**2 * (whole + rescaled + (parts + rescaled) * squares) + row_sum_store(c) ** 2 + softmax**2,
+        element=(1 - before) * (softmax**2 + narrowed**2) + rounding(c, "output").u ** 2,
     )
 
 

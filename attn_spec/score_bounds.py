@@ -52,13 +52,13 @@ def operand_entry(x: Intermediates, c: Contract) -> Rounding:
     scaled = operand_scaling(x, c)
     if c.scale_on == "scores" or x.problem.scale_value == 0:
         return entry(c, FORMATS[x.problem.dtype])
-    enters = entry(c, _operand_format(x, c))
+    enters = entry(c, operand_format(x, c))
     if scaled.u == 0:  # the digits are still those of q; the exponent is another, and may be below the range
         enters = Rounding(entry(c, FORMATS[x.problem.dtype]).u, max(enters.eta, rounding(c, "multiplicands").eta))
     return Rounding(enters.u, enters.eta * _unscaling(x, c))
 
 
-def _operand_format(x: Intermediates, c: Contract) -> Format:
+def operand_format(x: Intermediates, c: Contract) -> Format:
     """The format of q and k when they enter q.k."""
     return FORMATS[x.problem.dtype] if c.scale_on == "scores" else c.format("stored_scores")
 
@@ -72,18 +72,19 @@ def _unscaling(x: Intermediates, c: Contract) -> float:
 
 
 def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
-    """Error of q.k before the scale: |q|.|k| K((u_in, 2), (u_s, d)) + underflow.
+    """Error of q.k before the scale, but of operands that were scaled: |q|.|k| growth + underflow.
 
-    One product passes at most d roundings, for every order and tree (Higham, section 3.1), or the cuts of a matrix
-    unit (``products``). The error is 0 where every partial sum is exact, see :func:`exact_scores`.
+    Each factor enters, pieces of their product are left out, and it passes at most d roundings, for every order and
+    tree (Higham, section 3.1), or the cuts of a matrix unit (``products``). The error is 0 where every partial sum is
+    exact, see :func:`exact_scores`.
     """
-    d, form = x.problem.head_dim, _operand_format(x, c)
+    d, form = x.problem.head_dim, operand_format(x, c)
     enters, scaled = operand_entry(x, c), operand_scaling(x, c)
     roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
     relative = growth((enters.u, 2), (left_out(c, form, form), 1), (scaled.u, 2), *roundings)
     eta = enters.eta + scaled.eta
     sizes = np.abs(x.q).sum(-1)[..., :, None] + np.abs(x.k).sum(-1)[..., None, :]
-    #: A product may have been scaled already when it underflows; later roundings make an underflow grow.
+    # A product may have been scaled already when it underflows; later roundings make an underflow grow.
     underflow = 2 * terms(c, d) * sum_underflow(c, "score_accumulation") * _unscaling(x, c)
     underflow = (underflow + eta * (sizes + d * eta)) * (1 + relative)
     return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
@@ -97,7 +98,7 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     ``low`` is the exponent of the lowest set bit of a vector's entries; p the accumulator's precision. Neither a
     product nor an operand may be subnormal where such numbers round or are flushed.
     """
-    sigma, form = abs(x.problem.scale_value), _operand_format(x, c)
+    sigma, form = abs(x.problem.scale_value), operand_format(x, c)
     if operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form):
         return np.zeros(x.dot.shape, dtype=bool)
     low_q = bits.lowest_bit_exponent(x.q, -1)[..., :, None]
@@ -160,9 +161,9 @@ def _softcap_error(x: Intermediates, c: Contract, delta: np.ndarray, cap: float)
 
 
 def may_add_bias_first(x: Intermediates, c: Contract) -> bool:
-    """Whether a scale that rounds may multiply the score after the bias."""
+    """Whether the scale may multiply the score after the bias, which is divided by it."""
     kept = holds(c.format("stored_scores"), c.format("score_accumulation"))
-    return kept and x.problem.softcap is None and not is_power_of(2, abs(x.problem.scale_value))
+    return kept and x.problem.bias is not None and x.problem.softcap is None and x.problem.scale_value != 0
 
 
 def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -176,7 +177,8 @@ def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarr
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
     if may_add_bias_first(x, c):
-        delta = delta + growth((work.u, 7)) * size + 2 * work.eta * max(1.0, sigma)
+        rounded = 0 if is_power_of(2, sigma) else 7
+        delta = delta + growth((work.u, rounded)) * size + 2 * work.eta * max(1.0, sigma)
     if c.exponent == "base2":
         delta = delta + 3 * work.u * (np.abs(x.capped) + delta + size) + 2 * work.eta
     return delta + stored.u * (np.abs(x.s) + delta) + stored.eta + work.eta

@@ -20,7 +20,7 @@ from attn_spec.bounds import numerator_error, output_error
 from attn_spec.contract import Contract
 from attn_spec.formats import FORMATS
 from attn_spec.intermediates import GradientIntermediates, Intermediates
-from attn_spec.products import left_out, multiplicand, probability_cast, sum_underflow, sums
+from attn_spec.products import left_out, multiplicand, probability_cast, sum_underflow, sums, terms
 from attn_spec.roundoff import conversion, growth, rounding
 from attn_spec.row_sum_bounds import WeightError, deviations, lse_error, row_sum_error, weight_error
 from attn_spec.score_bounds import softcapped_error
@@ -175,7 +175,7 @@ def _dp_error(x: Intermediates, g: GradientIntermediates, c: Contract) -> np.nda
     roundings = sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block))
     relative = growth((entry.u, 2), (left_out(c, form, form), 1), *roundings)
     entering = size_g.sum(-1)[..., :, None] + size_v.sum(-1)[..., None, :] + Dv * entry.eta
-    underflow = 2 * Dv * sum_underflow(c, "gradient_accumulation") + entry.eta * entering
+    underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entry.eta * entering
     dP = relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow
     return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta
 
@@ -211,6 +211,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     """Error of rowsum(P dP), whose weights add up to 1 but for a defect N, with dP_j = D + (dP_j - D).
 
     sum P (1 + a)(1 + g)(dP + e) - D = N D + (1 + g)(sum P a (dP - D) + sum P (1 + a) e), since sum P (dP - D) = 0.
+    The products may be those that P dP - P D is formed from, as they are stored.
     """
     x, g, c, w, weights = row.x, row.g, row.c, row.w, row.weights
     work, n = rounding(c, "score_accumulation"), x.keys + 1.0
@@ -226,8 +227,10 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     apart = N * np.abs(g.D) + (1 + G) * ((PA * row.around).sum(-1, keepdims=True) + (P1A * edP).sum(-1, keepdims=True))
     together = (weights.PA * np.abs(g.dP) + weights.P1A * edP).sum(-1, keepdims=True)
     depth = np.minimum(n, c.summation_depth or np.inf)
-    summed = (growth((work.u, depth)) * weights.P1A + weights.eta) * sizes
-    return np.fmin(apart, together) + summed.sum(-1, keepdims=True) + 2 * n * work.eta
+    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
+    summed = (growth((work.u, depth), (stored.u, 1)) * weights.P1A + weights.eta) * sizes
+    tiny = n * (2 * work.eta + rounding(c, "stored_scores").eta)
+    return np.fmin(apart, together) + summed.sum(-1, keepdims=True) + tiny
 
 
 def _through_softcap(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:

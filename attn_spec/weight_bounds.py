@@ -15,7 +15,7 @@ import numpy as np
 from attn_spec import bits
 from attn_spec.contract import Contract
 from attn_spec.intermediates import Intermediates
-from attn_spec.roundoff import elementary_error, growth, is_power_of, rounding
+from attn_spec.roundoff import conversion, elementary_error, growth, is_power_of, rounding
 from attn_spec.score_bounds import score_error
 
 
@@ -145,7 +145,8 @@ def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
     log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_distance + reference_rounding(x, c) + 1
     log_sum = log_sum if c.reference == "maximum" else log_sum + 2 * largest
     size = largest + log_sum
-    work, softmax, final = (rounding(c, stage).u for stage in ("score_accumulation", "softmax", "lse"))
+    work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
+    final = conversion(c, "lse", c.format("softmax")).u
     base2 = 4 if c.exponent == "base2" else 0
     relative = growth((softmax, 2), (final, 1), (work, base2))
     return elementary_error(c, "log_error") * (1 + log_sum) + relative * size

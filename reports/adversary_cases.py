@@ -10,9 +10,8 @@ import numpy as np
 
 from attn_spec import bits
 from attn_spec.contract import Contract
-from attn_spec.presets import EAGER, FP32, FP64, FUSED, SPLIT_KV, TF32
+from attn_spec.presets import FP64
 from attn_spec.problem import Problem
-from attn_spec.regimes import Recipe
 
 from .arithmetic import Order
 from .attack import Attack
@@ -46,8 +45,9 @@ class Way:
     order: dict[str, Any] = field(default_factory=dict)
     steps: type[TiledAttention] = TiledAttention
     gradients: type[TiledGradients] = TiledGradients
-    #: Size of dO.
+    #: Sizes of dO and of dL.
     cotangent: float = 1.0
+    lse_cotangent: float = 0.0
 
 
 _STORED = {"backward_weights": "stored", "normalize": "before_product", "kv_tile": None, "delta": "probabilities"}
@@ -95,6 +95,8 @@ WAYS = (
     Way(name="row sum of the cast", contract={"row_sum_of": "cast"}),
     Way(name="exp(0) is not 1", contract={"exp_of_zero_is_one": False}),
     Way(name="eager", **_EAGER),
+    Way(name="dL", lse_cotangent=1.0),
+    Way(name="dL alone, eager", **_EAGER, cotangent=0.0, lse_cotangent=1.0),
     Way(name="eager, V = 1", **_EAGER, problem={"value": 1.0}),
     Way(name="eager, softcap and bias", **_EAGER, problem={"bias": True, "softcap": 2.0}),
     Way(name="eager, division", **_EAGER | {"order": {"kv_tile": None, "divides": True}}),
@@ -249,8 +251,11 @@ def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
     """The attack on some stages that are narrow together, in one way."""
     problem = small_problem(**way.problem)
     contract = replace(FINE, **dict.fromkeys(narrow, NARROW) | way.contract)
-    dO = np.random.default_rng(seed + 7).standard_normal((*problem.score_shape[:3], problem.value_dim))
-    return attack(way, problem, contract, bits.nearest(way.cotangent * dO, NARROW), seed)
+    rng = np.random.default_rng(seed + 7)
+    dO = bits.nearest(way.cotangent * rng.standard_normal((*problem.score_shape[:3], problem.value_dim)), NARROW)
+    dL = bits.nearest(way.lse_cotangent * rng.standard_normal(problem.score_shape[:3]), NARROW)
+    found = attack(way, problem, contract, dO, seed)
+    return replace(found, lse_cotangent=dL) if way.lse_cotangent else found
 
 
 def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed: int) -> Attack:
@@ -265,34 +270,3 @@ def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed:
         elements=2,
         seed=seed,
     )
-
-
-#: Presets with the order and the backward pass that their kernels have.
-_PRESETS: tuple[tuple[str, Contract, Way, tuple[str, ...]], ...] = (
-    ("fused", FUSED, Way(name="", order={"kv_tile": 16, "exponent_folded": True}), ("float32", "float16", "bfloat16")),
-    ("fp32", FP32, Way(name=""), ("float32", "float16", "bfloat16")),
-    ("tf32", TF32, Way(name="", order={"kv_tile": 16}), ("float32",)),
-    (
-        "eager",
-        EAGER,
-        Way(name="", order={"kv_tile": None}, gradients=StoredWeights),
-        ("float32", "float16", "bfloat16"),
-    ),
-    ("split_kv", SPLIT_KV, Way(name="", steps=NormalizedSplitAttention), ("float32", "float16", "bfloat16")),
-)
-
-
-def presets(seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
-    """Every preset at its dtypes on rows of some length: preset and dtype, the regime, and the attack."""
-    for name, contract, way, dtypes in _PRESETS:
-        for dtype in dtypes:
-            for regime in ("normal", "rising", "normal+v_offset", "uniform"):
-                recipe = Recipe(
-                    dtype=dtype, regime=regime, query_length=2, key_length=32, head_dim=8, value_dim=2, seed=seed + 3
-                )
-                problem = recipe.problem()
-                dO = bits.nearest(
-                    np.random.default_rng(seed).standard_normal((*problem.score_shape[:3], problem.value_dim)), dtype
-                )
-                one_split = replace(contract, kv_tile=1) if name == "split_kv" else contract
-                yield f"{name} {dtype}", regime, attack(way, problem, one_split, dO, seed)

@@ -45,13 +45,15 @@ def random_attack(seed: int) -> Attack:
     )
     contract = _contract(rng, order)
     problem = _problem(rng)
+    dO, dL = (rng.standard_normal((*problem.score_shape[:3], n)) for n in (problem.value_dim, 1))
     return Attack(
         problem=problem,
         contract=contract,
         order=order,
         steps=drawn_steps(rng, contract, order),
         gradients=StoredWeights if contract.backward_weights == "stored" else TiledGradients,
-        cotangent=bits.nearest(rng.standard_normal((*problem.score_shape[:3], problem.value_dim)), NARROW),
+        cotangent=bits.nearest(dO * one_of(rng, (1.0, 1.0, 1.0, 0.0)), NARROW),
+        lse_cotangent=bits.nearest(dL[..., 0], NARROW) if rng.random() < 0.3 else None,
         elements=2,
         seed=seed,
     )

@@ -18,7 +18,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from .adversary_cases import STAGES, WAYS, presets, stages
+from .adversary_cases import STAGES, WAYS, stages
+from .adversary_presets import presets
 from .adversary_random import random_attacks
 from .attack import Attack, attained
 

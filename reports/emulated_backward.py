@@ -81,7 +81,8 @@ class TiledGradients(TiledAttention):
         delta = self.array(np.zeros(tuple(self.L.shape)))
         for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
             p, dP = self.weights_of_scores(self.recompute_weights()), self.weight_gradient()
-            delta = self.accumulate(lambda j, x=p * dP: x[..., j, None], p.shape[-1], "score_accumulation", delta)
+            product = self.round(p * dP, "stored_scores") if self.order.expands_dS else p * dP
+            delta = self.accumulate(lambda j, x=product: x[..., j, None], p.shape[-1], "score_accumulation", delta)
         return delta
 
     def add_lse_cotangent(self, delta: Any) -> Any:

@@ -38,7 +38,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
         ): {
             "underflow of the output at rescalings": (
-                "steps = x.keys[- + w.R.max(axis=-1, keepdims=True, initial=0.0)-]"
+                "steps = terms(c, x.keys)[- + w.R.max(axis=-1, keepdims=True, initial=0.0)-]"
             ),
             "several underflows of a merge": "tiny = [-4 * -]merges",
             "several underflows of weights exp(s - LSE)": "(cast.eta + [-4 * -]softmax.eta)",
@@ -88,7 +88,6 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the slope's error with dA's": "(exact[- + factor-]) * dA",
         },
         "no emulated kernel does what this allows: weights of dL found apart from those of dP - D": {
-            "the weights of dL": "row.around[- + np.maximum(weights.PA, found.PA) * dL-]",
             "one more rounding with dL": "row.around + dL, [-2-]{+1+}",
         },
         (
@@ -104,7 +103,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of storing dP": "+ dP)[- + stored.eta-]\n\n\ndef _delta_error",
             "underflow of the sum with dL": "[..., None])[- + work.eta-]",
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
-            "underflow of delta's sum over keys": "summed.sum(-1, keepdims=True)[- + 2 * n * work.eta-]",
+            "underflow of the stored products of delta": 'work.eta[- + rounding(c, "stored_scores").eta-])\n    return',
+            "underflow of delta's sum over keys": 'n * ([-2 * work.eta + -]rounding(c, "stored',
             "underflow of the product with the slope": "+ dS)[- + stored.eta * (1 + 2 / cap)-]",
             "underflow of dS's store": ('rounding(c, "score_gradients").eta[- + rounding(c, "stored_scores").eta-]'),
         },
@@ -115,6 +115,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the sums of P dP less P D": "tiny = tiny + growth([-(work.u, 1), -](stored.u, 1)) * weights",
             "entry of one factor of dP": "(entry.u, [-2-]{+1+})",
             "pieces left out of dP": "(entry.u, 2), [-(left_out(c, form, form), 1), -]*roundings",
+            "the stored products of delta": "growth((work.u, depth)[-, (stored.u, 1)-]) * weights",
             "the sum with dL": ("D + [-work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + -]work.eta"),
             "one rounding of delta's sum": "min(Dv, c.summation_depth or Dv)[-)-]{+ - 1)+}",
             "one rounding of delta's sum over keys": ('work, n = rounding(c, "score_accumulation"), x.keys[- + 1.0-]'),
@@ -139,7 +140,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "several underflows of a stored weight's division": ", [-4 * -]softmax.eta + w.eta * w.inverse_sum",
             "several underflows of recomputed weights": "np.full(x.L.shape, [-4 * -]softmax.eta)",
-            "underflow of both products and sums of dP": "underflow = [-2 * -]Dv * sum",
+            "underflow of both products and sums of dP": "underflow = [-2 * -]terms(c, Dv) * sum",
         },
         "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {
             "underflow in the defect of weights": (
@@ -170,8 +171,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the operand that was scaled for dq and dk": "scaling = ([-(scaled.u, 1), -](widened",
             "one rounding of the last scale": "else [-3-]{+2+}\n    widened",
             "the root that is left for the last scale": "last[- + (2 if scaled.u else 0)-]",
-            "one rounding of dbias's sum": "G = growth((accumulator.u, n[-)-]{+ - 1)+}",
-            "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-])\n    total",
+            "one rounding of dbias's sum": "np.minimum(n[-,-]{+ - 1,+} c.summation_depth or np.inf)), (partial",
+            "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-]\n",
         },
         (
             "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
@@ -190,8 +191,10 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of dbias's sums": "stored.eta[- + accumulator.eta-] + partial",
         },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
-            "roundings make weights' underflow grow in dv": "tiny = [-(1 + G) * -]eta",
-            "roundings make dO's underflow grow": "tiny + [-(1 + G) * -]cotangent.eta",
+            "roundings make underflow grow in dv": "[-(1 + G) * -](eta + cotangent",
+            "roundings make underflow grow in dq and dk": "sigma * unscaled + [-(1 + G) * -]entering",
+            "roundings make the underflow of dS grow": "G * total + [-(1 + G) * -]dS_entry",
+            "underflow of both factors of dq and dk": "(entered[- + n * dS_entry.eta-])",
         },
         "no emulated kernel does what this allows: as many stores of a gradient as are allowed": {
             "one store of a gradient": "np.minimum(c.gradient_stores[-, n-]{+ - 1, n+})",

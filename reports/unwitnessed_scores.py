@@ -10,6 +10,9 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "underflow of a second piece": "[-4 * -]{+1 * +}one.eta",
         },
+        "no emulated kernel does what this allows: pieces of one number that all have the other's sign": {
+            "sizes of pieces": "tuple((u, [-pieces * -]m)",
+        },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "a product of pieces is one of rounded pieces": "[- * (1 + u) * (1 + w)-]",
             "both roundings of a probability, multiplied": "enters.u[- + own.u * enters.u-], ",

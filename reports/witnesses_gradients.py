@@ -37,31 +37,33 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the error of dS in dq and dk": "unscaled = [-own + -]G * total",
         },
         ("multiplicands", "light keys, softcap, kept", "dk"): {
-            "underflow of dS on entry": "G * total[- + dS_entry.eta * seen-]",
+            "underflow of dS on entry": "G * total[- + (1 + G) * dS_entry.eta * seen-]",
         },
         ("gradient_accumulation", "large bias, base 2", "dk"): {
-            "underflow of dq's and dk's sums": "tiny = [-tiny_sum * 4 * n + -]partial",
+            "underflow of dq's and dk's sums": "tiny = [-tiny_sum * 4 * terms(c, n) + -]partial.eta * 2",
             "all underflow of dq's and dk's sums": "[- + max(1.0, sigma) * tiny-] +",
         },
         ("gradient_accumulation", "tiny cotangents, scaled dS, kept", "dq"): {
-            "several underflows of dq's and dk's sums": "tiny_sum * [-4 * -]n + partial",
+            "several underflows of dq's and dk's sums": "tiny = tiny_sum * [-4 * -]terms(c, n) + partial",
         },
         ("partial_gradients", "tiny values, kept", "dk"): {
             "underflow of dq's and dk's stores": (
-                "tiny_sum * 4 * n[- + partial.eta * 2 * (stores + n * (partial.u > 0))-]"
+                "tiny_sum * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n * (partial.u > 0))-]"
             ),
         },
         ("stored_scores", "tiny cotangents, scaled dS, kept", "dk"): {
-            "underflow of a dS that is scaled early": ("sigma * unscaled[- + max(0.0, 1 - sigma) * stored * seen-]"),
+            "underflow of a dS that is scaled early": "dS_entry.eta)[- + max(0.0, 1 - sigma) * stored * seen-]",
         },
         ("gradient_accumulation", "tiny cotangents, large scale, kept", "dq"): {
-            "a scale that magnifies underflow": "[-max(1.0, sigma) * -]tiny + work.eta + entering",
+            "a scale that magnifies underflow": "[-max(1.0, sigma) * -]tiny + work.eta\n",
         },
         ("score_accumulation", "tiny cotangents, toward zero", "dk"): {
-            "underflow of the last scale": "tiny[- + work.eta-] + entering",
+            "underflow of the last scale": "max(1.0, sigma) * tiny[- + work.eta-]",
         },
         ("multiplicands", "tiny queries, flushed", "dk"): {
-            "underflow of operands in dq and dk": "work.eta[- + entering-]",
+            "underflow of operands in dq and dk": (
+                "[-sigma * (operand.eta + scaled.eta) * (entered + n * dS_entry.eta) + -]max(0.0"
+            ),
             "underflow of operands on entry in dq and dk": "sigma * ([-operand.eta + -]scaled",
         },
         ("lse", "2 pieces, bfloat16", "dv"): {
@@ -72,31 +74,31 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("probabilities", "tiny values, inner, kept", "dv"): {
             "sums of dv": "(missing, 1)[-, *_accumulated(c, n)-])\n    own",
-            "roundings of dv": "return own[- + G * total-] + tiny",
+            "roundings of dv": "return own[- + G * total-] + (1",
         },
         ("probabilities", "one tile", "dv"): {
-            "weights in dv": "return [-own + -]G * total + tiny",
+            "weights in dv": "return [-own + -]G * total + (1",
         },
         ("several", "many light keys, probabilities", "dv"): {
-            "underflow of weights in dv": "tiny = [-(1 + G) * eta + -]_tiny",
+            "underflow of weights in dv": "(1 + G) * ([-eta + -]cotangent",
         },
         ("gradient_accumulation", "tiny cotangents, kept", "dv"): {
-            "underflow of dv's sums": "eta[- + _tiny_sum(c) * 4 * n-] +",
+            "underflow of dv's sums": "tiny = [-_tiny_sum(c) * 4 * terms(c, n) + -]partial.eta",
         },
         ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dv"): {
-            "several underflows of dv's sums": "_tiny_sum(c) * [-4 * -]n",
+            "several underflows of dv's sums": "_tiny_sum(c) * [-4 * -]terms(c, n)",
         },
         ("partial_gradients", "tiny cotangents, kept", "dv"): {
-            "underflow of dv's stores": "_tiny_sum(c) * 4 * n[- + partial.eta * 2 * (stores + n)-]",
+            "underflow of dv's stores": "_tiny_sum(c) * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n)-]",
         },
         ("multiplicands", "light keys, softcap, flushed", "dv"): {
-            "underflow of dO on entry": "tiny[- + (1 + G) * cotangent.eta * n-]",
+            "underflow of dO on entry": "(eta[- + cotangent.eta * entered-])",
         },
         ("gradient_accumulation", "grouped heads, bias", "dbias"): {
-            "sums of dbias": "G = growth([-(accumulator.u, n), -](partial",
+            "sums of dbias": "[-(accumulator.u, np.minimum(n, c.summation_depth or np.inf)), -](partial",
         },
         ("partial_gradients", "bias", "dbias"): {
-            "stores of dbias": "(accumulator.u, n), [-(partial.u, stores), -](cast",
+            "stores of dbias": "or np.inf)), [-(partial.u, stores), -](cast",
         },
         ("score_gradients", "bias first", "dbias"): {
             "the cast of dbias": "(partial.u, stores), [-(cast.u, 1), -](narrow",

@@ -114,8 +114,8 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of weights exp(s - LSE)": "(cast.eta[- + 4 * softmax.eta-])",
         },
         ("output_accumulation", "tiny values, by LSE, kept", "output"): {
-            "underflow of sums with weights exp(s - LSE)": "total_v[- + 4 * x.keys * tiny-])",
-            "several underflows of sums with weights exp(s - LSE)": "total_v + [-4 * -]x.keys * tiny",
+            "underflow of sums with weights exp(s - LSE)": "total_v[- + 4 * terms(c, x.keys) * tiny-])",
+            "several underflows of sums with weights exp(s - LSE)": "total_v + [-4 * -]terms(c, x.keys) * tiny",
         },
         ("multiplicands", "tiny values, by LSE, flushed", "output"): {
             "underflow of values with weights exp(s - LSE)": (

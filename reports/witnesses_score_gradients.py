@@ -10,6 +10,9 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("several", "tiny bias, score accumulation and stored scores, two keys", "dbias"): {
             "one rounding of dA": "growth((work.u, [-1 + -]parts), (narrow",
         },
+        ("row_sum", "dL alone, eager", "dk"): {
+            "the weights of dL": "row.around[- + np.maximum(weights.PA, found.PA) * dL-]",
+        },
         ("scores", "normalized weights, tiles", "dq"): {
             "both roundings of dA": "growth([-(work.u, 1 + parts), -](narrow",
         },
@@ -78,7 +81,9 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "sums of dP": "form), 1)[-, *roundings-])",
         },
         ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dbias"): {
-            "underflow of dP's sums": ('underflow = [-2 * Dv * sum_underflow(c, "gradient_accumulation") + -]entry'),
+            "underflow of dP's sums": (
+                'underflow = [-2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + -]entry'
+            ),
         },
         ("stored_scores", "base 2", "dk"): {
             "storing dP": "return dP[- + stored.u * (np.abs(g.dP) + dP)-]",

@@ -97,12 +97,10 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("probabilities", "tiny values, inner, kept", "lse"): {
-            "the inner accumulator's sums": (
-                "[-*_sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks),-]"
-            ),
+            "the inner accumulator's sums": "factors = ([-*factors-]{+*()+}, (rounding",
         },
         ("score_accumulation", "inner accumulator", "dv"): {
-            "additions to the outer accumulator": "[-_outer(c, stage, depth),-]",
+            "additions to the outer accumulator": "factors = (*factors,[- (rounding(c, stage).u, depth)-])",
         },
         ("score_accumulation", "tiny cotangents, toward zero", "dv"): {
             "sums that are cut one by one": '[-(2 if c.rounding == "toward_zero" else 1)-]{+1+}',
@@ -228,13 +226,13 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the softcap itself, rounded": "growth([-(work.u, 1), -](stored.u, 2)) * (np.abs(x.capped)",
         },
         ("scores", "bias first", "dv"): {
-            "one rounding of a bias that is divided by the scale": "growth((work.u, [-7-]{+6+}))",
+            "one rounding of a bias that is divided by the scale": "else [-7-]{+6+}\n",
         },
         ("score_accumulation", "bias first", "dv"): {
-            "two roundings of a bias that is divided by the scale": "growth((work.u, [-7-]{+5+}))",
+            "two roundings of a bias that is divided by the scale": "else [-7-]{+5+}\n",
         },
         ("score_accumulation", "tiny bias, bias first, kept", "dv"): {
-            "a bias that is divided by the scale": "growth((work.u, [-7-]{+0+}))",
+            "a bias that is divided by the scale": "else [-7-]{+0+}\n",
         },
         ("score_accumulation", "tiny bias, bias first, kept", "lse"): {
             "underflow of a bias that is divided by the scale": "* size[- + 2 * work.eta * max(1.0, sigma)-]",

@@ -5,7 +5,8 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from attn_spec.reports.adversary_cases import FINE, NARROW, STAGES, WAYS, Way, attack, presets, small_problem, stages
+from attn_spec.reports.adversary_cases import FINE, NARROW, STAGES, WAYS, Way, attack, small_problem, stages
+from attn_spec.reports.adversary_presets import presets
 from attn_spec.reports.adversary_random import random_attacks
 from attn_spec.reports.adversary_report import LOOSE, TOLERANCE, concerns, faults, lines, main, strongest, unexplained
 from attn_spec.reports.attack import attained

@@ -22,9 +22,14 @@ from attn_spec.presets import EAGER, FP32, FUSED, PRESETS, SPLIT_KV, TF32, UNDEC
         ("delta", "none", "contract field delta must be one of ('output', 'probabilities', 'either')"),
         ("score_gradients_of", True, "must be one of ('cast', 'uncast', 'either'), not True"),
         ("float16_subnormals", "lost", "must be one of ('kept', 'flushed_on_entry', 'flushed'), not 'lost'"),
-        ("multiplicand_pieces", 0, "contract field multiplicand_pieces must be 1 or more, not 0"),
-        ("matrix_block", 0, "contract field matrix_block must be 1 or more, not 0"),
-        ("kv_tile", 0, "contract field kv_tile must be 1 or more, not 0"),
+        ("multiplicand_pieces", 0, "contract field multiplicand_pieces must be an integer, 1 or more, not 0"),
+        ("matrix_block", 0, "contract field matrix_block must be an integer, 1 or more, not 0"),
+        ("kv_tile", 0, "contract field kv_tile must be an integer, 1 or more, not 0"),
+        ("kv_tile", 2.5, "contract field kv_tile must be an integer, 1 or more, not 2.5"),
+        ("multiplicand_pieces", None, "contract field multiplicand_pieces must be an integer, 1 or more, not None"),
+        ("matrix_extra_bits", -40, "contract field matrix_extra_bits must be an integer, -10 or more, not -40"),
+        ("log_error", "4", "contract field log_error must be 0 or more, not '4'"),
+        ("alternatives", [FUSED], "contract field alternatives must be a tuple of contracts, not [Contract("),
         ("reference_range", -1.0, "contract field reference_range must be 0 or more, not -1.0"),
         ("exp_error", float("nan"), "contract field exp_error must be 0 or more, not nan"),
         (
@@ -32,7 +37,7 @@ from attn_spec.presets import EAGER, FP32, FUSED, PRESETS, SPLIT_KV, TF32, UNDEC
             2.0**24,
             "contract field exp_error must be below 2**24, not 16777216.0: it counts units of 2**-24",
         ),
-        ("lse_merges", -1, "contract field lse_merges must be 0 or more, not -1"),
+        ("lse_merges", -1, "contract field lse_merges must be an integer, 0 or more, not -1"),
     ],
 )
 def test_a_field_that_says_nothing_known_is_refused(field, value, text):
@@ -40,6 +45,11 @@ def test_a_field_that_says_nothing_known_is_refused(field, value, text):
         Contract(**{field: value})
 
     assert text in str(raised.value)
+
+
+def test_merges_of_a_row_that_is_normalized_by_its_own_lse_are_refused():
+    with pytest.raises(ContractError, match='lse_merges and normalize="by_lse" exclude each other'):
+        Contract(lse_merges=1, normalize="by_lse")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

@@ -9,7 +9,8 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from attn_spec.reports.adversary_cases import STAGES, presets, stages
+from attn_spec.reports.adversary_cases import STAGES, stages
+from attn_spec.reports.adversary_presets import presets
 from attn_spec.reports.attack import Attack, allowed
 
 from attn_spec import bits
