@@ -21,7 +21,6 @@ from attn_spec.formats import FORMATS, Format
 from attn_spec.roundoff import Rounding, elementary_error, is_power_of
 
 from .arithmetic import Arithmetic
-from .matrix_products import Pair
 
 #: Roundings smaller than this are not worth a choice.
 SMALLEST = 2.0**-40
@@ -121,21 +120,9 @@ class Adversary(Arithmetic):
 
     # Elementary functions
 
-    def exponential(self, x: Any) -> Tensor:
-        y = torch.exp2(x) if self.is_base2 else torch.exp(x)
-        wrong = self.round(y * (1 + self.committed("exp_error", x)), "softmax")
-        return torch.where((x == 0) & self.c.exp_of_zero_is_one, y, wrong)
-
-    def logarithm(self, x: Any) -> Tensor:
-        y = torch.log2(x) if self.is_base2 else torch.log(x)
-        return self.round(y + self.committed("log_error", x) * (1 + y.detach().abs()), "softmax")
-
-    def tanh(self, x: Any) -> Tensor:
-        return self.round(torch.tanh(x) + self.committed("tanh_error", x), "stored_scores")
-
-    def committed(self, name: str, x: Tensor) -> Tensor:
+    def error_of(self, function: str, x: Tensor) -> Tensor:
         """The error of an elementary function."""
-        size = elementary_error(self.c, name)
+        size = elementary_error(self.c, function)
         return size * self.choices.next(x.shape) if size > SMALLEST else torch.zeros_like(x)
 
     # Sums
@@ -150,14 +137,6 @@ class Adversary(Arithmetic):
         """A product, less what is left out of it."""
         left = products.left_out(self.c, *[self.format_of("input")] * 2)
         return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
-
-    def add_to(self, total: Any, pair: Pair, terms: list[int], accumulator: str, stage: str) -> Tensor:
-        if products.on_matrix_unit(self.c):
-            return super().add_to(total, pair, terms, accumulator, stage)  # type: ignore[misc]
-        for t in terms:
-            (p,) = self.products(*pair(t))
-            total = self.add(total, self.round(p, accumulator), accumulator)
-        return self.as_array(total)
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:
         """Each term but the largest is cut, and the sum; a total that nothing is added to was cut before."""

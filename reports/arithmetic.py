@@ -18,7 +18,7 @@ import numpy as np
 from attn_spec import bits
 from attn_spec.contract import Contract
 from attn_spec.formats import FORMATS
-from attn_spec.roundoff import direction, flushes
+from attn_spec.roundoff import direction, elementary_error, flushes
 
 #: Formats that NumPy rounds to faster, the same bits as bits.nearest.
 _NATIVE = {"float64", "float32", "float16"}
@@ -134,8 +134,7 @@ class Arithmetic:
 
     def error_of(self, function: str, x: Any) -> Any:
         """The error committed at x: the order's share of what the contract allows, of the order's sign."""
-        u = FORMATS["float64" if self.c.score_accumulation == "float64" else "float32"].unit_roundoff
-        return self.order.inaccuracy * getattr(self.c, function) * u * self._sign_of_error(x)
+        return self.order.inaccuracy * elementary_error(self.c, function) * self._sign_of_error(x)
 
     def _sign_of_error(self, x: Any) -> Any:
         if self.order.error_signs == "random":

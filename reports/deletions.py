@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,7 +46,10 @@ class Deletion:
 
 def source_of(module: str) -> str:
     """The source of a module of ``attn_spec``."""
-    return inspect.getsource(_loaded(module))
+    loaded = _loaded(module)
+    # ``mutation`` loads another source than the file's; the loader of pytest knows of no source.
+    loader = loaded.__loader__
+    return loader.get_source(loaded.__name__) if hasattr(loader, "get_source") else inspect.getsource(loaded)
 
 
 @contextmanager
@@ -72,7 +76,7 @@ def deleted(*deletions: Deletion) -> Iterator[None]:
 def forget() -> None:
     """Clear every cache of the package: what it holds was found by other theorems."""
     for found in pkgutil.iter_modules(attn_spec.__path__):
-        module = importlib.sys.modules.get(f"attn_spec.{found.name}")
+        module = sys.modules.get(f"attn_spec.{found.name}")
         for value in vars(module).values() if module else ():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

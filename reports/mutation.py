@@ -25,6 +25,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from difflib import unified_diff
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +134,16 @@ def places(modules: Iterable[str]) -> list[tuple[str, str, int]]:
 
 def sampled(places: Sequence[tuple[str, str, int]], count: int, seed: int) -> Iterator[Mutant]:
     """So many mutants, drawn with a seed, whose code, not only its annotations, differs from the module's."""
-    for module, name, place in random.Random(seed).sample(places, len(places)):  # noqa: S311
-        source = _source(module)
-        changed = mutate_code(source, get_operator(name)(), place)
-        if count and changed is not None and _runs(changed) and _code(changed) != _code(source):
-            count -= 1
+    return islice(_differing(random.Random(seed).sample(places, len(places))), count)  # noqa: S311
+
+
+def _differing(places: Iterable[tuple[str, str, int]]) -> Iterator[Mutant]:
+    sources = {module: _source(module) for group in MODULES.values() for module in group}
+    codes = {module: _code(source) for module, source in sources.items()}
+    for module, name, place in places:
+        changed = mutate_code(sources[module], get_operator(name)(), place)
+        if changed is not None and _runs(changed) and _code(changed) != codes[module]:
             yield Mutant(module, name, changed)
-        if not count:
-            return
 
 
 def run(sample: Sequence[Mutant | None], jobs: int, tests: Sequence[str] = TESTS) -> Iterator[Outcome]:
@@ -211,6 +214,10 @@ class _Mutated(importlib.machinery.SourceFileLoader):
         """As finders are asked."""
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
+    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
+        """The mutated source."""
+        return self.source
+
     def get_code(self, fullname: str) -> Any:  # noqa: ARG002 - as loaders are asked
         """The mutated code, whatever is cached."""
         return compile(self.source, self.path, "exec")
@@ -268,6 +275,8 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     parser.add_argument("--module", action="append", metavar="NAME", help="mutate this module alone; may be repeated")
     chosen = parser.parse_args(arguments)
     every = places(chosen.module or [module for group in MODULES.values() for module in group])
+    if chosen.mutants < 1:
+        parser.error(f"--mutants must be 1 or more, not {chosen.mutants}")
     sample = list(sampled(every, chosen.mutants, chosen.seed))
     say(f"{len(sample)} mutants of {len(every)} places, drawn with seed {chosen.seed}")
     outcomes = run([None, *sample], chosen.jobs)

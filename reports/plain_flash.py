@@ -24,6 +24,7 @@ from .plain_parts import (
     heads_first,
     hidden,
     nothing_seen,
+    sigma_of,
     through,
     tiles,
 )
@@ -58,7 +59,7 @@ def tutorial_prescaled(
 def _tutorial_prescaled(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False) -> Any:
     """Scale the scores this time, and dS before its cast."""
     q, k, v, out, lse = saved
-    half, sm_scale = q.dtype, float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    half, sm_scale = q.dtype, sigma_of(q, scale)
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
     delta = (out * dout).sum(-1, keepdim=True)
     qk = ((q @ k.mT) * float32(sm_scale * LOG2E)).masked_fill(hidden(q, k, causal=causal), -math.inf)
@@ -121,7 +122,7 @@ def flash2(
     half, heads = q.dtype, q.shape[2]
     q, k, v = (x.float() for x in heads_first(q, k, v))
     k, v, dark = for_query_heads(k, heads), for_query_heads(v, heads), hidden(q, k, bottom_right=True, **seen)
-    scale = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    scale = sigma_of(q, scale)
     outer = softcap or scale
     c = float32(outer * LOG2E)
     m, l, acc = nothing_seen(q, v.shape[-1])
@@ -149,7 +150,7 @@ def _flash2(
     half, heads, kv_heads = q.dtype, q.shape[2], k.shape[2]
     dout, q, k, v, out = (x.float() for x in heads_first(dout, q, k, v, out))
     k, v, dark = for_query_heads(k, heads), for_query_heads(v, heads), hidden(q, k, bottom_right=True, **seen)
-    scale = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    scale = sigma_of(q, scale)
     outer, slope, s = softcap or scale, 1.0, q @ k.mT
     if softcap is not None:
         inner = float32(scale / softcap)
@@ -177,7 +178,7 @@ def flash2_alibi(
     half = q.dtype
     q, k, v = (x.float() for x in heads_first(q, k, v))
     dark = hidden(q, k, causal=causal, bottom_right=True)
-    scale = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    scale = sigma_of(q, scale)
     c = float32(scale * LOG2E)
     ahead = None if bias is None else (bias.float() / scale).expand(*q.shape[:3], k.shape[2])
     m, l, acc = nothing_seen(q, v.shape[-1])

@@ -20,6 +20,7 @@ from .plain_parts import (
     for_query_heads,
     hidden,
     nothing_seen,
+    sigma_of,
     through,
     tiles,
 )
@@ -171,7 +172,7 @@ def flash1(
 ) -> tuple[Tensor, Tensor]:
     """FlashAttention's first algorithm, which normalizes the output after each of at most eight tiles."""
     dark, half = hidden(q, k, causal=causal), q.dtype
-    sigma = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    sigma = sigma_of(q, scale)
     q, k, v = (x.float() for x in (q, k, v))
     m, l, out = nothing_seen(q, v.shape[-1])
     for cols in tiles(k.shape[2], max(math.ceil(k.shape[2] / 8), 1)):
@@ -210,7 +211,7 @@ def chunked(
 ) -> tuple[Tensor, Tensor]:
     """Rabe and Staats: chunks summed each by its own maximum, then all by the largest."""
     dark = hidden(q, k, mask=mask)
-    sigma = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    sigma = sigma_of(q, scale)
     m, l, acc = ([x] for x in nothing_seen(q, v.shape[-1]))
     for cols in tiles(k.shape[2], 24):
         s = (q @ k[:, :, cols].mT * sigma).masked_fill(dark[..., cols], -math.inf)
@@ -233,7 +234,7 @@ def chunked(
 )
 def ring_flash_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> tuple[Tensor, Tensor]:
     """ring-flash-attention: the running output in float32 moves to that of each of four parts by a sigmoid."""
-    sigma = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    sigma = sigma_of(q, scale)
     out, lse = torch.zeros(()), torch.zeros(())
     for hop, part in enumerate(torch.arange(k.shape[2]).tensor_split(4)):
         if not len(part):

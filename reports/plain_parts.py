@@ -12,6 +12,8 @@ LOG2E = math.log2(math.e)
 LN2 = math.log(2)
 HALVES = ("float16", "bfloat16")
 DTYPES = ("float32", *HALVES)
+#: Options of the plainest forward kernels.
+OPTIONS = ("scale", "causal", "cross", "dv", "lse")
 
 
 def hidden(

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from attn_spec import Contract, kernel
 
-from .plain_parts import HALVES, finite, float32, hidden, nothing_seen, through, tiles
+from .plain_parts import HALVES, OPTIONS, finite, hidden, nothing_seen, sigma_of, through, tiles
 
 Product = Callable[..., Tensor]
-OPTIONS = ("scale", "causal", "cross", "dv", "lse")
 
 
 def attend(
@@ -37,7 +36,7 @@ def attend(
     ``sums_weights``: the row sum is the product of the cast weights with ones (FlashInfer).
     """
     dark, dtype = hidden(q, k, causal=causal), q.dtype
-    sigma = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    sigma = sigma_of(q, scale)
     q, k, v = (x.float() for x in (q, k, v))
     m, l, acc = nothing_seen(q, v.shape[-1])
     for cols in tiles(k.shape[2], 32):
@@ -56,7 +55,7 @@ def differentiate(
     """The backward pass of :func:`attend`."""
     q, k, v, out, lse = saved
     dtype, dark = q.dtype, hidden(q, k, causal=causal)
-    sigma = float32(q.shape[-1] ** -0.5 if scale is None else scale)
+    sigma = sigma_of(q, scale)
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
     s = (product(q, k.mT) * sigma).masked_fill(dark, -math.inf)
     p = torch.exp(s - finite(lse[..., None]))

@@ -14,6 +14,7 @@ from .plain_parts import (
     HALVES,
     LN2,
     LOG2E,
+    OPTIONS,
     ffma,
     finite,
     float32,
@@ -23,8 +24,6 @@ from .plain_parts import (
     through,
     tiles,
 )
-
-OPTIONS = ("scale", "causal", "cross", "dv", "lse")
 
 
 def _reference(word: str, reach: float) -> dict[str, Contract]:

@@ -14,6 +14,7 @@ from .plain_parts import (
     DTYPES,
     HALVES,
     LOG2E,
+    OPTIONS,
     ffma,
     finite,
     float32,
@@ -23,8 +24,6 @@ from .plain_parts import (
     through,
     tiles,
 )
-
-OPTIONS = ("scale", "causal", "cross", "dv", "lse")
 
 
 def online(scores: list[Tensor], q: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from attn_spec.problem import Problem
 
 from .adversary import Adversary
-from .matrix_products import Pair
 
 
 class Pieces(Adversary):
@@ -23,12 +22,6 @@ class Pieces(Adversary):
         count = self.c.multiplicand_pieces * (self.c.multiplicand_pieces + 1) // 2
         small = product * 2.0**-20  # pieces of a product may be as small as that
         return [product - (count - 1) * small, *[small] * (count - 1)]
-
-    def add_to(self, total: Any, pair: Pair, terms: list[int], accumulator: str, stage: str) -> Any:  # noqa: ARG002
-        for t in terms:
-            for p in self.products(*pair(t)):
-                total = self.add(total, self.round(p, accumulator), accumulator)
-        return self.as_array(total)
 
 
 class PowersUnderflow(Adversary):
