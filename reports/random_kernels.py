@@ -23,6 +23,7 @@ from attn_spec.contract import Contract
 from attn_spec.formats import FORMATS
 from attn_spec.kernels import LAYOUTS, Conventions, Kernel
 from attn_spec.presets import UNDECLARED
+from attn_spec.products import terms
 from attn_spec.strategies import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 from .arithmetic import Order
@@ -88,7 +89,7 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
         "supports": supports,
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
-        "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), 64.0 if _is_slow(executes, order) else 1.0),
+        "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
         "steps": varied(drawn_steps(rng, executes, order), agreed),
         "layout": one_of(rng, LAYOUTS),
         "length_multiple": one_of(rng, (1, 1, 1, 4)),
@@ -101,9 +102,14 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
     return emulate_both(name, executes, order, gradients=gradients, **declared)
 
 
-def _is_slow(executes: Contract, order: Order) -> bool:
-    """Whether the emulation takes several times as long for a key: most of a run would be a few such kernels."""
-    return (order.kv_tile or 16) < 8 or executes.multiplicand_pieces > 1 or executes.inner_accumulation is not None
+def _slowness(executes: Contract, order: Order) -> float:
+    """16 for each operation on arrays that the emulation takes beyond the plainest, for a key; 1 for the plainest.
+
+    Small problems keep a few such kernels from being most of a run.
+    """
+    inner = 1 if executes.inner_accumulation is None else 4
+    operations = math.ceil(16 / min(order.kv_tile or 16, 16)) * int(terms(executes, 1)) * inner
+    return 16.0 * operations if operations > 1 else 1.0
 
 
 def drawn_steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
