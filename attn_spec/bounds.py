@@ -152,22 +152,24 @@ def numerator_error(
     entering = (1 + most_B) * entry.eta
     underflow = (1.0 if before else w.inverse_sum) * absolute + entering * w.P1A.sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
-    if merges:
-        tiny = 4 * merges * (softmax.eta + tiny_sum + partial.eta)
-        underflow = underflow + (1 + most_B) * tiny * (1 + x.keys + total_v + x.keys * size_o)
+    # An output that waits for its merge may underflow, and so may what it is multiplied by.
+    tiny = 4 * merges * (softmax.eta + tiny_sum + partial.eta)
+    waiting = (1 + most_B) * tiny * (1 + x.keys + total_v + x.keys * size_o)
+    underflow = underflow + waiting
     rest = underflow + (w.P1A * B) @ size_v + (w.P1A * w.C).sum(-1, keepdims=True) * size_o
     # An accumulator that is wider than the softmax is rounded to that before it is divided by the row sum.
     narrowing = conversion(c, "softmax", c.format("output_accumulation")).u * (1 - before)
     finish = growth((softmax.u, 2 * (1 - before)), (narrowing, 1), (out.u, 1))
     if merges:  # normalized by e^L, with L rounded, instead of by the sum of the e^(L_t - L) themselves
         finish = (1 + finish) * np.exp(merges * partial_lse_error(x, c)) - 1
+    divided = 8 * np.exp(c.reference_distance + reference_rounding(x, c))
     return NumeratorError(
         rest=rest,
         kappa=1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum,
         B=B,
         finish=finish,
         tiny=3 * softmax.eta + out.eta + _difference_error(x, c, w, most_B),
-        outside_hull=8 * np.exp(c.reference_distance + reference_rounding(x, c)) * absolute + 2 * entering,
+        outside_hull=divided * absolute + 2 * entering + 2 * waiting,
     )
 
 
@@ -237,12 +239,13 @@ def _by_lse_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, 
 def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, B: np.ndarray) -> np.ndarray:
     """Error of any convex combination of the visible values, widened by B and C, [.., Sq, Dv].
 
-    Whatever the computed weights, they are non-negative and add up to the row sum but for 1 + B and 1 + C, and the
-    row sum is at least about its largest term, exp(0) but for the rounding of the reference. inf where C is too large
-    to say anything.
+    Whatever the computed weights, they are non-negative and add up to the row sum but for 1 + B, 1 + C and what
+    underflows in the row sum alone, and the row sum is at least about its largest term, exp(0) but for the rounding of
+    the reference. inf where C is too large to say anything.
     """
     high, low = _visible_range(x)
     most_B, most_C = (z.max(axis=-1, keepdims=True, initial=0.0) for z in (B, w.C))
+    most_C = most_C + w.inverse_sum * x.keys * w.eta_sum
     loose = np.where(most_C < 0.25, (1 + most_B) / (1 - 2 * np.minimum(most_C, 0.25)) - 1, np.inf)
     return np.maximum(high - o, o - low) + loose * np.maximum(np.abs(high), np.abs(low))
 

@@ -43,11 +43,7 @@ def _definite(c: Contract, choices: Mapping[str, Sequence[str]]) -> Iterator[Con
         name: _worth_trying(c, name, words) for name, words in choices.items() if getattr(c, name) == "either"
     }
     for words in product(*open_fields.values()):
-        picked = dict(zip(open_fields, words, strict=True))
-        if c.backward_weights == "either" and picked.get("backward_weights") == "recomputed":
-            # A kernel that may recompute its weights keeps the LSE for that in the format that accumulates scores.
-            picked["lse"] = c.score_accumulation
-        yield replace(c, **picked)
+        yield replace(c, **dict(zip(open_fields, words, strict=True)))
 
 
 def _worth_trying(c: Contract, name: str, words: Sequence[str]) -> Sequence[str]:

@@ -24,7 +24,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "roundings make the output's underflow grow": "absolute = [-(1 + most_B) * -](",
             "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -]entry.eta",
-            "underflow of values in the hull": "absolute[- + 2 * entering-],",
+            "underflow of values in the hull": "absolute[- + 2 * entering-] + 2 * waiting",
             "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + 4",
         },
         (
@@ -55,11 +55,9 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the hull of the values is the smaller bound only where weights are all but lost, and is then "
             "too wide to be attained"
         ): {
-            "underflow of sums in the hull": (
-                "outside_hull=[-8 * np.exp(c.reference_distance + reference_rounding(x, c)) * absolute + -]2 * entering"
-            ),
+            "underflow of sums in the hull": "outside_hull=[-divided * absolute + -]2 * entering",
             "roundings outside the hull": "[- + loose * np.maximum(np.abs(high), np.abs(low))-]",
-            "underflow outside the hull": "slack[- + e.outside_hull-])",
+            "what underflows in the row sum alone, in the hull": "most_C[- + w.inverse_sum * x.keys * w.eta_sum-]",
             "roundings of the numerator outside the hull": "([-1 + most_B-]{+1.0+}) / (1 - 2",
             "roundings of the row sum outside the hull": "(1 + most_B)[- / (1 - 2 * np.minimum(most_C, 0.25))-]",
         },

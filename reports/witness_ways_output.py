@@ -37,6 +37,12 @@ OUTPUT_WAYS = (
         contract=_MERGES | {"partial_outputs": NARROW},
         steps=NormalizedSplitAttention,
     ),
+    Way(
+        name="tinier values, one key, merged, partial",
+        problem=_ONE,
+        contract=_MERGES | {"partial_outputs": NARROW, "exp_error": 2.0**48},
+        steps=NormalizedSplitAttention,
+    ),
     Way(name="tiny values, one key, normalization", problem=_ONE, contract={"softmax": NARROW}),
     Way(
         name="a light key of a large value, by LSE, probabilities",
@@ -61,6 +67,9 @@ OUTPUT_ATTACKS: dict[str, dict[str, Any]] = {
             [[1.239776611328125e-06, 6.4849853515625e-06], [1.239776611328125e-06, 6.4849853515625e-06]],
             scale=1.0,
         )
+    },
+    "tinier values, one key, merged, partial": {
+        "problem": given([[1]], [[0.5], [0.5]], [[2e-8, 1e-8], [2e-8, 1e-8]], scale=1.0)
     },
     "tiny values, one key, normalization": {
         "problem": given([[1]], [[0.5]], [[1.239776611328125e-06, 6.4849853515625e-06]], scale=1.0)

@@ -60,6 +60,10 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("several", "tiny values, one key, merged, partial", "output"): {
             "underflow of partial outputs": "tiny_sum[- + partial.eta-])",
         },
+        ("several", "tinier values, one key, merged, partial", "output"): {
+            "underflow of partial outputs in the hull": "entering[- + 2 * waiting-]",
+            "underflow outside the hull": "slack[- + e.outside_hull-])",
+        },
         ("row_sum", "eager, cast P in dS", "output"): {
             "roundings of the row sum alone": "@ size_v[- + (w.P1A * w.C).sum(-1, keepdims=True) * size_o-]",
         },
