@@ -104,7 +104,7 @@ def output_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, s
     e = numerator_error(x, c, w, o, slack)
     X = np.where(e.kappa > 0, (_spread(w.PA, x.v, o) + w.PA.sum(-1, keepdims=True) * slack + e.rest) / e.kappa, np.inf)
     if w.PA.sum(-1).max(initial=0.0) > HULL_FROM or not np.isfinite(X).all():
-        X = np.fmin(X, hull_error(x, w, o, e.B) + slack + e.outside_hull)
+        X = np.fmin(X, hull_error(x, w, o, e) + slack + e.outside_hull)
     return (X + e.finish * (np.abs(o) + slack + X) + e.tiny) * INFLATION
 
 
@@ -122,6 +122,8 @@ class NumeratorError:
     tiny: np.ndarray | float
     #: How far underflow may carry a convex combination of the values, [.., Sq, 1].
     outside_hull: np.ndarray
+    #: What an absolute error becomes when the row sum divides it, at most, whatever the errors of the scores.
+    divided: np.ndarray
 
 
 @np.errstate(all="ignore")
@@ -162,14 +164,15 @@ def numerator_error(
     finish = growth((softmax.u, 2 * (1 - before)), (narrowing, 1), (out.u, 1))
     if merges:  # normalized by e^L, with L rounded, instead of by the sum of the e^(L_t - L) themselves
         finish = (1 + finish) * np.exp(merges * partial_lse_error(x, c)) - 1
-    divided = 8 * np.exp(c.reference_distance + reference_rounding(x, c))
+    divided = 4 * np.exp(c.reference_distance + reference_rounding(x, c))
     return NumeratorError(
+        divided=divided,
         rest=rest,
         kappa=1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum,
         B=B,
         finish=finish,
         tiny=3 * softmax.eta + out.eta + _difference_error(x, c, w, most_B),
-        outside_hull=divided * absolute + 2 * entering + 2 * waiting,
+        outside_hull=2 * divided * absolute + 2 * entering + 2 * waiting,
     )
 
 
@@ -236,7 +239,7 @@ def _by_lse_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, 
     return (X + out.u * (np.abs(o) + slack + X) + out.eta) * INFLATION
 
 
-def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, B: np.ndarray) -> np.ndarray:
+def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, e: NumeratorError) -> np.ndarray:
     """Error of any convex combination of the visible values, widened by B and C, [.., Sq, Dv].
 
     Whatever the computed weights, they are non-negative and add up to the row sum but for 1 + B, 1 + C and what
@@ -244,8 +247,8 @@ def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, B: np.ndarray) -
     the reference. inf where C is too large to say anything.
     """
     high, low = _visible_range(x)
-    most_B, most_C = (z.max(axis=-1, keepdims=True, initial=0.0) for z in (B, w.C))
-    most_C = most_C + w.inverse_sum * x.keys * w.eta_sum
+    most_B, most_C = (z.max(axis=-1, keepdims=True, initial=0.0) for z in (e.B, w.C))
+    most_C = most_C + e.divided * x.keys * w.eta_sum
     loose = np.where(most_C < 0.25, (1 + most_B) / (1 - 2 * np.minimum(most_C, 0.25)) - 1, np.inf)
     return np.maximum(high - o, o - low) + loose * np.maximum(np.abs(high), np.abs(low))
 

@@ -55,9 +55,9 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the hull of the values is the smaller bound only where weights are all but lost, and is then "
             "too wide to be attained"
         ): {
-            "underflow of sums in the hull": "outside_hull=[-divided * absolute + -]2 * entering",
+            "underflow of sums in the hull": "outside_hull=[-2 * divided * absolute + -]2 * entering",
             "roundings outside the hull": "[- + loose * np.maximum(np.abs(high), np.abs(low))-]",
-            "what underflows in the row sum alone, in the hull": "most_C[- + w.inverse_sum * x.keys * w.eta_sum-]",
+            "what underflows in the row sum alone, in the hull": "most_C[- + e.divided * x.keys * w.eta_sum-]",
             "roundings of the numerator outside the hull": "([-1 + most_B-]{+1.0+}) / (1 - 2",
             "roundings of the row sum outside the hull": "(1 + most_B)[- / (1 - 2 * np.minimum(most_C, 0.25))-]",
         },
