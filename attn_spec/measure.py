@@ -13,7 +13,7 @@ from attn_spec.bounds import ForwardBound, forward_bound
 from attn_spec.contract import Contract
 from attn_spec.enclosure import Enclosed, Truth
 from attn_spec.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
-from attn_spec.intermediates import gradient_intermediates, intermediates
+from attn_spec.intermediates import Intermediates, gradient_intermediates, intermediates
 from attn_spec.oracle import float64_truth, gradient_oracle, oracle
 from attn_spec.presets import PRESETS
 from attn_spec.problem import Problem
@@ -126,7 +126,8 @@ def judge(
     leaves a choice open ("either"), one choice has to explain output and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
-    return _best(lambda reading: _judge(problem, reading, output, lse, **agreed), readings(contract))
+    x = intermediates(problem)
+    return _best(lambda reading: _judge(x, reading, output, lse, **agreed), readings(contract))
 
 
 def _best(judge: Callable[[Contract], Judgement], choices: Sequence[Contract]) -> Judgement:
@@ -144,7 +145,7 @@ def _best(judge: Callable[[Contract], Judgement], choices: Sequence[Contract]) -
 
 
 def _judge(
-    problem: Problem,
+    x: Intermediates,
     contract: Contract,
     output: np.ndarray | None,
     lse: np.ndarray | None,
@@ -154,7 +155,8 @@ def _judge(
     empty_lse: str,
 ) -> Judgement:
     """:func:`judge` under a contract that leaves nothing open."""
-    truth, bound = truth_and_bound(problem, contract)
+    problem = x.problem
+    truth, bound = truth_and_bound(problem, contract, x)
     measurements = []
     empty = problem.empty_rows
     if output is not None:
@@ -191,7 +193,7 @@ def judge_gradients(
     def judged(reading: Contract) -> Judgement:
         bound = gradient_bound(x, g, reading, gradient_evaluation_error(x, g))
         wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
-        truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x)
+        truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x, g=g)
         measurements = [
             _measure(
                 name, reading.output, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside
@@ -213,9 +215,9 @@ def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: t
 
 
 @np.errstate(all="ignore")
-def truth_and_bound(problem: Problem, contract: Contract) -> tuple[Truth, ForwardBound]:
-    """The oracle's truth, sharp enough for the bound, and the bound."""
-    x = intermediates(problem)
+def truth_and_bound(problem: Problem, contract: Contract, x: Intermediates | None = None) -> tuple[Truth, ForwardBound]:
+    """The oracle's truth, sharp enough for the bound, and the bound; ``x`` saves recomputing the intermediates."""
+    x = intermediates(problem) if x is None else x
     first = float64_truth(x)
     finite = np.where(np.isfinite(first.output.radius), first.output.radius, 0.0)
     bound = forward_bound(x, contract, first.output.value, finite)

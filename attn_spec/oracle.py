@@ -79,13 +79,16 @@ def gradient_oracle(
     *,
     lse_cotangent: np.ndarray | None = None,
     x: Intermediates | None = None,
+    g: GradientIntermediates | None = None,
 ) -> Gradients[Enclosed]:
     """All gradients for dO = ``cotangent`` [B, Hq, Sq, Dv] and dL = ``lse_cotangent`` [B, Hq, Sq], or 0.
 
-    ``radii`` holds, for "dq", "dk", "dv" and, with a bias, "dbias", the largest radius wanted of each element.
+    ``radii`` holds, for "dq", "dk", "dv" and, with a bias, "dbias", the largest radius wanted of each element. ``x``
+    and ``g`` save recomputing the float64 intermediates.
     """
     x = intermediates(problem) if x is None else x
-    truth = float64_gradients(x, gradient_intermediates(x, cotangent, lse_cotangent))
+    g = gradient_intermediates(x, cotangent, lse_cotangent) if g is None else g
+    truth = float64_gradients(x, g)
     precision = FIRST_PRECISION
     if all(_sharp(getattr(truth, name), wanted) for name, wanted in radii.items()):
         return truth

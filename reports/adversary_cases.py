@@ -50,11 +50,22 @@ class Way:
     lse_cotangent: float = 0.0
 
 
-_STORED = {"backward_weights": "stored", "normalize": "before_product", "kv_tile": None, "delta": "probabilities"}
-_EAGER = {"contract": _STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
-_OPERANDS = {"scale_on": "operands"}
-_MERGES = {"lse_merges": 2, "kv_tile": 1}
-_SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": _MERGES, "problem": {"n": 6}}
+#: Fields of contracts that many ways have, and those of problems and orders.
+STORED: dict[str, Any] = {
+    "backward_weights": "stored",
+    "normalize": "before_product",
+    "kv_tile": None,
+    "delta": "probabilities",
+}
+_EAGER = {"contract": STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
+OPERANDS: dict[str, Any] = {"scale_on": "operands"}
+MERGES: dict[str, Any] = {"lse_merges": 2, "kv_tile": 1}
+LIGHT: dict[str, Any] = {"spread": 4.0, "queries": 4.0, "scale": 0.6}
+TINY: dict[str, Any] = {"value_spread": 2.0**-15, "value": 2.0**-16}
+ONE: dict[str, Any] = {"n": 1, "D": 1}
+TWO: dict[str, Any] = {"n": 2, "queries": 2.0**-5, "value": 1.0}
+WHOLE: dict[str, Any] = {"kv_tile": None}
+_SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": MERGES, "problem": {"n": 6}}
 
 WAYS = (
     Way(name="plain"),
@@ -77,15 +88,15 @@ WAYS = (
     Way(name="base 2, softcap", contract={"exponent": "base2"}, problem={"softcap": 2.0}),
     Way(name="base 2, bias", contract={"exponent": "base2"}, problem={"bias": True}),
     Way(name="base 2 inside the exponent", contract={"exponent": "base2"}, order={"exponent_folded": True}),
-    Way(name="roots of the scale", contract=_OPERANDS),
-    Way(name="scaled query", contract=_OPERANDS, order={"scaling": "query"}),
-    Way(name="scaled query, softcap", contract=_OPERANDS, order={"scaling": "query"}, problem={"softcap": 2.0}),
-    Way(name="softcap folded", contract=_OPERANDS, order={"scaling": "folded"}, problem={"softcap": 2.0}),
-    Way(name="roots, base 2", contract=_OPERANDS | {"exponent": "base2"}),
-    Way(name="log2(e) folded", contract=_OPERANDS | {"exponent": "base2"}, order={"scaling": "folded"}),
+    Way(name="roots of the scale", contract=OPERANDS),
+    Way(name="scaled query", contract=OPERANDS, order={"scaling": "query"}),
+    Way(name="scaled query, softcap", contract=OPERANDS, order={"scaling": "query"}, problem={"softcap": 2.0}),
+    Way(name="softcap folded", contract=OPERANDS, order={"scaling": "folded"}, problem={"softcap": 2.0}),
+    Way(name="roots, base 2", contract=OPERANDS | {"exponent": "base2"}),
+    Way(name="log2(e) folded", contract=OPERANDS | {"exponent": "base2"}, order={"scaling": "folded"}),
     Way(
         name="log2(e) folded, scale 1",
-        contract=_OPERANDS | {"exponent": "base2"},
+        contract=OPERANDS | {"exponent": "base2"},
         order={"scaling": "folded"},
         problem={"scale": 1.0},
     ),
@@ -101,8 +112,8 @@ WAYS = (
     Way(name="eager, softcap and bias", **_EAGER, problem={"bias": True, "softcap": 2.0}),
     Way(name="eager, division", **_EAGER | {"order": {"kv_tile": None, "divides": True}}),
     Way(name="eager, P dP - P D", **_EAGER | {"order": {"kv_tile": None, "expands_dS": True}}),
-    Way(name="eager, delta of O", **_EAGER | {"contract": _STORED | {"delta": "output"}}),
-    Way(name="eager, cast P in dS", **_EAGER | {"contract": _STORED | {"score_gradients_of": "cast"}}),
+    Way(name="eager, delta of O", **_EAGER | {"contract": STORED | {"delta": "output"}}),
+    Way(name="eager, cast P in dS", **_EAGER | {"contract": STORED | {"score_gradients_of": "cast"}}),
     Way(
         name="normalized weights, tiles",
         contract={"normalize": "before_product"},
@@ -125,22 +136,20 @@ WAYS = (
     Way(name="parts of one key", **_SPLIT | {"problem": {"n": 3}}),
     Way(name="parts of one key, V = 1", **_SPLIT | {"problem": {"n": 3, "value": 1.0}}),
     Way(name="parts of one key, equal scores", **_SPLIT | {"problem": {"n": 3, "value": 1.0, "queries": 0.0}}),
-    Way(name="parts by LSE, base 2", **_SPLIT | {"contract": _MERGES | {"exponent": "base2"}}),
+    Way(name="parts by LSE, base 2", **_SPLIT | {"contract": MERGES | {"exponent": "base2"}}),
     Way(name="ring", **_SPLIT | {"steps": RingAttention}),
-    Way(name="ring of single keys, V = 1", steps=RingAttention, contract=_MERGES, problem={"n": 3, "value": 1.0}),
-    Way(
-        name="ring by difference", **_SPLIT | {"steps": RingAttention, "contract": _MERGES | {"merging": "difference"}}
-    ),
+    Way(name="ring of single keys, V = 1", steps=RingAttention, contract=MERGES, problem={"n": 3, "value": 1.0}),
+    Way(name="ring by difference", **_SPLIT | {"steps": RingAttention, "contract": MERGES | {"merging": "difference"}}),
     Way(
         name="ring by difference, light keys",
         steps=RingAttention,
-        contract=_MERGES | {"merging": "difference"},
-        problem={"n": 6, "seed": 4, "spread": 4.0, "queries": 4.0, "scale": 0.6},
+        contract=MERGES | {"merging": "difference"},
+        problem=LIGHT | {"n": 6, "seed": 4},
     ),
     Way(
         name="ring of single keys by difference, V = 1",
         steps=RingAttention,
-        contract=_MERGES | {"merging": "difference"},
+        contract=MERGES | {"merging": "difference"},
         problem={"n": 3, "value": 1.0},
     ),
     Way(name="normalized after every tile", contract={"normalize": "every_tile"}, steps=Renormalized),
@@ -192,13 +201,13 @@ WAYS = (
         )
         for kept in ("kept", "flushed")
         for what, sizes, size, contract in (
-            ("tiny values", {"value_spread": 2.0**-15, "value": 2.0**-16}, 1.0, {}),
-            ("tiny values, by LSE", {"value_spread": 2.0**-15, "value": 2.0**-16}, 1.0, {"normalize": "by_lse"}),
+            ("tiny values", TINY, 1.0, {}),
+            ("tiny values, by LSE", TINY, 1.0, {"normalize": "by_lse"}),
             ("tiny cotangents", {}, 2.0**-15, {}),
             ("tiny queries", {"queries": 2.0**-14, "spread": 2.0**6, "scale": 2.5}, 1.0, {}),
-            ("tiny scaled queries", {"queries": 2.0**-3, "spread": 2.0**9, "scale": 2.0**-11}, 1.0, _OPERANDS),
+            ("tiny scaled queries", {"queries": 2.0**-3, "spread": 2.0**9, "scale": 2.0**-11}, 1.0, OPERANDS),
             ("tiny scores", {"queries": 2.0**-9, "spread": 2.0**-6, "value": 1.0, "value_spread": 2.0**-6}, 1.0, {}),
-            ("light keys", {"spread": 4.0, "queries": 4.0, "scale": 0.6}, 1.0, {}),
+            ("light keys", LIGHT, 1.0, {}),
             ("light keys, softcap", {"spread": 4.0, "queries": 4.0, "scale": 0.6, "softcap": 9.0}, 2.0**-8, {}),
             ("tiny bias", {"bias": True, "biases": 2.0**-14, "queries": 0.0, "value": 1.0}, 1.0, {}),
         )

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .adversary_cases import NARROW, Way
+from .adversary_cases import NARROW, STORED, WHOLE, Way
 from .emulated_backward import StoredWeights
-from .witness_steps import given
+from .witness_steps import given, many_light
 
-_STORED: dict[str, Any] = {
-    "backward_weights": "stored",
-    "normalize": "before_product",
-    "kv_tile": None,
-    "delta": "probabilities",
-}
 _THREE: dict[str, Any] = {"n": 3, "queries": 2.0**-5, "value": 1.0}
-_WHOLE: dict[str, Any] = {"kv_tile": None}
 
 GRADIENT_WAYS = (
     Way(
@@ -29,7 +22,7 @@ GRADIENT_WAYS = (
         name="many light keys, probabilities",
         problem={"n": 2, "D": 1},
         contract={"probabilities": NARROW},
-        order=_WHOLE,
+        order=WHOLE,
     ),
     Way(
         name="tiny cotangents, grouped, bias, kept",
@@ -52,12 +45,12 @@ GRADIENT_WAYS = (
         problem={"n": 2},
         contract={"probabilities": NARROW, "multiplicands": "bfloat16"},
     ),
-    Way(name="3 keys, delta of P", problem=_THREE, contract={"kv_tile": None, "delta": "probabilities"}, order=_WHOLE),
+    Way(name="3 keys, delta of P", problem=_THREE, contract={"kv_tile": None, "delta": "probabilities"}, order=WHOLE),
     Way(
         name="a very light key of a large value, eager",
         problem={"n": 2, "D": 1},
-        contract=_STORED | {"softmax": NARROW},
-        order=_WHOLE,
+        contract=STORED | {"softmax": NARROW},
+        order=WHOLE,
         gradients=StoredWeights,
     ),
     Way(
@@ -71,98 +64,7 @@ GRADIENT_WAYS = (
 
 #: What an attack has beside its way.
 GRADIENT_ATTACKS: dict[str, dict[str, Any]] = {
-    "many light keys, probabilities": {
-        "problem": given(
-            [[1]],
-            [
-                [0],
-                [-10.4],
-                [-10.41],
-                [-10.42],
-                [-10.43],
-                [-10.44],
-                [-10.450000000000001],
-                [-10.46],
-                [-10.47],
-                [-10.48],
-                [-10.49],
-                [-10.5],
-                [-10.51],
-                [-10.52],
-                [-10.530000000000001],
-                [-10.540000000000001],
-                [-10.55],
-                [-10.56],
-                [-10.57],
-                [-10.58],
-                [-10.59],
-                [-10.6],
-                [-10.610000000000001],
-                [-10.620000000000001],
-                [-10.63],
-                [-10.64],
-                [-10.65],
-                [-10.66],
-                [-10.67],
-                [-10.68],
-                [-10.69],
-                [-10.700000000000001],
-                [-10.71],
-                [-10.72],
-                [-10.73],
-                [-10.74],
-                [-10.75],
-                [-10.76],
-                [-10.77],
-                [-10.780000000000001],
-                [-10.790000000000001],
-            ],
-            [
-                [0, 0],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-                [1024, 512],
-            ],
-            scale=1.0,
-        )
-    },
+    "many light keys, probabilities": {"problem": many_light(-10.4, 0.01)},
     "a very light key of a large value, eager": {
         "problem": given([[1]], [[0], [-14]], [[0, 0], [1024, 512]], scale=1.0)
     },

@@ -4,46 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from .adversary_cases import NARROW, Way
+from .adversary_cases import MERGES, NARROW, ONE, STORED, TINY, WHOLE, Way
 from .emulated_backward import StoredWeights
 from .emulated_passes import TwoPasses
 from .emulated_split import NormalizedSplitAttention
 from .witness_steps import given
-
-_STORED: dict[str, Any] = {
-    "backward_weights": "stored",
-    "normalize": "before_product",
-    "kv_tile": None,
-    "delta": "probabilities",
-}
-_MERGES: dict[str, Any] = {"lse_merges": 2, "kv_tile": 1}
-_TINY: dict[str, Any] = {"value_spread": 2.0**-15, "value": 2.0**-16}
-_ONE: dict[str, Any] = {"n": 1, "D": 1}
-_WHOLE: dict[str, Any] = {"kv_tile": None}
 
 OUTPUT_WAYS = (
     Way(name="2 pieces, bfloat16", contract={"multiplicands": "bfloat16", "multiplicand_pieces": 2}),
     Way(name="four queries", problem={"Sq": 4, "n": 3}),
     Way(
         name="tiny values, eager, kept",
-        problem=_TINY,
-        contract=_STORED | {"float16_subnormals": "kept"},
-        order=_WHOLE,
+        problem=TINY,
+        contract=STORED | {"float16_subnormals": "kept"},
+        order=WHOLE,
         gradients=StoredWeights,
     ),
     Way(
         name="tiny values, one key, merged, partial",
-        problem=_ONE,
-        contract=_MERGES | {"partial_outputs": NARROW},
+        problem=ONE,
+        contract=MERGES | {"partial_outputs": NARROW},
         steps=NormalizedSplitAttention,
     ),
     Way(
         name="tinier values, one key, merged, partial",
-        problem=_ONE,
-        contract=_MERGES | {"partial_outputs": NARROW, "exp_error": 2.0**48},
+        problem=ONE,
+        contract=MERGES | {"partial_outputs": NARROW, "exp_error": 2.0**48},
         steps=NormalizedSplitAttention,
     ),
-    Way(name="tiny values, one key, normalization", problem=_ONE, contract={"softmax": NARROW}),
+    Way(name="tiny values, one key, normalization", problem=ONE, contract={"softmax": NARROW}),
     Way(
         name="a light key of a large value, by LSE, probabilities",
         problem={"n": 2, "D": 1},

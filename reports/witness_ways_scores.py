@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from .adversary_cases import NARROW, Way
+from .adversary_cases import LIGHT, NARROW, ONE, OPERANDS, STORED, TINY, TWO, WHOLE, Way
 from .emulated_backward import StoredWeights
 from .emulated_passes import TwoPasses
 from .witness_steps import Pieces, PowersUnderflow, given
 
-_STORED: dict[str, Any] = {
-    "backward_weights": "stored",
-    "normalize": "before_product",
-    "kv_tile": None,
-    "delta": "probabilities",
-}
-_OPERANDS: dict[str, Any] = {"scale_on": "operands"}
-_LIGHT: dict[str, Any] = {"spread": 4.0, "queries": 4.0, "scale": 0.6}
-_TINY: dict[str, Any] = {"value_spread": 2.0**-15, "value": 2.0**-16}
-_ONE: dict[str, Any] = {"n": 1, "D": 1}
-_TWO: dict[str, Any] = {"n": 2, "queries": 2.0**-5, "value": 1.0}
-_WHOLE: dict[str, Any] = {"kv_tile": None}
 _UNIT: dict[str, Any] = {"multiplicands": NARROW, "matrix_rounding": "toward_zero"}
 _INNER: dict[str, Any] = {"inner_accumulation": NARROW, "inner_terms": 2}
 
 SCORE_WAYS = (
-    Way(name="tiny values, inner, kept", problem=_TINY | {"D": 5}, contract=_INNER | {"float16_subnormals": "kept"}),
+    Way(name="tiny values, inner, kept", problem=TINY | {"D": 5}, contract=_INNER | {"float16_subnormals": "kept"}),
     Way(
         name="2 pieces, bfloat16, by LSE",
         contract={"multiplicands": "bfloat16", "multiplicand_pieces": 2, "normalize": "by_lse"},
@@ -34,14 +22,14 @@ SCORE_WAYS = (
     Way(
         name="error of tanh, eager",
         problem={"softcap": 2.0},
-        contract=_STORED | {"tanh_error": 2.0**42},
-        order=_WHOLE,
+        contract=STORED | {"tanh_error": 2.0**42},
+        order=WHOLE,
         gradients=StoredWeights,
     ),
-    Way(name="2 keys, eager", problem=_TWO, contract=_STORED, order=_WHOLE, gradients=StoredWeights),
+    Way(name="2 keys, eager", problem=TWO, contract=STORED, order=WHOLE, gradients=StoredWeights),
     Way(
         name="tiny scaled query stored scores query 0.0004883",
-        problem=_ONE | {"queries": 0.125, "spread": 2.0**9, "scale": 2.0**-11},
+        problem=ONE | {"queries": 0.125, "spread": 2.0**9, "scale": 2.0**-11},
         contract={"stored_scores": NARROW, "scale_on": "operands"},
         order={"scaling": "query"},
     ),
@@ -52,21 +40,21 @@ SCORE_WAYS = (
     ),
     Way(
         name="tiny scaled query multiplicands query 0.0004883",
-        problem=_ONE | {"queries": 0.125, "spread": 2.0**9, "scale": 2.0**-11},
+        problem=ONE | {"queries": 0.125, "spread": 2.0**9, "scale": 2.0**-11},
         contract={"multiplicands": NARROW, "scale_on": "operands"},
         order={"scaling": "query"},
     ),
-    Way(name="light keys, tf32 to float16", problem=_LIGHT, contract={"softmax": "tf32", "probabilities": NARROW}),
+    Way(name="light keys, tf32 to float16", problem=LIGHT, contract={"softmax": "tf32", "probabilities": NARROW}),
     Way(
         name="tiny values, flushed on entry",
-        problem=_TINY | {"dtype": NARROW},
+        problem=TINY | {"dtype": NARROW},
         contract={"multiplicands": NARROW, "float16_subnormals": "flushed_on_entry"},
     ),
     Way(name="error of log, float32", contract={"log_error": 2.0**12, "score_accumulation": "float32"}),
     Way(
         name="a light key of a large value, probabilities", problem={"n": 2, "D": 1}, contract={"probabilities": NARROW}
     ),
-    Way(name="2 keys, cast row sum", problem=_TWO, contract={"kv_tile": None, "row_sum_of": "cast"}, order=_WHOLE),
+    Way(name="2 keys, cast row sum", problem=TWO, contract={"kv_tile": None, "row_sum_of": "cast"}, order=WHOLE),
     Way(
         name="tiny queries, softcap folded, kept",
         problem={"queries": 2.0**-8, "spread": 1.0, "scale": 0.25, "softcap": 64.0},
@@ -75,7 +63,7 @@ SCORE_WAYS = (
     ),
     Way(
         name="tiny scores, power of 2",
-        problem=_ONE | {"scale": 0.25, "queries": 2.0**-9, "spread": 2.0**-6},
+        problem=ONE | {"scale": 0.25, "queries": 2.0**-9, "spread": 2.0**-6},
         contract={"stored_scores": NARROW},
     ),
     Way(
@@ -91,7 +79,7 @@ SCORE_WAYS = (
     ),
     Way(
         name="pieces one by one, output",
-        problem=_ONE,
+        problem=ONE,
         contract={"multiplicand_pieces": 2, "output_accumulation": NARROW},
     ),
     Way(name="depth 3", problem={"n": 3}, contract={"summation_depth": 3}),
@@ -99,7 +87,7 @@ SCORE_WAYS = (
         name="unit 8 -3, D 4",
         problem={"n": 4, "D": 4, "Sq": 4},
         contract=_UNIT | {"matrix_block": 8, "matrix_extra_bits": -3, "kv_tile": None},
-        order=_WHOLE,
+        order=WHOLE,
     ),
     Way(
         name="sums of 2 on a unit of 1, 0 bits",
@@ -118,21 +106,21 @@ SCORE_WAYS = (
     ),
     Way(
         name="inner accumulator, tiny scores",
-        problem=_ONE | {"scale": 1.0, "queries": 2.0**-9, "spread": 2.0**-6},
+        problem=ONE | {"scale": 1.0, "queries": 2.0**-9, "spread": 2.0**-6},
         contract=_INNER,
     ),
-    Way(name="scale 2.0, operands", problem={"scale": 2.0}, contract=_OPERANDS),
+    Way(name="scale 2.0, operands", problem={"scale": 2.0}, contract=OPERANDS),
     Way(name="a slope nearby, float64 sums", problem={"n": 1, "D": 2}, contract={"multiplicands": "bfloat16"}),
     Way(
         name="softcap folded, tiny stored scores",
-        problem=_ONE | {"queries": 2.0**-8, "scale": 0.3, "softcap": 900.0},
+        problem=ONE | {"queries": 2.0**-8, "scale": 0.3, "softcap": 900.0},
         contract={"stored_scores": NARROW, "scale_on": "operands"},
         order={"scaling": "folded"},
     ),
-    Way(name="a score beyond the softcap", problem=_ONE, contract={"score_accumulation": NARROW}),
+    Way(name="a score beyond the softcap", problem=ONE, contract={"score_accumulation": NARROW}),
     Way(
         name="tiny bias first, large scale score accumulation",
-        problem=_ONE | {"scale": 48.0, "bias": True, "biases": 2.0**-12, "queries": 0.0},
+        problem=ONE | {"scale": 48.0, "bias": True, "biases": 2.0**-12, "queries": 0.0},
         contract={"score_accumulation": NARROW},
         order={"bias_first": True},
     ),
