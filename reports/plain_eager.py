@@ -15,7 +15,7 @@ from attn_spec.presets import EAGER
 from .plain_parts import DTYPES, HALVES, finite, for_query_heads, hidden, nothing_seen, tiles
 
 #: The softmax reads and writes half, and is float32 inside.
-SOFTMAX32 = replace(EAGER, softmax="work")
+SOFTMAX32 = replace(EAGER, softmax="work", exponent="natural")
 OPTIONS = ("scale", "causal", "mask", "gqa", "dv", "cross")
 
 
@@ -56,7 +56,7 @@ def hf_eager(
 @kernel(
     framework="torch",
     dtypes=HALVES,
-    contract=replace(SOFTMAX32, scale_on="operands", exponent="natural"),
+    contract=replace(SOFTMAX32, scale_on="operands"),
     supports=(*OPTIONS, "window", "backward"),
 )
 def query_scaled_in_half(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **seen: Any) -> Tensor:
@@ -69,7 +69,7 @@ def query_scaled_in_half(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None
 @kernel(
     framework="torch",
     dtypes=HALVES,
-    contract=replace(SOFTMAX32, scale_on="operands", exponent="natural"),
+    contract=replace(SOFTMAX32, scale_on="operands"),
     supports=("scale", "causal", "cross", "dv", "backward"),
 )
 def roots_of_the_scale(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False) -> Tensor:
@@ -82,7 +82,7 @@ def roots_of_the_scale(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None =
 @kernel(
     framework="torch",
     dtypes=DTYPES,
-    contract=replace(SOFTMAX32, exponent="natural"),
+    contract=SOFTMAX32,
     supports=("scale", "causal", "bias", "cross", "dv", "backward"),
 )
 def bloom(

@@ -33,7 +33,7 @@ from .plain_parts import (
 @kernel(
     framework="torch",
     dtypes=HALVES,
-    contract=Contract(scale_on="operands"),
+    contract=Contract(matrix_rounding=None, scale_on="operands"),
     supports=("scale", "causal", "dv", "cross", "lse"),
     conventions={"lse_base": "2"},
 )
@@ -71,7 +71,8 @@ def _tutorial_prescaled(dout: Tensor, *saved: Tensor, scale: float | None = None
 @kernel(
     framework="torch",
     dtypes=HALVES,
-    contract=Contract(scale_on="operands"),  # the backward pass does: k' = half(k scale log2(e))
+    # The scale of the operands is that of the backward pass: k' = half(k scale log2(e)).
+    contract=Contract(matrix_rounding=None, scale_on="operands"),
     supports=("scale", "causal", "dv", "cross", "lse"),
     conventions={"lse_base": "2"},
 )
@@ -111,7 +112,7 @@ def _tutorial(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
     framework="torch",
     dtypes=HALVES,
     layout="BSHD",
-    contract=Contract(partial_gradients="input"),  # dK and dV of each query head wait in half
+    contract=Contract(matrix_rounding=None, partial_gradients="input"),  # dK and dV of each query head wait in half
     supports=("scale", "causal", "window", "softcap", "gqa", "cross", "empty", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
 )
