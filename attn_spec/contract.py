@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 from attn_spec.formats import FORMATS, Format
@@ -124,10 +125,10 @@ class Contract:
             if getattr(self, name) not in allowed:
                 raise ContractError(f"contract field {name} must be one of {allowed}, not {getattr(self, name)!r}")
         for name, least in _AT_LEAST.items():
-            value, kinds = getattr(self, name), (int,) if name in _COUNTS else (int, float)
+            value, kind = getattr(self, name), Integral if name in _COUNTS else Real
             if value is None and name in _OPTIONAL:
                 continue
-            if not isinstance(value, kinds) or isinstance(value, bool) or not value >= least:
+            if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
                 what = "an integer, " if name in _COUNTS else ""
                 raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
         if not isinstance(self.alternatives, tuple) or not all(isinstance(c, Contract) for c in self.alternatives):

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from attn_spec.contract import Contract, ContractError
@@ -45,6 +46,10 @@ def test_a_field_that_says_nothing_known_is_refused(field, value, text):
         Contract(**{field: value})
 
     assert text in str(raised.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert Contract(kv_tile=np.int64(3), exp_error=np.float32(2)).tiles(7) == 3
 
 
 def test_merges_of_a_row_that_is_normalized_by_its_own_lse_are_refused():
