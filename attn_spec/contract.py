@@ -128,7 +128,7 @@ class Contract:
             value, kind = getattr(self, name), Integral if name in _COUNTS else Real
             if value is None and name in _OPTIONAL:
                 continue
-            if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
+            if not isinstance(value, kind) or isinstance(value, bool) or not float(value) >= least:
                 what = "an integer, " if name in _COUNTS else ""
                 raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
         if not isinstance(self.alternatives, tuple) or not all(isinstance(c, Contract) for c in self.alternatives):
