@@ -57,11 +57,16 @@ def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> No
     """Raise :class:`Refutation` unless rows that were computed among others lie within their bounds.
 
     ``problem`` has those rows and the keys that they see alone. Among others the edges of tiles may fall elsewhere,
-    and cut these keys into one tile more. Where hidden tiles may rescale too, nothing is said.
+    and cut these keys into one tile more. Where hidden tiles round as well, nothing is said.
     """
     contract = _one_tile_more(subject.contract, problem.key_length)
-    if all(reading.exp_of_zero_is_one for reading in readings(contract)):
+    if not any(map(_rounds_in_hidden_tiles, readings(contract))):
         _refuted_outside(judged(subject, problem, rows, contract), ())
+
+
+def _rounds_in_hidden_tiles(c: Contract) -> bool:
+    """Whether tiles without a visible key may rescale, renormalize, or be part of what the scores are reduced by."""
+    return not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
 
 
 def _one_tile_more(contract: Contract, keys: int) -> Contract:

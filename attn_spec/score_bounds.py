@@ -172,13 +172,15 @@ def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarr
     With base 2, score and bias are each multiplied by a rounded log2(e) first. Where scores are stored as they were
     accumulated, the scale may multiply them after the bias, which is then divided by it: two roundings of the
     constant, its inverse and the quotient, and on the way back the constant and the product once more. To divide by
-    a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u.
+    a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u. A power of 2
+    leaves one rounding, of a bias with more bits than the quotient.
     """
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
     if may_add_bias_first(x, c):
-        rounded = 0 if is_power_of(2, sigma) else 7
-        delta = delta + growth((work.u, rounded)) * size + 2 * work.eta * max(1.0, sigma)
+        quotient = conversion(c, "score_accumulation", FORMATS[x.problem.dtype])
+        rounded = (quotient.u, 1) if is_power_of(2, sigma) else (work.u, 7)
+        delta = delta + growth(rounded) * size + 2 * work.eta * max(1.0, sigma)
     if c.exponent == "base2":
         delta = delta + 3 * work.u * (np.abs(x.capped) + delta + size) + 2 * work.eta
     return delta + stored.u * (np.abs(x.s) + delta) + stored.eta + work.eta

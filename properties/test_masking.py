@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import compares_bits, hidden_keys_have_no_influence, selected, unchanged, within_bound
+from attn_spec.claims import (
+    compares_bits,
+    hidden_keys_have_no_influence,
+    selected,
+    unchanged,
+    within_bound,
+    within_bound_of_rows,
+)
 from attn_spec.problem import Problem
 from attn_spec.property import attention_property
 from attn_spec.strategies import named, problems
@@ -173,7 +180,7 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
             mask=None,
             bias=None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[one, ..., keys],
         )
-        within_bound(subject, shorter, selected(answer, (one,)))
+        within_bound_of_rows(subject, shorter, selected(answer, (one,)))
 
 
 @attention_property(
@@ -229,4 +236,4 @@ def test_the_bias_at_masked_keys_changes_nothing(subject: Subject, problem: Prob
     if compares_bits(subject):
         unchanged(subject(problem), subject(raised), "after the bias at masked keys was replaced by 64")
     else:
-        within_bound(subject, problem, subject(raised))
+        within_bound(subject, raised, subject(raised))

@@ -12,7 +12,7 @@ from torch import Tensor
 from attn_spec import Contract, kernel
 from attn_spec.presets import EAGER
 
-from .plain_parts import DTYPES, HALVES, finite, for_query_heads, hidden, nothing_seen, tiles
+from .plain_parts import DTYPES, HALVES, finite, for_query_heads, hidden, online, tiles
 
 #: The softmax reads and writes half, and is float32 inside.
 SOFTMAX32 = replace(EAGER, softmax="work", exponent="natural")
@@ -108,11 +108,7 @@ def stored_weights(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, softcap: float | None = None, **seen: Any
 ) -> tuple[Tensor, Tensor]:
     """Every result in half, the softmax spelled out: maximum, exp, sum, division."""
-    s, dark = _half_scores(q, k, scale, softcap), hidden(q, k, **seen)
-    m = finite(s.masked_fill(dark, -math.inf).amax(-1, keepdim=True))
-    w = torch.exp(s - m).masked_fill(dark, 0.0)
-    l = w.sum(-1, keepdim=True)
-    p = w / torch.where(l == 0, 1, l)
+    m, l, p = _half_weights(_half_scores(q, k, scale, softcap), hidden(q, k, **seen))
     return p @ for_query_heads(v, q.shape[1]), (m + torch.log(l)).squeeze(-1)
 
 
@@ -122,6 +118,14 @@ def _half_scores(q: Tensor, k: Tensor, scale: float | None, softcap: float | Non
     return s if softcap is None else torch.tanh(s / softcap) * softcap
 
 
+def _half_weights(s: Tensor, dark: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Maximum, row sum and weights of scores, each step stored in half."""
+    m = finite(s.masked_fill(dark, -math.inf).amax(-1, keepdim=True))
+    w = torch.exp(s - m).masked_fill(dark, 0.0)
+    l = w.sum(-1, keepdim=True)
+    return m, l, w / torch.where(l == 0, 1, l)
+
+
 @stored_weights.backward
 def _stored_weights(
     dout: Tensor, *saved: Tensor, scale: float | None = None, softcap: float | None = None, **seen: Any
@@ -129,11 +133,8 @@ def _stored_weights(
     """The weights as the forward pass stored them, dS = P dP - P D, kv heads summed at last."""
     q, k, v, _, _ = saved
     (Hkv, heads), sigma = (k.shape[1], q.shape[1]), q.shape[-1] ** -0.5 if scale is None else scale
-    s, dark = _half_scores(q, k, scale, softcap), hidden(q, k, **seen)
-    m = finite(s.masked_fill(dark, -math.inf).amax(-1, keepdim=True))
-    w = torch.exp(s - m).masked_fill(dark, 0.0)
-    l = w.sum(-1, keepdim=True)
-    p = w / torch.where(l == 0, 1, l)
+    s = _half_scores(q, k, scale, softcap)
+    _, _, p = _half_weights(s, hidden(q, k, **seen))
     p_dp = p * (dout @ for_query_heads(v, heads).mT)
     ds = (p_dp.float() - p.float() * p_dp.float().sum(-1, keepdim=True)).to(q.dtype)
     if softcap is not None:
@@ -164,12 +165,7 @@ def _compiled(
     """Maximum and row sum of scores that were stored in half, and those scores."""
     s = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
     s = (s if bias is None else s + bias).float().masked_fill(hidden(q, k, causal=causal), -math.inf)
-    m, l, _ = nothing_seen(q, 0)
-    for cols in tiles(k.shape[2], 32):
-        m_new = torch.maximum(m, s[..., cols].amax(-1, keepdim=True))
-        l = l * torch.exp(m - finite(m_new)) + torch.exp(s[..., cols] - finite(m_new)).sum(-1, keepdim=True)
-        m = m_new
-    return m, l, s
+    return *online((s[..., cols] for cols in tiles(k.shape[2], 32)), q), s
 
 
 @compiled_eager.backward
@@ -232,15 +228,7 @@ def naive(
 @kernel(
     framework="torch",
     dtypes=("float32",),
-    contract=Contract(
-        exponent="natural",
-        multiplicands="work",
-        exp_error=32,
-        normalize="before_product",
-        kv_tile=None,
-        backward_weights="stored",
-        delta="probabilities",
-    ),
+    contract=WHOLE,
     supports=("scale", "dv", "cross", "lse", "backward", "lse_backward"),
 )
 def softmax_and_logsumexp(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> tuple[Tensor, Tensor]:

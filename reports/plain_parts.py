@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -88,3 +88,13 @@ def through(x: Tensor, dtype: torch.dtype) -> Tensor:
 def sigma_of(q: Tensor, scale: float | None) -> float:
     """The scale as a float32."""
     return float32(q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def online(scores: Iterable[Tensor], q: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum and row sum of tiles of scores, natural exponentials."""
+    m, l, _ = nothing_seen(q, 0)
+    for s in scores:
+        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+        l = l * torch.exp(m - finite(m_new)) + torch.exp(s - finite(m_new)).sum(-1, keepdim=True)
+        m = m_new
+    return m, l

@@ -20,20 +20,11 @@ from .plain_parts import (
     float32,
     hidden,
     nothing_seen,
+    online,
     sigma_of,
     through,
     tiles,
 )
-
-
-def online(scores: list[Tensor], q: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum and row sum of tiles of scores, natural exponentials."""
-    m, l, _ = nothing_seen(q, 0)
-    for s in scores:
-        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
-        l = l * torch.exp(m - finite(m_new)) + torch.exp(s - finite(m_new)).sum(-1, keepdim=True)
-        m = m_new
-    return m, l
 
 
 def score_tiles(q: Tensor, k: Tensor, dark: Tensor, sigma: float) -> list[Tensor]:

@@ -36,6 +36,7 @@ PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0)
 _BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
 _HALVES = ("float16", "bfloat16")
 _STORED = {"backward_weights": "stored", "delta": "probabilities"}
+_EAGER_FLOAT32 = replace(PRECISE, normalize="before_product", kv_tile=None, **_STORED)
 _NARROW_EAGER = replace(EAGER, **_NO_MORE | {"kv_tile": None})
 
 _NOT_64 = ("float32", *_HALVES)
@@ -69,22 +70,22 @@ _KERNELS = (
     emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES),
     emulate_both("random_order", _BY_DTYPE, Order(tiles="random", sums="random", kv_tile=8, seed=3), dtypes=DTYPES),
     emulate_both("pairwise", _BY_DTYPE, Order(tiles="reverse", sums="pairwise", kv_tile=64), dtypes=DTYPES),
-    emulate_both("base2", replace(PRECISE, exponent="base2"), dtypes=("float32", *_HALVES)),
-    emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=("float32", *_HALVES)),
+    emulate_both("base2", _BASE2, dtypes=_NOT_64),
+    emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
     emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
-    emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=("float32", *_HALVES)),
+    emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),
     emulate_both("one_key_tiles", PRECISE, Order(kv_tile=1), dtypes=("float32", "float16")),
     emulate_both(
         "worst_elementary", replace(PRECISE, exp_error=8.0, log_error=4.0, tanh_error=8.0), Order(inaccuracy=1.0)
     ),
-    emulate_both("scaled_operands", replace(PRECISE, scale_on="operands"), dtypes=("float32", *_HALVES)),
+    emulate_both("scaled_operands", replace(PRECISE, scale_on="operands"), dtypes=_NOT_64),
     emulate_both("tf32", replace(PRECISE, multiplicands="tf32", probabilities="tf32")),
     emulate_both("tf32_toward_zero", replace(PRECISE, multiplicands="tf32", rounding="toward_zero")),
     emulate_both("row_sum_of_cast", replace(PRECISE, row_sum_of="cast"), dtypes=_HALVES),
     emulate_both("eager", _NARROW_EAGER, Order(kv_tile=None), dtypes=_HALVES, gradients=StoredWeights),
     emulate_both(
         "eager_float32",
-        replace(PRECISE, normalize="before_product", kv_tile=None, **_STORED),
+        _EAGER_FLOAT32,
         Order(kv_tile=None),
         gradients=StoredWeights,
     ),
@@ -97,7 +98,7 @@ _KERNELS = (
         "narrow_partial_gradients", replace(PRECISE, partial_gradients="input", gradient_stores=32), dtypes=_HALVES
     ),
     emulate_both("float16_accumulator", replace(PRECISE, output_accumulation="float16"), dtypes=("float16",)),
-    emulate_both("split_kv", _SPLIT, Order(kv_tile=8), dtypes=("float32", *_HALVES), steps=NormalizedSplitAttention),
+    emulate_both("split_kv", _SPLIT, Order(kv_tile=8), dtypes=_NOT_64, steps=NormalizedSplitAttention),
     emulate_both(
         "split_kv_base2",
         replace(_SPLIT, exponent="base2"),
@@ -105,9 +106,6 @@ _KERNELS = (
         dtypes=_HALVES,
         steps=NormalizedSplitAttention,
     ),
-)
-
-_KERNELS += (
     # Where a scale and log2(e) go.
     emulate_both("scaled_query", replace(PRECISE, scale_on="operands"), Order(scaling="query"), dtypes=_NOT_64),
     emulate_both("log2e_folded", replace(_BASE2, scale_on="operands"), Order(scaling="folded"), dtypes=_NOT_64),
@@ -146,7 +144,7 @@ _KERNELS += (
     emulate_both("scaled_dS", PRECISE, Order(scales_dS=True), dtypes=_NOT_64),
     emulate_both(
         "eager_expanded",
-        replace(PRECISE, normalize="before_product", kv_tile=None, **_STORED),
+        _EAGER_FLOAT32,
         Order(kv_tile=None, expands_dS=True),
         gradients=StoredWeights,
     ),

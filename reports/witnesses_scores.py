@@ -226,13 +226,13 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the softcap itself, rounded": "growth([-(work.u, 1), -](stored.u, 2)) * (np.abs(x.capped)",
         },
         ("scores", "bias first", "dv"): {
-            "one rounding of a bias that is divided by the scale": "else [-7-]{+6+}\n",
+            "one rounding of a bias that is divided by the scale": "else (work.u, [-7-]{+6+})",
         },
         ("score_accumulation", "bias first", "dv"): {
-            "two roundings of a bias that is divided by the scale": "else [-7-]{+5+}\n",
+            "two roundings of a bias that is divided by the scale": "else (work.u, [-7-]{+5+})",
         },
         ("score_accumulation", "tiny bias, bias first, kept", "dv"): {
-            "a bias that is divided by the scale": "else [-7-]{+0+}\n",
+            "a bias that is divided by the scale": "else (work.u, [-7-]{+0+})",
         },
         ("score_accumulation", "tiny bias, bias first, kept", "lse"): {
             "underflow of a bias that is divided by the scale": "* size[- + 2 * work.eta * max(1.0, sigma)-]",

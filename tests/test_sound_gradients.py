@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+from attn_spec.reports.plain_eager import WHOLE, softmax_and_logsumexp
 
-from attn_spec import Contract, bits, kernel, measure
+from attn_spec import bits, measure
 from attn_spec.claims import cotangent, lse_cotangent
 from attn_spec.presets import FUSED
 from attn_spec.problem import Problem
@@ -64,22 +65,7 @@ def test_score_gradients_may_be_made_of_cast_weights():
 
 def of_torch(backward_weights):
     """Softmax and logsumexp, both differentiated by torch: dS = P (dP - D) + dL exp(s - LSE)."""
-    declared = Contract(
-        multiplicands="work",
-        exp_error=32,
-        exponent="natural",
-        normalize="before_product",
-        kv_tile=None,
-        backward_weights=backward_weights,
-        delta="probabilities",
-    )
-
-    @kernel(framework="torch", dtypes=("float32",), contract=declared, supports=("lse", "backward", "lse_backward"))
-    def attention(q, k, v):
-        s = q @ k.mT * q.shape[-1] ** -0.5
-        return s.softmax(-1) @ v, s.logsumexp(-1)
-
-    return attention
+    return replace(softmax_and_logsumexp, contract=replace(WHOLE, backward_weights=backward_weights))
 
 
 def test_the_log_sum_exp_may_be_differentiated_by_itself():
