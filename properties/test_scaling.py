@@ -1,7 +1,6 @@
 """Scaling: the factor on q.k, read from the kernel's own outputs, is 1/sqrt(D) or the scale that was asked for."""
 
 import numpy as np
-from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -133,7 +132,8 @@ def test_scaled_scores_of_unit_variance_inputs_have_variance_one(subject: Subjec
     this holds the oracle to account as well; but where the contract says nothing of an answer, neither does this.
     """
     answer = subject(problem)
-    assume(all(measured.measured.all() for measured in judged(subject, problem, answer).measurements))
+    if not all(measured.measured.all() for measured in judged(subject, problem, answer).measurements):
+        return
     base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
     scores = answer.lse.ravel() * base - np.log(problem.key_length)
     spread = float(np.mean(scores[:SAMPLES] ** 2))
