@@ -155,8 +155,8 @@ def numerator_error(
     underflow = (1.0 if before else w.inverse_sum) * absolute + entering * w.P1A.sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
     # An output that waits for its merge may underflow, and so may what it is multiplied by.
-    tiny = 4 * merges * (softmax.eta + tiny_sum + partial.eta)
-    waiting = (1 + most_B) * tiny * (1 + x.keys + total_v + x.keys * size_o)
+    waits = 4 * merges * (softmax.eta + tiny_sum + partial.eta)
+    waiting = (1 + most_B) * waits * (1 + x.keys + total_v + x.keys * size_o)
     underflow = underflow + waiting
     rest = underflow + (w.P1A * B) @ size_v + (w.P1A * w.C).sum(-1, keepdims=True) * size_o
     # An accumulator that is wider than the softmax is rounded to that before it is divided by the row sum.

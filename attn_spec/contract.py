@@ -155,6 +155,10 @@ class Contract:
         """The format of a stage of a contract that :meth:`at` has resolved."""
         return FORMATS[getattr(self, stage)]
 
+    def formats(self, *stages: str) -> list[Format]:
+        """The formats of those stages that a resolved contract has: an inner accumulator may be absent."""
+        return [self.format(stage) for stage in stages if getattr(self, stage) is not None]
+
     def tiles(self, keys: int) -> int:
         """Most tiles that a row of so many keys is cut into."""
         return 1 if self.kv_tile is None else max(math.ceil(keys / self.kv_tile), 1)

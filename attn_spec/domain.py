@@ -39,13 +39,8 @@ def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
     """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
     scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s), np.abs(x.scaled)))
-    stages = [
-        "score_accumulation",
-        "stored_scores",
-        "softmax",
-        *(["inner_accumulation"] if c.inner_accumulation else []),
-    ]
-    largest = min(c.format(stage).largest for stage in stages)
+    kept = c.formats("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
+    largest = min(form.largest for form in kept)
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
     if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
@@ -64,9 +59,7 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     top = np.exp(np.minimum(c.reference_distance + off, 700.0))
     sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
-    inside = sums < c.format("output_accumulation").largest
-    if c.inner_accumulation:
-        inside &= sums < c.format("inner_accumulation").largest
+    inside = sums < min(form.largest for form in c.formats("output_accumulation", "inner_accumulation"))
     softmax = c.format("softmax")
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
     reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
@@ -111,13 +104,8 @@ def gradients_in_domain(
     """
     rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
-    stages += [
-        "gradient_accumulation",
-        "partial_gradients",
-        "output",
-        *(["inner_accumulation"] * bool(c.inner_accumulation)),
-    ]
-    largest = min(c.format(stage).largest for stage in stages)
+    stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "output"]
+    largest = min(form.largest for form in c.formats(*stages))
     magnitude = (np.abs(g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     delta = (np.abs(g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
     sigma = max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)

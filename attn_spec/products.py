@@ -130,6 +130,5 @@ def sum_underflow(c: Contract, stage: str) -> float:
 
 def exact_bits(c: Contract, stage: str) -> int:
     """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
-    stages = [c.format(stage)] + ([FORMATS[c.inner_accumulation]] if c.inner_accumulation else [])
     lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
-    return min(form.precision for form in stages) + lost
+    return min(form.precision for form in c.formats(stage, "inner_accumulation")) + lost

@@ -106,7 +106,7 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") + np.minimum(low_q + low_k, 4000.0) - 1e-9
     operands = np.minimum(low_q, low_k) + (min(0.0, math.log2(sigma)) if c.scale_on == "operands" and sigma else 0.0)
     products = np.minimum(operands, low_q + low_k) + min(0.0, math.log2(sigma) if sigma else 0.0)
-    summed = max(c.format("score_accumulation").emin, FORMATS[c.inner_accumulation or c.score_accumulation].emin)
+    summed = max(form.emin for form in c.formats("score_accumulation", "inner_accumulation"))
     return fits & (products >= summed) & (operands >= _smallest_operand(x, c))
 
 

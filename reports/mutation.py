@@ -164,20 +164,10 @@ def _try(mutant: Mutant | None, tests: Sequence[str]) -> tuple[str | None, float
     signal.signal(signal.SIGALRM, _late)
     signal.alarm(LIMIT)
     # Rewriting assertions, pytest would be asked for the module first.
-    arguments = [
-        "-x",
-        "-q",
-        "--assert=plain",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "--hypothesis-seed=0",
-        *tests,
-    ]
+    options = "-x -q --assert=plain -p no:cacheprovider -p no:xdist --hypothesis-seed=0"
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            status = pytest.main(arguments, plugins=[first])
+            status = pytest.main([*options.split(), *tests], plugins=[first])
     except _LateError:
         return "timeout", time.monotonic() - start
     finally:

@@ -40,7 +40,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of the output at rescalings": (
                 "steps = terms(c, x.keys)[- + w.R.max(axis=-1, keepdims=True, initial=0.0)-]"
             ),
-            "several underflows of a merge": "tiny = [-4 * -]merges",
+            "several underflows of a merge": "waits = [-4 * -]merges",
             "several underflows of weights exp(s - LSE)": "(cast.eta + [-4 * -]softmax.eta)",
         },
         "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {

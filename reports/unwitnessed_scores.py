@@ -30,10 +30,8 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "the largest off the grid": "else n[- + passed-])",
         },
         "decides where sums or differences count as exact; no attack has numbers for which it decides alone": {
-            "bits that a matrix unit loses": "for form in stages)[- + lost-]",
-            "an inner accumulator's bits": (
-                "stages = [c.format(stage)][- + ([FORMATS[c.inner_accumulation]] if c.inner_accumulation else [])-]"
-            ),
+            "bits that a matrix unit loses": '"inner_accumulation"))[- + lost-]',
+            "an inner accumulator's bits": 'for form in c.formats(stage[-, "inner_accumulation"-]))',
         },
     },
     "score_bounds": {
