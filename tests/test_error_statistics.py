@@ -140,6 +140,32 @@ def test_statistics_are_valid_in_their_domain_only(changes, valid):
     assert error_statistics.valid_rows(x, FUSED.at("float32")).any() == valid
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"rounding": "toward_zero"}, "have a sign"),
+        ({"multiplicands": "bfloat16", "entry_rounding": "toward_zero"}, "have a sign"),
+        ({"entry_rounding": "toward_zero"}, ""),  # cuts nothing: operands are as wide as the softmax
+        ({"lse_merges": 1}, "log-sum-exps"),
+        ({"normalize": "by_lse"}, "log-sum-exps"),
+        ({"multiplicands": "bfloat16", "multiplicand_pieces": 2}, "does not know"),
+        ({"inner_accumulation": "float32"}, "does not know"),
+        ({"normalize": "every_tile"}, "does not know"),
+        ({"normalize": "before_product"}, "does not know"),  # two passes
+        ({"normalize": "before_product", "kv_tile": None}, ""),
+        ({"reference": "zero", "reference_range": 10.0}, "does not know"),
+        ({"row_sum": "bfloat16"}, "too narrow"),
+        ({"alternatives": (replace(FUSED, normalize="before_product"),)}, "does not know"),
+    ],
+)
+def test_the_model_names_what_it_does_not_describe(changes, reason):
+    """Each clause decides alone in one of these contracts; of readings one is enough."""
+    found = error_statistics.outside_model(replace(FUSED, **changes).at("float32"))
+
+    assert (reason in found) if reason else (found == "")
+
+
 def test_causal_rows_count_from_the_query_that_sees_enough_keys():
     x = intermediates(Recipe(**{**SHAPE, "query_length": 128}, causal=True).problem())
     rows = error_statistics.valid_rows(x, FUSED.at("float32"))
