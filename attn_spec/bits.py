@@ -15,6 +15,9 @@ import numpy as np
 
 from attn_spec.formats import FORMATS
 
+#: The bits of a float64's exponent.
+_EXPONENT = np.int64(0x7FF << 52)
+
 #: A tensor of exact values, see the module's docstring.
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -32,11 +35,15 @@ def nearest(x: np.ndarray, dtype: str) -> Values:
 
 
 def spacing(x: np.ndarray, dtype: str) -> Values:
-    """Distance between neighbouring numbers of ``dtype`` in the binade of each ``x`` (the ulp of ``x``)."""
+    """Distance between neighbouring numbers of ``dtype`` in the binade of each ``x`` (the ulp of ``x``).
+
+    The smallest of all where x is not finite.
+    """
     form = FORMATS[dtype]
-    _, exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))
-    exponent = np.where(np.asarray(x) == 0, form.emin, np.maximum(exponent - 1, form.emin))
-    return np.ldexp(1.0, exponent - form.precision + 1)
+    # A float64 without its sign and fraction is its power of 2; this is the innermost loop of emulated kernels.
+    power = (np.asarray(x, dtype=np.float64).view(np.int64) & _EXPONENT).view(np.float64)
+    power = np.where(np.isfinite(power), power, 0.0)
+    return np.maximum(power, form.smallest_normal) * 2.0 ** (1 - form.precision)
 
 
 def is_representable(x: np.ndarray, dtype: str) -> bool:

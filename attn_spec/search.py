@@ -99,8 +99,8 @@ class _Search:
     deadline: float = math.inf
     out_of_time: bool = False
     in_flight: InFlight = field(default_factory=InFlight)
-    #: The problems checked so far, by their repr.
-    seen: set[str] = field(default_factory=set)
+    #: The digests of the problems checked so far.
+    seen: set[bytes] = field(default_factory=set)
 
     def run(self, seed: int) -> None:
         """Let Hypothesis draw, check and shrink."""
@@ -158,9 +158,9 @@ class _Search:
         """Whether the problem was checked before; leaves when enough different ones were."""
         if self.examples >= self.profile.examples:
             raise OutOfBudget
-        text = repr(problem)
-        known = text in self.seen
-        self.seen.add(text)
+        digest = problem.digest()
+        known = digest in self.seen
+        self.seen.add(digest)
         return known
 
     def note(self, heard: Observations) -> None:

@@ -166,6 +166,28 @@ def test_a_problem_from_a_recipe_prints_the_recipe_and_a_changed_copy_does_not()
     assert p.causal is False
 
 
+def test_problems_have_one_digest_if_every_bit_is_equal_or_the_recipe_is():
+    p = Ones(2).problem().replace(mask=np.ones((1, 1, 2, 2), dtype=bool))
+    empty = Ones(0).problem().replace(causal=True)
+    others = [
+        p.replace(causal=True),
+        p.replace(scale=2.0),
+        p.replace(dtype="float16"),
+        p.replace(v=np.zeros(p.v.shape)),
+        p.replace(v=-np.zeros(p.v.shape)),
+        p.replace(mask=None),
+        p.replace(bias=np.ones((1, 1, 2, 2))),
+        p.replace(mask=np.ones((1, 1, 1, 2), dtype=bool)),
+        empty,
+        Ones(2).problem(),
+        Ones(3).problem(),
+    ]
+
+    assert p.digest() == p.replace(q=p.q.copy(), k=np.broadcast_to(1.0, p.k.shape)).digest()
+    assert Ones(2).problem().digest() == Ones(2).problem().digest()
+    assert len({q.digest() for q in [p, *others]}) == 1 + len(others)
+
+
 @st.composite
 def problems(draw):
     dtype = draw(st.sampled_from(["float64", "bfloat16"]))
