@@ -1,6 +1,6 @@
 # make certify: examine one kernel; make test: everything the repository promises; make validate: search for an answer
-# of a sound kernel outside its bound, for about an hour; make teeth: measure what the suite catches, for about an
-# hour; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour.
+# of a sound kernel outside its bound, for an hour and a quarter; make teeth: measure what the suite catches, for an
+# hour and a half; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour.
 # Each sets up .venv first.
 
 PYTHON ?= python3
