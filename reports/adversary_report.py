@@ -37,9 +37,7 @@ LOOSE: dict[tuple[str, str], str] = {
     ("partial_outputs", "dv"): "the weights of the backward pass are made from the log-sum-exp",
     ("partial_outputs", "dbias"): "no kernel that merges parts has a bias here",
     ("split_kv float32", "output"): _PARTS,
-    ("split_kv float32", "lse"): _PARTS,
     ("split_kv float32", "dk"): _PARTS,
-    ("partial_gradients", "dbias"): "sixteen stores are allowed, and the kernel stores once",
 }
 _BACKWARD_ONLY = {"score_gradients", "gradient_accumulation", "partial_gradients"}
 
