@@ -51,6 +51,7 @@ RECIPES = {
     "beyond float16": {"regime": "overflow_float16", "key_length": 20},
     "biased": {"bias": "normal@11QK", "window": (3, 0)},
     "grouped": {"query_heads": 4, "kv_heads": 2, "scale": 0.7, "mask": "random"},
+    "batches": {"batch": 2, "query_heads": 2, "kv_heads": 1, "bias": "normal@1HQK"},
 }
 CONTRACTS = {
     "fused": FUSED,
