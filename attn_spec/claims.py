@@ -269,8 +269,8 @@ def _contents(
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
     """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
     stages = ("score_accumulation", "inner_accumulation", "stored_scores", "softmax", "gradient_accumulation")
-    formats = [form for reading in readings(subject.contract) for form in reading.formats(*stages)]
-    limit = min(form.largest for form in [FORMATS[problem.dtype], *formats])
+    kept = min(reading.largest(*stages) for reading in readings(subject.contract))
+    limit = min(FORMATS[problem.dtype].largest, kept)
     return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))
 
 

@@ -159,6 +159,10 @@ class Contract:
         """The formats of those stages that a resolved contract has: an inner accumulator may be absent."""
         return [self.format(stage) for stage in stages if getattr(self, stage) is not None]
 
+    def largest(self, *stages: str) -> float:
+        """The largest number that all of some stages of a resolved contract hold."""
+        return min(form.largest for form in self.formats(*stages))
+
     def tiles(self, keys: int) -> int:
         """Most tiles that a row of so many keys is cut into."""
         return 1 if self.kv_tile is None else max(math.ceil(keys / self.kv_tile), 1)

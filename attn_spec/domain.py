@@ -39,8 +39,7 @@ def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
     """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
     scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s), np.abs(x.scaled)))
-    kept = c.formats("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
-    largest = min(form.largest for form in kept)
+    largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
     if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
@@ -48,7 +47,7 @@ def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
     if c.scale_on == "operands":
         folded = 1.5 * sigma * max(1.0, 1 / cap if cap else 0.0)
         operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)
-        inside &= bool(2 * operands < min(c.format(stage).largest for stage in ("stored_scores", "multiplicands")))
+        inside &= bool(2 * operands < c.largest("stored_scores", "multiplicands"))
     return inside
 
 
@@ -59,16 +58,16 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     top = np.exp(np.minimum(c.reference_distance + off, 700.0))
     sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
-    inside = sums < min(form.largest for form in c.formats("output_accumulation", "inner_accumulation"))
+    inside = sums < c.largest("output_accumulation", "inner_accumulation")
     softmax = c.format("softmax")
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
     reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
-    inside &= 2 * top * x.keys[..., 0] < min(c.format("row_sum").largest, softmax.largest, reciprocal)
+    inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
     # So must the row sum itself, which the largest weight need not bring to 1.
     low = np.exp(-np.minimum(off + (0.0 if c.reference == "maximum" else c.reference_distance), 700.0))
     inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     if weighs_one:
-        inside &= 2 * top < min(c.format(stage).largest for stage in ("probabilities", "multiplicands"))
+        inside &= 2 * top < c.largest("probabilities", "multiplicands")
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
@@ -105,7 +104,7 @@ def gradients_in_domain(
     rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "output"]
-    largest = min(form.largest for form in c.formats(*stages))
+    largest = c.largest(*stages)
     magnitude = (np.abs(g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     delta = (np.abs(g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
     sigma = max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)

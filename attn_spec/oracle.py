@@ -14,7 +14,6 @@ import numpy as np
 from attn_spec import bits
 from attn_spec.bounds import evaluation_error
 from attn_spec.enclosure import Enclosed, Truth, enclose
-from attn_spec.formats import FORMATS
 from attn_spec.gradient_bounds import gradient_evaluation_error
 from attn_spec.gradient_enclosure import enclose_gradients
 from attn_spec.gradients import Gradients
@@ -47,9 +46,9 @@ def oracle(
     truth = float64_truth(intermediates(problem) if x is None else x)
     wide = "float64" if problem.dtype == "float64" else "float32"
     if output_radius is None:
-        output_radius = SHARPNESS * _ulp(truth.output.value, problem.dtype)
+        output_radius = SHARPNESS * bits.spacing(truth.output.value, problem.dtype)
     if lse_radius is None:
-        lse_radius = SHARPNESS * _ulp(truth.lse.value, wide)
+        lse_radius = SHARPNESS * bits.spacing(truth.lse.value, wide)
     precision = FIRST_PRECISION
     if _sharp(truth.output, output_radius) and _sharp(truth.lse, lse_radius):
         return truth
@@ -117,10 +116,6 @@ def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Gradients[E
 
 def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
     return Enclosed(value, np.zeros(value.shape), np.where(np.isnan(radius), np.inf, radius))
-
-
-def _ulp(value: np.ndarray, dtype: str) -> np.ndarray:
-    return np.maximum(bits.spacing(value, dtype), FORMATS[dtype].smallest_subnormal)
 
 
 def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:

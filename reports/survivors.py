@@ -36,10 +36,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "domain",
         (
-            "-        inside &= 2 * top < min(c.format(stage).largest for stage "
-            'in ("probabilities", "multiplicands"))\n'
-            "+        inside &= 2 * top <= min(c.format(stage).largest for stage "
-            'in ("probabilities", "multiplicands"))'
+            '-        inside &= 2 * top < c.largest("probabilities", "multiplicands")\n'
+            '+        inside &= 2 * top <= c.largest("probabilities", "multiplicands")'
         ),
     ): "weights may reach half the largest number of a format; a row that just does overflows no more than others",
 }

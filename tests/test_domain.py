@@ -22,6 +22,13 @@ class Edge(NamedTuple):
     outside: float
     inside: float
 
+    def check(self, what, found):
+        """``found`` tells of a size which rows are in the domain."""
+        assert not found(self.outside).any(), (
+            f"{what} may overflow at {self.outside:g}: a condition of domain.py is gone"
+        )
+        assert found(self.inside).all(), f"{what} fit at {self.inside:g}: a condition of domain.py is too strict"
+
 
 def vectors(q, k, v, dtype="float32", scale=1.0, **options):
     """One head: lists of queries, keys and values, numbers or rows."""
@@ -72,6 +79,15 @@ CASES = {
     "outputs normalized after every tile": Edge(
         light, {"normalize": "every_tile", "output_accumulation": "float16"}, outside=4e4, inside=3e4
     ),
+    "scores in an inner accumulator": Edge(
+        lambda k: vectors([1.0], [k], [1.0]),
+        {"inner_accumulation": "float16", "inner_terms": 2},
+        outside=2.0**15,
+        inside=2.0**13,
+    ),
+    "scores less the maximum": Edge(
+        lambda k: vectors([1.0], [k], [1.0]), {"softmax": "float16"}, outside=2.0**15, inside=2.0**13
+    ),
     "scores times the scale": Edge(
         lambda k: vectors([1.0], [k], [1.0], scale=8.0),
         {"score_accumulation": "float16"},
@@ -96,6 +112,12 @@ CASES = {
     "scaled queries": Edge(
         lambda q: vectors([q], [2.0**-10], [1.0], scale=128.0, dtype="float16"),
         {"scale_on": "operands"},
+        outside=300.0,
+        inside=100.0,
+    ),
+    "scaled queries as they are stored": Edge(
+        lambda q: vectors([q], [2.0**-10], [1.0], scale=128.0),
+        {"scale_on": "operands", "stored_scores": "float16"},
         outside=300.0,
         inside=100.0,
     ),
@@ -144,8 +166,7 @@ def test_rows_that_could_overflow_are_outside_the_domain(what):
         problem = edge.make(size)
         return forward_bound(intermediates(problem), replace(PRECISE, **edge.contract).at(problem.dtype)).in_domain
 
-    assert not found(edge.outside).any()
-    assert found(edge.inside).all()
+    edge.check(what, found)
 
 
 #: How far from the maximum a reference may lie: the contract, too far and near enough.
@@ -155,6 +176,18 @@ DISTANCES = {
     ),
     "weights below their format": Edge(
         lambda r: {"reference_range": r}, {"softmax": "float16", "reference": "zero"}, outside=9.2, inside=6.0
+    ),
+    "weights below their format, normalized before the product": Edge(
+        lambda r: {"reference_range": r},
+        {"softmax": "float16", "reference": "zero", "normalize": "before_product"},
+        outside=9.2,
+        inside=6.0,
+    ),
+    "weights above the format of multiplicands": Edge(
+        lambda r: {"reference_slack": r},
+        {"multiplicands": "float16", "probabilities": "work"},
+        outside=11.0,
+        inside=8.0,
     ),
     "weights above the format they enter in": Edge(
         lambda r: {"reference_slack": r}, {"probabilities": "float16"}, outside=11.0, inside=8.0
@@ -170,13 +203,20 @@ def test_rows_of_a_reference_too_far_away_are_outside_the_domain(what):
     def found(distance):
         return forward_bound(x, replace(PRECISE, **edge.make(distance), **edge.contract).at("float32")).in_domain
 
-    assert not found(edge.outside).any()
-    assert found(edge.inside).all()
+    edge.check(what, found)
 
 
+#: What a gradient passes through.
+STAGES = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"),
+    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output"),
+)
 #: A gradient of some size: q, k and v, the cotangent, the contract, a size outside the domain and one inside.
 GRADIENTS = {
-    "dP": Edge(lambda z: ([1.0], [1.0], [z], 1.0), {"stored_scores": "float16"}, outside=8e3, inside=2e3),
+    **{
+        f"dP as {stage} holds it": Edge(lambda z: ([1.0], [1.0], [z], 1.0), {stage: "float16"}, outside=8e3, inside=2e3)
+        for stage in STAGES
+    },
     "dP times the scale": Edge(
         lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
     ),
@@ -200,5 +240,4 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
         x = intermediates(vectors(*tensors, scale=4.0 if "scale" in what else 1.0))
         return gradient_bound(x, gradient_intermediates(x, np.full((1, 1, 1, 1), dO), None), contract).in_domain
 
-    assert not found(edge.outside).any()
-    assert found(edge.inside).all()
+    edge.check(what, found)
