@@ -6,7 +6,7 @@ import numpy as np
 
 from attn_spec.contract import Contract
 from attn_spec.intermediates import GradientIntermediates, Intermediates
-from attn_spec.score_bounds import may_add_bias_first
+from attn_spec.score_bounds import last_factor, may_add_bias_first
 from attn_spec.weight_bounds import reference_rounding
 
 
@@ -31,7 +31,7 @@ def constants_fit(x: Intermediates, c: Contract) -> bool:
     if sigma and x.problem.bias is not None:
         constants.append(1 / sigma)  # the bias may be divided by the scale
     if cap is not None:
-        constants += [cap, 1 / cap] + ([sigma / cap] if sigma and c.scale_on == "operands" else [])
+        constants += [cap, 1 / cap] + ([sigma / cap] if sigma else [])  # a kernel may multiply by the quotient
     return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
 
 
@@ -107,8 +107,8 @@ def gradients_in_domain(
     largest = c.largest(*stages)
     magnitude = (np.abs(g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     delta = (np.abs(g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
-    sigma = max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)
-    inside = rows.all(axis=-1) & (8 * sigma * (magnitude + delta) < largest)
+    factor = max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))  # dS may be scaled early
+    inside = rows.all(axis=-1) & (8 * factor * (magnitude + delta) < largest)
     inside = inside.reshape(x.problem.batch, x.problem.kv_heads, x.problem.group).all(axis=-1)
     sums = np.abs(g.dS) + dS
     heads = [
@@ -116,5 +116,5 @@ def gradients_in_domain(
         (sums.swapaxes(-1, -2) @ np.abs(x.q)).max(axis=(-1, -2), initial=0.0),
         (P1A.swapaxes(-1, -2) @ np.abs(g.cotangent)).max(axis=(-1, -2), initial=0.0),
     ]
-    widest = sigma * np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)
+    widest = factor * np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)
     return inside & (4 * widest < largest) & np.isfinite(widest)

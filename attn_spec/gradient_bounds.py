@@ -23,7 +23,7 @@ from attn_spec.intermediates import GradientIntermediates, Intermediates
 from attn_spec.products import Factors, entry, left_out, multiplicand, sum_underflow, sums, terms
 from attn_spec.roundoff import Rounding, conversion, growth, is_power_of, rounding
 from attn_spec.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
-from attn_spec.score_bounds import operand_entry, operand_format, operand_scaling
+from attn_spec.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.score_gradient_bounds import ScoreGradientError, score_gradient_error
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
@@ -112,6 +112,7 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
         own=np.fmin(together, apart),
         total=dS @ size,
         seen=b.x.visible @ size,
+        early=b.early @ size,
         entered=dS.sum(-1, keepdims=True),
     )
 
@@ -126,36 +127,48 @@ def _dk_error(b: ScoreGradientError) -> np.ndarray:
         own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),
         total=b.x.over_group(dS @ size),
         seen=b.x.over_group(b.x.visible.swapaxes(-1, -2) @ size),
+        early=b.x.over_group(b.early.swapaxes(-1, -2) @ size),
         entered=b.x.over_group(dS.sum(-1, keepdims=True)),
     )
 
 
 def _product_error(
-    b: ScoreGradientError, n: np.ndarray, *, own: np.ndarray, total: np.ndarray, seen: np.ndarray, entered: np.ndarray
+    b: ScoreGradientError,
+    n: np.ndarray,
+    *,
+    own: np.ndarray,
+    total: np.ndarray,
+    seen: np.ndarray,
+    early: np.ndarray,
+    entered: np.ndarray,
 ) -> np.ndarray:
     """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
 
     ``own`` is what the errors of dS make of it, ``total`` the sum of sizes of its products; of the sums over the same
-    ``n`` terms, ``seen`` is that of |k| or |q|, and ``entered`` that of |dS|.
+    ``n`` terms, ``seen`` is that of |k| or |q|, ``early`` that of its products with what underflows early, and
+    ``entered`` that of |dS|.
+
+    The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
+    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels).
     """
-    c, sigma = b.c, abs(b.x.problem.scale_value)
+    c, sigma, cap = b.c, abs(b.x.problem.scale_value), b.x.problem.softcap
     # The product may reuse the q or k that the forward pass had scaled before entry.
     operand, scaled = operand_entry(b.x, c), operand_scaling(b.x, c)
     work, tiny_sum = rounding(c, "score_accumulation"), _tiny_sum(c)
     gradients = c.format("score_gradients")
     dS_entry = entry(c, gradients)
     missing = left_out(c, gradients, operand_format(b.x, c))
-    last = 0 if is_power_of(2, sigma) else 3
+    capped = 0 if cap is None or is_power_of(2, cap) else 3
+    last = (0 if is_power_of(2, sigma) else 3) + capped
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
     scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
     G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *_accumulated(c, n))
     unscaled = own + G * total + (1 + G) * dS_entry.eta * seen
     stores, partial = _stores(c, n)
     tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
-    # dS may be scaled before the product; then its underflow is not scaled down.
-    stored = max(rounding(c, stage).eta for stage in ("stored_scores", "score_gradients")) + dS_entry.eta
-    entering = sigma * (operand.eta + scaled.eta) * (entered + n * dS_entry.eta) + max(0.0, 1 - sigma) * stored * seen
-    return sigma * unscaled + (1 + G) * entering + max(1.0, sigma) * tiny + work.eta
+    factor = last_factor(b.x)
+    entering = (operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + early
+    return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
 
 
 def _dv_error(b: ScoreGradientError) -> np.ndarray:

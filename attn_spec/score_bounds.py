@@ -66,9 +66,14 @@ def operand_format(x: Intermediates, c: Contract) -> Format:
 def _unscaling(x: Intermediates, c: Contract) -> float:
     """What turns an absolute error of a scaled operand, or of its product, into one of the unscaled."""
     sigma = abs(x.problem.scale_value)
-    if c.scale_on == "scores" or not sigma:
-        return 1.0
-    return max(1.0, max(1.0, x.problem.softcap or 0.0) / sigma)
+    return 1.0 if c.scale_on == "scores" or not sigma else last_factor(x) / sigma
+
+
+def last_factor(x: Intermediates) -> float:
+    """The largest number that may multiply a product of q and k, or of dS and one of them: sigma itself, if no operand
+    was scaled; 1, if one was; or a softcap c, if one was multiplied by sigma / c.
+    """
+    return max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)
 
 
 def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:

@@ -20,10 +20,10 @@ from attn_spec.bounds import numerator_error, output_error
 from attn_spec.contract import Contract
 from attn_spec.formats import FORMATS
 from attn_spec.intermediates import GradientIntermediates, Intermediates
-from attn_spec.products import left_out, multiplicand, probability_cast, sum_underflow, sums, terms
+from attn_spec.products import entry, left_out, multiplicand, probability_cast, sum_underflow, sums, terms
 from attn_spec.roundoff import conversion, growth, rounding
 from attn_spec.row_sum_bounds import WeightError, deviations, lse_error, row_sum_error, weight_error
-from attn_spec.score_bounds import softcapped_error
+from attn_spec.score_bounds import last_factor, softcapped_error
 from attn_spec.weight_bounds import log_weight_error, weight_error_by_lse
 
 
@@ -60,6 +60,8 @@ class ScoreGradientError:
     G: np.ndarray
     D: np.ndarray
     P_slope: np.ndarray
+    #: Of sigma dS, what underflows only where constants multiply dS before its products.
+    early: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def score_gradient_error(
         G=G,
         D=eD_weighted,
         P_slope=P_slope,
+        early=_early_underflow(x, g, c, dA),
     )
 
 
@@ -254,3 +257,15 @@ def _narrowed(x: Intermediates, g: GradientIntermediates, c: Contract, dS: np.nd
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
     tiny = rounding(c, "score_gradients").eta + rounding(c, "stored_scores").eta
     return np.where(x.visible, dS + growth((cast.u, 1), (stored.u, 1)) * (np.abs(g.dS) + dS) + tiny, 0.0)
+
+
+def _early_underflow(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
+    """Underflow of f dS, and of f (1 - t^2), times the last factor sigma / f, beyond that of dS times sigma.
+
+    A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a softcap c).
+    """
+    stored, enters = rounding(c, "stored_scores"), entry(c, c.format("score_gradients"))
+    tiny = max(stored.eta, rounding(c, "score_gradients").eta) + enters.eta
+    slope = 0.0 if x.problem.softcap is None else stored.eta * (np.abs(g.dA) + dA)
+    beyond = last_factor(x) - abs(x.problem.scale_value)
+    return np.where(x.visible, beyond * (tiny + slope), 0.0)

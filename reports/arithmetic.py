@@ -46,8 +46,9 @@ class Order:
     bias_first: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False
-    #: Whether the scale multiplies dS before its products with k and q, or those products.
-    scales_dS: bool = False
+    #: What the scale multiplies in the backward pass: the "products" of dS with k and q; "dS" before them; or, divided
+    #: by a softcap, the "slope" of its tanh, and the softcap the products.
+    gradient_scaling: str = "products"
     #: Whether P (dP - D) is formed as P dP - P D where a contract lets delta be rowsum(P dP).
     expands_dS: bool = False
     #: Share of the contract's errors of exp, log and tanh committed; above 1 is a defect.

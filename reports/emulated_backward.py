@@ -126,11 +126,17 @@ class TiledGradients(TiledAttention):
             )
         return self.round(p * self.round(dP - delta, "score_accumulation"), "stored_scores")
 
+    @property
+    def scales_slope(self) -> bool:
+        """Whether the scale over the softcap multiplies the slope."""
+        return self.order.gradient_scaling == "slope" and self.softcap is not None and not self.scales_operands
+
     def through_softcap(self, dA: Any) -> Any:
-        return dA if self.softcap is None else self.round(dA * self.slope, "stored_scores")
+        slope = self.times(self.slope, self.scale_over_softcap(), "stored_scores") if self.scales_slope else self.slope
+        return dA if self.softcap is None else self.round(dA * slope, "stored_scores")
 
     def cast_score_gradient(self, dS: Any) -> Any:
-        if self.order.scales_dS and not self.scales_operands:
+        if self.order.gradient_scaling == "dS" and not self.scales_operands:
             dS = self.times(dS, self.factor(), "stored_scores")
         return self.enter(self.convert(dS, "score_gradients", "stored_scores"), "score_gradients")
 
@@ -179,10 +185,12 @@ class TiledGradients(TiledAttention):
         return self.apply_rest_of_scale(dk)
 
     def apply_rest_of_scale(self, x: Any) -> Any:
-        """The scale, or what :meth:`operand_of_score_gradient` or :meth:`cast_score_gradient` left of it."""
+        """The scale, or what operands, dS or the slope of the softcap left of it."""
         if self.scales_operands:
             return self.times(x, self.xp.sign(self.factor()) * self.root(), "score_accumulation")
-        return x if self.order.scales_dS else self.times(x, self.factor(), "score_accumulation")
+        if self.scales_slope:
+            return self.times(x, self.constant(self.softcap), "score_accumulation")
+        return x if self.order.gradient_scaling == "dS" else self.times(x, self.factor(), "score_accumulation")
 
     def bias_gradient(self, dA: Any) -> Any:
         """dA as it is written for the gradient of the bias."""

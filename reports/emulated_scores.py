@@ -140,10 +140,12 @@ class Scores(MatrixProducts):
 
     def query_factor(self) -> Any:
         """What multiplies the query under a contract that scales operands, when it is not a root of the scale."""
-        factor = self.factor()
         if self.folds_base:
-            return self.times(factor, self.log2e, "score_accumulation")
-        return self.round(factor / self.constant(self.softcap), "score_accumulation") if self.folds_softcap else factor
+            return self.times(self.factor(), self.log2e, "score_accumulation")
+        return self.scale_over_softcap() if self.folds_softcap else self.factor()
+
+    def scale_over_softcap(self) -> Any:
+        return self.round(self.factor() / self.constant(self.softcap), "score_accumulation")
 
     def score(self, q: Any, k: Any) -> Any:
         """q.k of operands that are scaled first, under a contract that does so, and then enter the product."""

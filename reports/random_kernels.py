@@ -134,7 +134,7 @@ def drawn_order(rng: np.random.Generator) -> Order:
         exponent_folded=bool(rng.random() < 0.5),
         bias_first=bool(rng.random() < 0.3),
         divides=bool(rng.random() < 0.3),
-        scales_dS=bool(rng.random() < 0.3),
+        gradient_scaling=one_of(rng, ("products", "dS", "slope")),
         expands_dS=bool(rng.random() < 0.3),
         inaccuracy=one_of(rng, (0.0, 0.5, 1.0)),
         error_signs=one_of(rng, ("random", "up", "down")),

@@ -141,7 +141,8 @@ _KERNELS = (
     # The backward pass.
     emulate_both("delta_of_probabilities", replace(PRECISE, delta="probabilities"), dtypes=_NOT_64),
     emulate_both("cast_weights_in_dS", replace(PRECISE, score_gradients_of="cast"), dtypes=_HALVES),
-    emulate_both("scaled_dS", PRECISE, Order(scales_dS=True), dtypes=_NOT_64),
+    emulate_both("scaled_dS", PRECISE, Order(gradient_scaling="dS"), dtypes=_NOT_64),
+    emulate_both("scaled_slope", PRECISE, Order(gradient_scaling="slope"), dtypes=_NOT_64),
     emulate_both(
         "eager_expanded",
         _EAGER_FLOAT32,

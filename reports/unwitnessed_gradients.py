@@ -167,7 +167,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "dS's entry": "(operand.u, 1), [-(dS_entry.u, 1), -](missing",
             "pieces left out of dq and dk": "(dS_entry.u, 1), [-(missing, 1), -]*scaling",
             "the operand that was scaled for dq and dk": "scaling = ([-(scaled.u, 1), -](widened",
-            "one rounding of the last scale": "else [-3-]{+2+}\n    widened",
+            "one rounding of the last scale": "else [-3-]{+2+}) + capped",
+            "the softcap as the last factor": "else 3)[- + capped-]",
             "the root that is left for the last scale": "last[- + (2 if scaled.u else 0)-]",
             "one rounding of dbias's sum": "np.minimum(n[-,-]{+ - 1,+} c.summation_depth or np.inf)), (partial",
             "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-]\n",
@@ -184,7 +185,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
-            "underflow of scaled operands in dq and dk": "sigma * (operand.eta[- + scaled.eta-])",
+            "underflow of scaled operands in dq and dk": "entering = (operand.eta[- + scaled.eta-])",
             "underflow of dA's store in dbias": 'rounding(c, "score_gradients").eta[- + stored.eta-] + acc',
             "underflow of dbias's sums": "stored.eta[- + accumulator.eta-] + partial",
         },
@@ -192,7 +193,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "roundings make underflow grow in dv": "[-(1 + G) * -](eta + cotangent",
             "roundings make underflow grow in dq and dk": "sigma * unscaled + [-(1 + G) * -]entering",
             "roundings make the underflow of dS grow": "G * total + [-(1 + G) * -]dS_entry",
-            "underflow of both factors of dq and dk": "(entered[- + n * dS_entry.eta-])",
+            "underflow of both factors of dq and dk": "(sigma * entered[- + factor * n * dS_entry.eta-])",
         },
         "no emulated kernel does what this allows: as many stores of a gradient as are allowed": {
             "one store of a gradient": "np.minimum(c.gradient_stores[-, n-]{+ - 1, n+})",

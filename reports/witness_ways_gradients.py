@@ -15,8 +15,15 @@ GRADIENT_WAYS = (
         name="tiny cotangents, scaled dS, kept",
         problem={"scale": 0.01},
         contract={"float16_subnormals": "kept"},
-        order={"scales_dS": True},
+        order={"gradient_scaling": "dS"},
         cotangent=2.0**-12,
+    ),
+    Way(
+        name="large cotangents, scaled slope, tiny scale, kept",
+        problem={"scale": 0.001, "softcap": 300.0},
+        contract={"float16_subnormals": "kept"},
+        order={"gradient_scaling": "slope"},
+        cotangent=16.0,
     ),
     Way(
         name="many light keys, probabilities",

@@ -28,7 +28,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "all roundings of the last scale": "[-(work.u, last + (2 if scaled.u else 0))-]",
         },
         ("scores", "normalized weights, tiles", "dq"): {
-            "two roundings of the last scale": "else [-3-]{+1+}\n    widened",
+            "two roundings of the last scale": "else [-3-]{+1+}) + capped",
         },
         ("partial_gradients", "base 2, softcap", "dq"): {
             "sums of dq and dk": "*scaling[-, *_accumulated(c, n)-])",
@@ -36,12 +36,12 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("probabilities", "one tile", "dk"): {
             "the error of dS in dq and dk": "unscaled = [-own + -]G * total",
         },
-        ("multiplicands", "light keys, softcap, kept", "dk"): {
+        ("multiplicands", "tiny cotangents, large scale, kept", "dk"): {
             "underflow of dS on entry": "G * total[- + (1 + G) * dS_entry.eta * seen-]",
         },
         ("gradient_accumulation", "large bias, base 2", "dk"): {
             "underflow of dq's and dk's sums": "tiny = [-tiny_sum * 4 * terms(c, n) + -]partial.eta * 2",
-            "all underflow of dq's and dk's sums": "[- + max(1.0, sigma) * tiny-] +",
+            "all underflow of dq's and dk's sums": "[- + factor * tiny-] +",
         },
         ("gradient_accumulation", "tiny cotangents, scaled dS, kept", "dq"): {
             "several underflows of dq's and dk's sums": "tiny = tiny_sum * [-4 * -]terms(c, n) + partial",
@@ -52,19 +52,19 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("stored_scores", "tiny cotangents, scaled dS, kept", "dk"): {
-            "underflow of a dS that is scaled early": "dS_entry.eta)[- + max(0.0, 1 - sigma) * stored * seen-]",
+            "underflow of a dS that is scaled early": "n * dS_entry.eta)[- + early-]",
         },
         ("gradient_accumulation", "tiny cotangents, large scale, kept", "dq"): {
-            "a scale that magnifies underflow": "[-max(1.0, sigma) * -]tiny + work.eta\n",
+            "a scale that magnifies underflow": "[-factor * -]tiny + work.eta\n",
         },
         ("score_accumulation", "tiny cotangents, toward zero", "dk"): {
-            "underflow of the last scale": "max(1.0, sigma) * tiny[- + work.eta-]",
+            "underflow of the last scale": "factor * tiny[- + work.eta-]",
         },
         ("multiplicands", "tiny queries, flushed", "dk"): {
             "underflow of operands in dq and dk": (
-                "[-sigma * (operand.eta + scaled.eta) * (entered + n * dS_entry.eta) + -]max(0.0"
+                "[-(operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + -]early"
             ),
-            "underflow of operands on entry in dq and dk": "sigma * ([-operand.eta + -]scaled",
+            "underflow of operands on entry in dq and dk": "entering = ([-operand.eta + -]scaled",
         },
         ("lse", "2 pieces, bfloat16", "dv"): {
             "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *_acc",

@@ -154,7 +154,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of operands on entry": "eta = [-enters.eta + -]scaled.eta",
         },
         ("score_accumulation", "tiny queries, softcap folded, kept", "dv"): {
-            "unscaling by a softcap": "max(1.0, [-max(1.0, x.problem.softcap or 0.0)-]{+1.0+} / sigma)",
+            "unscaling by a softcap": "abs(x.problem.scale_value)[-, x.problem.softcap or 0.0-])",
             "underflow of a scaled score's sums": '"score_accumulation")[- * _unscaling(x, c)-]\n    underflow',
         },
         ("score_gradients", "operands cut", "lse"): {

@@ -220,6 +220,12 @@ GRADIENTS = {
     "dP times the scale": Edge(
         lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
     ),
+    "dP times the softcap": Edge(
+        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
+    ),
+    "dP times the scale over the softcap": Edge(
+        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=5e2, inside=1e2
+    ),
     "dQ": Edge(
         lambda z: ([0.0], [z, -z], [1.0, -1.0], 1.0), {"gradient_accumulation": "float16"}, outside=2.4e4, inside=2e3
     ),
@@ -228,6 +234,8 @@ GRADIENTS = {
     ),
     "dV": Edge(lambda z: ([0.0], [0.0], [0.0], z), {"gradient_accumulation": "float16"}, outside=2e4, inside=1e4),
 }
+#: Softcaps of those that have one.
+SOFTCAPS = {"dP times the softcap": 4.0, "dP times the scale over the softcap": 0.25}
 
 
 @pytest.mark.parametrize("what", GRADIENTS)
@@ -237,7 +245,24 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
 
     def found(size):
         *tensors, dO = edge.make(size)
-        x = intermediates(vectors(*tensors, scale=4.0 if "scale" in what else 1.0))
+        x = intermediates(vectors(*tensors, scale=4.0 if "scale" in what else 1.0, softcap=SOFTCAPS.get(what)))
         return gradient_bound(x, gradient_intermediates(x, np.full((1, 1, 1, 1), dO), None), contract).in_domain
 
     edge.check(what, found)
+
+
+def test_rows_that_see_no_key_are_outside_the_domain():
+    problem = vectors([1.0, 1.0], [1.0], [1.0], mask=np.array([[[[True], [False]]]]))
+
+    assert forward_bound(intermediates(problem), PRECISE.at("float32")).in_domain.ravel().tolist() == [True, False]
+
+
+def test_a_scale_over_a_softcap_is_a_normal_number():
+    """A kernel may multiply by it, though neither of them is too large or too small."""
+
+    def found(scale):
+        contract = replace(PRECISE, score_accumulation="float16").at("float32")
+        return forward_bound(intermediates(vectors([1.0], [1.0], [1.0], scale=scale, softcap=256.0)), contract)
+
+    assert not found(2.0**-6).in_domain.any()
+    assert found(2.0**-4).in_domain.all()

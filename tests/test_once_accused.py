@@ -72,3 +72,14 @@ def test_a_backward_pass_that_may_recompute_starts_from_the_log_sum_exp_as_it_is
     dO = cotangent(problem)
 
     gradients_within_bound(subject := Subject(kernel, "float32"), problem, dO, subject.gradients(problem, dO))
+
+
+def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
+    """FlashAttention-2: dS is scaled by 1/200 before its cast to half, where it underflows; the products by 50."""
+    order = Order(gradient_scaling="slope")
+    kernel = emulate_both("scaled_slope", PRECISE, order, dtypes=("float16",))
+    sizes = {"query_length": 2, "key_length": 2, "head_dim": 16, "value_dim": 16}
+    problem = Recipe(regime="large", dtype="float16", softcap=50.0, **sizes).problem()
+    dO = cotangent(problem)
+
+    gradients_within_bound(subject := Subject(kernel, "float16"), problem, dO, subject.gradients(problem, dO))
