@@ -25,24 +25,25 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
-	$(BIN)/lint-imports
 	rm -rf build dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist > /dev/null
 	$(BIN)/check-wheel-contents dist
+	# There reports, properties and implementations lie inside the package, as users have them.
+	cd build/lib && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
 
 validate: $(READY)
-	$(BIN)/python -m attn_spec.reports.validation --problems 5000
-	$(BIN)/python -m attn_spec.reports.validation --pass backward --problems 2000
-	$(BIN)/python -m attn_spec.reports.adversary_report
-	$(BIN)/python -m attn_spec.reports.witnesses
-	$(BIN)/python -m attn_spec.reports.plain --jobs $(WORKERS)
-	$(BIN)/python -m attn_spec.reports.false_alarms --examples 50000 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000
+	$(BIN)/python -m attn_spec.reports.validation.bounds --pass backward --problems 2000
+	$(BIN)/python -m attn_spec.reports.adversary.report
+	$(BIN)/python -m attn_spec.reports.witnesses.report
+	$(BIN)/python -m attn_spec.reports.plain.examination --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.validation.false_alarms --examples 50000 --jobs $(WORKERS)
 
 teeth: $(READY)
 	$(BIN)/attn-spec teeth --workers $(WORKERS) --output teeth.html
 
 mutation: $(READY)
-	$(BIN)/python -m attn_spec.reports.mutation --mutants 200 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 200 --jobs $(WORKERS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

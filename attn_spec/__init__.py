@@ -9,22 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attn_spec.contract import Contract as Contract
-    from attn_spec.kernels import Conventions as Conventions
-    from attn_spec.kernels import Kernel as Kernel
-    from attn_spec.kernels import kernel as kernel
-    from attn_spec.problem import Problem as Problem
-    from attn_spec.regimes import Recipe as Recipe
+    from attn_spec.error.contract import Contract as Contract
+    from attn_spec.kernels.kernel import Conventions as Conventions
+    from attn_spec.kernels.kernel import Kernel as Kernel
+    from attn_spec.kernels.kernel import kernel as kernel
+    from attn_spec.problem.problem import Problem as Problem
+    from attn_spec.search.regimes import Recipe as Recipe
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Contract": "contract",
-    "Conventions": "kernels",
-    "Kernel": "kernels",
-    "Problem": "problem",
-    "Recipe": "regimes",
-    "kernel": "kernels",
+    "Contract": "error.contract",
+    "Conventions": "kernels.kernel",
+    "Kernel": "kernels.kernel",
+    "Problem": "problem.problem",
+    "Recipe": "search.regimes",
+    "kernel": "kernels.kernel",
 }
 __all__ = ["Contract", "Conventions", "Kernel", "Problem", "Recipe", "kernel"]
 

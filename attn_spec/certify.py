@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attn_spec.certificate import Certificate, build
-from attn_spec.reproduce import InFlight, save
-from attn_spec.verdict import Row, Verdict
+from attn_spec.evidence.certificate import Certificate, build
+from attn_spec.search.cases import InFlight, save
+from attn_spec.search.verdict import Row, Verdict
 
 #: Deaths of the child after which the remaining properties are not exercised.
 DEATHS = 3

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from attn_spec import __version__
-from attn_spec.profiles import PROFILES
+from attn_spec.search.profiles import PROFILES
 
 CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
 COLOURS = {"certified": "green", "refuted": "red"}
@@ -70,9 +70,10 @@ def main() -> None:
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
 def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNEL: file.py:name, package.module:name, or a short name."""
-    from attn_spec import certificate, screen
+    from attn_spec import screen
     from attn_spec.certify import CannotRunError, Request
     from attn_spec.certify import certify as run
+    from attn_spec.evidence import certificate
 
     live = screen.Live()
     try:
@@ -84,7 +85,7 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
     click.echo("\n".join(screen.verdicts(document, progress)))
     click.echo(f"certificate: {certificate.save(document, output)}")
     if report is not None:
-        from attn_spec.resolve import declarations
+        from attn_spec.kernels.resolve import declarations
 
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
@@ -102,11 +103,11 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
 def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
     from attn_spec import replay as runner
-    from attn_spec import reproduce
+    from attn_spec.search import cases
 
     try:
-        paths = reproduce.find(case)
-    except reproduce.CaseError as error:
+        paths = cases.find(case)
+    except cases.CaseError as error:
         raise CouldNotRun(str(error)) from None
     codes = []
     for path in paths:
@@ -154,7 +155,7 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
 
     With DOCUMENT, the JSON of an earlier run, only the page is written again.
     """
-    command = importlib.import_module("attn_spec.reports.teeth_command")
+    command = importlib.import_module("attn_spec.reports.teeth.command")
     try:
         written = command.write_teeth(output, document=document, **chosen)
     except (command.teeth.TeethError, command.svg.FigureError) as error:
@@ -167,7 +168,7 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
 @click.argument("name", required=False)
 def properties(name: str | None) -> None:
     """List the properties, or describe those whose id contains NAME."""
-    from attn_spec.property import load_all
+    from attn_spec.search.property import load_all
 
     found = [claim for _, claim in sorted(load_all().items()) if (name or "") in claim.id]
     if not found:
@@ -184,10 +185,10 @@ def properties(name: str | None) -> None:
 
 def _write_report(kernels: list[str], path: Path, certificate: Path | None = None, **chosen: Any) -> None:
     """Write the numeric error report next to ``path``: HTML, Markdown, JSON."""
-    from attn_spec.certificate import CertificateError
-    from attn_spec.kernels import KernelError
+    from attn_spec.evidence.certificate import CertificateError
+    from attn_spec.kernels.kernel import KernelError
 
-    command = importlib.import_module("attn_spec.reports.command")
+    command = importlib.import_module("attn_spec.reports.errors.command")
     try:
         written = command.write_report(kernels=kernels, path=path, certificate=certificate, **chosen)
     except (KernelError, CertificateError, command.svg.FigureError, command.sweep.SweepError) as error:
@@ -198,7 +199,7 @@ def _write_report(kernels: list[str], path: Path, certificate: Path | None = Non
 
 def _compare(paths: tuple[str, ...]) -> None:
     """Print what differs between two certificates."""
-    from attn_spec import certificate
+    from attn_spec.evidence import certificate
 
     if len(paths) != 2:
         raise CouldNotRun(f"compare two certificates, not {len(paths)}")

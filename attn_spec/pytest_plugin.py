@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attn_spec.profiles import PROFILES
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.verdict import LEFT_OUT, Verdict
 from attn_spec.session import BLOCK, ROW, Key, Session
-from attn_spec.verdict import LEFT_OUT, Verdict
 
 if TYPE_CHECKING:
-    from attn_spec.property import Property
-    from attn_spec.subject import Subject
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.search.property import Property
 
 _SESSION = pytest.StashKey[Session]()
 
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.session")
     if config.getoption("attn_kernel"):
-        from attn_spec.kernels import KernelError
+        from attn_spec.kernels.kernel import KernelError
 
         try:
             session.examine_kernels()
@@ -112,7 +112,7 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
     session = request.config.stash[_SESSION]
 
     def run(claim: Property, subject: Subject) -> None:
-        from attn_spec.search import PropertyError
+        from attn_spec.search.search import PropertyError
 
         try:
             row, block = session.examine(claim, subject)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_spec import reproduce
-from attn_spec.reproduce import Case, CaseError
+from attn_spec.search import cases
+from attn_spec.search.cases import Case, CaseError
 
 if TYPE_CHECKING:
-    from attn_spec.problem import Problem
-    from attn_spec.property import Property
-    from attn_spec.subject import Subject
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.problem import Problem
+    from attn_spec.search.property import Property
 
 #: What a replay finds, by exit code.
 OUTCOMES = ("fixed", "still fails", "cannot run", "still suspect")
@@ -58,10 +58,10 @@ _MARK = "attn-spec replay: "
 
 def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     """Check the case's claim on its problem, here."""
-    from attn_spec.kernels import KernelError
-    from attn_spec.preflight import preflight
-    from attn_spec.property import load_all
-    from attn_spec.resolve import resolve
+    from attn_spec.kernels.kernel import KernelError
+    from attn_spec.kernels.resolve import resolve
+    from attn_spec.search.preflight import preflight
+    from attn_spec.search.property import load_all
 
     claim = load_all().get(case.claim)
     if claim is None:
@@ -83,7 +83,7 @@ def _check(claim: Property, subject: Subject, problem: Problem) -> Replay:
     """What the claim says of the problem."""
     from hypothesis.errors import UnsatisfiedAssumption
 
-    from attn_spec.property import Suspicion
+    from attn_spec.search.property import Suspicion
 
     try:
         claim.check(subject, problem)
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
     """Run one case and return its exit code."""
     try:
         path, call_limit, *kernel = arguments
-        done = run(reproduce.load(Path(path)), float(call_limit), *kernel)
+        done = run(cases.load(Path(path)), float(call_limit), *kernel)
     except CaseError as error:
         done = Replay(2, str(error))
     print(_MARK + done.message)  # noqa: T201 -- read by the parent process

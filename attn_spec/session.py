@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attn_spec.profiles import PROFILES
-from attn_spec.verdict import LEFT_OUT, Row, Verdict, denominator
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.verdict import LEFT_OUT, Row, Verdict, denominator
 
 if TYPE_CHECKING:
     import pytest
 
-    from attn_spec.preflight import Preflight
-    from attn_spec.profiles import Profile
-    from attn_spec.property import Property
-    from attn_spec.subject import Subject
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.search.preflight import Preflight
+    from attn_spec.search.profiles import Profile
+    from attn_spec.search.property import Property
 
 #: Keys of a row, and of the block of a suspect, in ``report.user_properties``.
 ROW, BLOCK = "attn_spec_row", "attn_spec_block"
@@ -63,9 +63,9 @@ class Session:
         return [subject for checked in self.preflights or [] for subject in checked.subjects]
 
     def examine_kernels(self) -> None:
-        """Find the kernels and call each once, unless done before. Raises :class:`attn_spec.kernels.KernelError`."""
+        """Find the kernels and call each once, unless done before. Raises :class:`KernelError`."""
         if self.preflights is None:
-            from attn_spec.resolve import in_tree
+            from attn_spec.kernels.resolve import in_tree
 
             named = self.option("kernel")
             found = [self._preflight(spec, named=bool(named)) for spec in named or in_tree()]
@@ -73,8 +73,9 @@ class Session:
 
     def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
         """The verdict on a claim, and the block if it is refuted or suspect; the case and its script are stored."""
-        from attn_spec import failure, reproduce, script
-        from attn_spec.search import search
+        from attn_spec.evidence import failure, script
+        from attn_spec.search import cases
+        from attn_spec.search.search import search
 
         chosen = self.option("property")
         if chosen and not any(part in claim.id for part in chosen):
@@ -85,7 +86,7 @@ class Session:
         if case is None:
             return row, ""
         self.cases += 1
-        path = reproduce.save(case)
+        path = cases.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
         return row, failure.block(case, claim, subject, written, row.verdict)
 
@@ -121,7 +122,7 @@ class Session:
         """Report, for each kernel, what a certificate says beside the verdicts."""
         if self.option("report") is None:
             return
-        from attn_spec import provenance
+        from attn_spec.evidence import provenance
 
         device = self.option("device")
         for checked in self.preflights or []:
@@ -158,10 +159,10 @@ class Session:
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
-        from attn_spec.kernels import KernelError
-        from attn_spec.preflight import preflight
-        from attn_spec.resolve import declarations, resolve
-        from attn_spec.subject import last_resort
+        from attn_spec.kernels.kernel import KernelError
+        from attn_spec.kernels.resolve import declarations, resolve
+        from attn_spec.kernels.subject import last_resort
+        from attn_spec.search.preflight import preflight
 
         declared = declarations(*map(self.option, ("framework", "contract", "supports")))
         try:

@@ -142,9 +142,12 @@ class TiledAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
+    @once_differentiable  # whose annotation makes ctx positional
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """Return the gradients of q, k, v and bias, None for those that nobody needs."""
+        dout, dlse = grad_outputs
         q, k, v, bias, out, lse = ctx.saved_tensors
         scores, v, dout = Scores(q, k, bias, **ctx.options), per_query_head(v, q.shape[1]), wide(dout)
         dq, dk, dv, dbias = (

@@ -31,10 +31,11 @@ if not torch.cuda.is_available():
 
 import triton
 import triton.language as tl
+from triton import knobs
 
 from attn_spec import kernel
 
-INTERPRETED = triton.knobs.runtime.interpret
+INTERPRETED = knobs.runtime.interpret
 if INTERPRETED and isinstance(tl.sum, triton.JITFunction):
     raise ImportError("triton was imported before the interpreter was chosen; set TRITON_INTERPRET=1 from the start")
 
@@ -48,7 +49,7 @@ tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=[
 
 
 @triton.constexpr_function
-def padded(dimension: int) -> int:
+def padded(dimension: Any) -> int:
     """Return the smallest size of a matrix operand that holds the dimension."""
     return max(16, triton.next_power_of_2(dimension))
 

@@ -1,14 +1,14 @@
 """Accuracy: every element lies as near to the truth as the arithmetic the kernel claims allows."""
 
-from attn_spec.claims import within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.strategies import problems
-from attn_spec.subject import Subject
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import within_bound
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import problems
 
 
 @attention_property(
-    source="attn_spec.bounds.output_error, the forward bound of the declared contract",
+    source="attn_spec.error.bounds.output_error, the forward bound of the declared contract",
     hunts="any wrong formula, index, scale, mask or format, whatever the size of the values",
 )
 def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
@@ -20,7 +20,7 @@ def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
 
 
 @attention_property(
-    source="attn_spec.bounds.lse_error, the forward bound of the declared contract",
+    source="attn_spec.error.bounds.lse_error, the forward bound of the declared contract",
     hunts="base-2 logarithms returned as natural ones, a row sum that lost or invented keys, inexact exponentials",
     needs=("lse",),
 )

@@ -3,11 +3,17 @@
 import numpy as np
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import hidden_keys_have_no_influence, randomness, selected, within_bound, within_bound_of_rows
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.strategies import TAME, problems
-from attn_spec.subject import Subject
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import (
+    hidden_keys_have_no_influence,
+    randomness,
+    selected,
+    within_bound,
+    within_bound_of_rows,
+)
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import TAME, problems
 
 VASWANI = "Vaswani et al., Attention Is All You Need (arXiv 1706.03762), section 3.2.3"
 
@@ -46,8 +52,8 @@ def test_future_keys_change_nothing(subject: Subject, problem: Problem) -> None:
 def test_the_diagonal_is_where_the_convention_says(subject: Subject, problem: Problem) -> None:
     """Causal attention is attention under the mask j <= i, or j <= i + Sk - Sq for bottom-right alignment.
 
-    The mask is written out here key by key, on purpose not by attn_spec.masks: a verifier that shares its idea of
-    the diagonal with the kernel agrees with any mistake in it.
+    The mask is written out here key by key, on purpose not by attn_spec.problem.masks: a verifier that shares its idea
+    of the diagonal with the kernel agrees with any mistake in it.
     """
     Sq, Sk = problem.query_length, problem.key_length
     first = Sk - Sq if problem.causal_alignment == "bottom_right" else 0

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec import layouts
-from attn_spec.claims import (
+from attn_spec.kernels import memory
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import (
     cotangent,
     differentiable,
     gradients_unchanged,
@@ -16,9 +18,7 @@ from attn_spec.claims import (
     unchanged,
     within_bound,
 )
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.subject import Subject
+from attn_spec.search.property import attention_property
 
 #: Backward passes that must agree.
 PASSES = 3
@@ -79,9 +79,9 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
 def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
     """dO, q, k, v with axes swapped in memory, or inside larger buffers of NaN, give gradients within their bounds."""
     dO = cotangent(problem)
-    ways = (layouts.swapped, partial(layouts.swapped, first=2, second=3), layouts.sliced)
+    ways = (memory.swapped, partial(memory.swapped, first=2, second=3), memory.sliced)
     rng = randomness(problem)
-    arrange, mixed = ways[rng.integers(len(ways))], layouts.each_its_own(rng)
+    arrange, mixed = ways[rng.integers(len(ways))], memory.each_its_own(rng)
     gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange, arrange_inputs=mixed))
 
 
@@ -95,7 +95,7 @@ def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem)
     """dO = 1 with all strides 0, as a sum of the output sends it, gives gradients within their bounds."""
     dO = np.ones((*problem.score_shape[:3], problem.value_dim))
     gradients_within_bound(
-        subject, problem, dO, subject.gradients(problem, dO, arrange=partial(layouts.expanded, axes=range(4)))
+        subject, problem, dO, subject.gradients(problem, dO, arrange=partial(memory.expanded, axes=range(4)))
     )
 
 
@@ -124,6 +124,6 @@ def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Pr
 def test_every_element_of_the_gradients_is_written(subject: Subject, problem: Problem) -> None:
     """With NaN left in freed memory of the gradients' sizes all gradients are within their bounds."""
     shapes = (problem.q.shape, problem.k.shape, problem.v.shape, problem.q.shape[:3])
-    arrange = partial(layouts.after_freed_nan, shapes=shapes)
+    arrange = partial(memory.after_freed_nan, shapes=shapes)
     dO = cotangent(problem)
     gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))

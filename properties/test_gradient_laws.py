@@ -1,16 +1,22 @@
 """Laws of gradients, each derived in its docstring, held against the errors that the contract allows.
 
-Notation of ``attn_spec.gradients``: dA and dS are the gradients of the final score and of the score before the softcap.
+Notation of ``attn_spec.attention.gradients``: dA and dS are the gradients of the final score and of the score before
+the softcap.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import (
+from attn_spec.error.intermediates import intermediates
+from attn_spec.error.readings import gradient_readings
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import (
     compares_bits,
     cotangent,
     differentiable,
@@ -18,14 +24,9 @@ from attn_spec.claims import (
     gradients_within_bound,
     randomness,
 )
-from attn_spec.formats import FORMATS
-from attn_spec.intermediates import intermediates
-from attn_spec.patterns import BIASES, BROADCASTS
-from attn_spec.problem import Problem
-from attn_spec.property import Refutation, attention_property, observe
-from attn_spec.readings import gradient_readings
-from attn_spec.strategies import TAME
-from attn_spec.subject import Subject
+from attn_spec.search.patterns import BIASES, BROADCASTS
+from attn_spec.search.property import Refutation, attention_property, observe
+from attn_spec.search.strategies import TAME
 
 JACOBIAN = "the Jacobian of softmax, dP_j/da_l = P_j (1[j = l] - P_l); its rows and columns sum to 0"
 #: Weights, gradient, errors allowed to it: arrays of one shape.
@@ -65,7 +66,7 @@ def in_groups(problem: Problem, x: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def refute_unless_balanced(law: str, parts: list[Weighted], total: Callable[[np.ndarray], np.ndarray]) -> None:
+def refute_unless_balanced(law: str, parts: Sequence[Weighted], total: Callable[[np.ndarray], np.ndarray]) -> None:
     """Raise :class:`Refutation` unless weighted gradients, added up by ``total``, come to 0.
 
     They may be off by what their allowed errors add up to. Sums are rounded in float64: 2**-50 of the size of each
@@ -73,9 +74,9 @@ def refute_unless_balanced(law: str, parts: list[Weighted], total: Callable[[np.
     """
     terms = [np.where(weights == 0, 0.0, weights * got) for weights, got, _ in parts]
     errors = [np.where(weights == 0, 0.0, np.abs(weights) * allowed) for weights, _, allowed in parts]
-    sums = sum(map(total, terms))
+    sums = np.sum([total(term) for term in terms], axis=0)
     slack = [np.where(np.isfinite(term), 2.0**-50 * term.size * np.abs(term), 0.0) for term in terms]
-    allowed = sum(map(total, errors)) + sum(map(total, slack))
+    allowed = np.sum([total(one) for one in (*errors, *slack)], axis=0)
     gap = np.abs(sums)
     observe(float(np.max(gap / allowed, where=np.isfinite(allowed) & (gap > 0), initial=0.0)))
     wrong = np.isfinite(allowed) & ~(gap <= allowed)
@@ -217,5 +218,5 @@ def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) ->
     found = subject.gradients(moved, dO := cotangent(problem))
     found |= {name: found[name][:, :, back] for name in ("dk", "dv")}
     if problem.bias is not None:
-        found["dbias"] = taken(found["dbias"], back)
+        found["dbias"] = np.asarray(taken(found["dbias"], back))
     gradients_within_bound(subject, problem, dO, found)

@@ -1,13 +1,16 @@
 """Gradients: every element lies within its bound, and what has no influence has a gradient of exactly zero."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec import bits
-from attn_spec.claims import (
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import (
     cotangent,
     differentiable,
     gradient_errors_allowed,
@@ -16,12 +19,10 @@ from attn_spec.claims import (
     randomness,
     unseen_keys_reach_no_gradient,
 )
-from attn_spec.problem import Problem
-from attn_spec.property import Refutation, attention_property
-from attn_spec.strategies import TAME, named
-from attn_spec.subject import Subject
+from attn_spec.search.property import Refutation, attention_property
+from attn_spec.search.strategies import TAME, named
 
-BOUND = "attn_spec.gradient_bounds, the backward bound of the declared contract"
+BOUND = "attn_spec.error.gradient_bounds, the backward bound of the declared contract"
 BASE_2 = "the cotangent of a log-sum-exp in base 2 passes ln 2, which no format holds"
 CHAIN_RULE = "the derivative of a function with respect to an argument it ignores is zero"
 
@@ -75,8 +76,8 @@ def refute_unless_ignored_is_zero(
     Where the contract says nothing, a term may be 0 times infinity.
     """
     found, allowed = subject.gradients(problem, dO), gradient_errors_allowed(subject, problem, dO)
-    keys = ~seen.reshape(problem.batch, problem.kv_heads, -1, problem.key_length).any(axis=2)[..., None]
-    ignored = {"dq": ~seen.any(axis=-1, keepdims=True), "dk": keys, "dv": keys}
+    keys = ~np.any(seen.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
+    ignored: dict[str, Any] = {"dq": ~seen.any(axis=-1, keepdims=True), "dk": keys, "dv": keys}
     if problem.bias is not None:
         ignored["dbias"] = ~seen.any(axis=problem.bias_axes, keepdims=True)
     for name in only or ignored:
@@ -151,7 +152,7 @@ def test_gradients_pass_through_the_softcap(subject: Subject, problem: Problem) 
 def test_the_diagonal_of_the_gradients_is_where_the_convention_says(subject: Subject, problem: Problem) -> None:
     """Causal gradients are those of attention under the mask j <= i, or j <= i + Sk - Sq for bottom-right alignment.
 
-    The mask is written out here key by key, on purpose not by attn_spec.masks.
+    The mask is written out here key by key, on purpose not by attn_spec.problem.masks.
     """
     Sq, Sk = problem.query_length, problem.key_length
     first = Sk - Sq if problem.causal_alignment == "bottom_right" else 0

@@ -7,12 +7,13 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec import bits, layouts
-from attn_spec.claims import compares_bits, randomness, selected, unchanged, within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.strategies import TAME, problems
-from attn_spec.subject import Answer, Subject
+from attn_spec.kernels import memory
+from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import compares_bits, randomness, selected, unchanged, within_bound
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import TAME, problems
 
 FUNCTION = "attention is a function of its arguments"
 #: Calls of the same problem after which its answer is looked at again.
@@ -91,8 +92,8 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
 )
 def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
     """q, k, v, mask and bias as transposed views, as slices of buffers of NaN, or each its own way, change no claim."""
-    mixed = layouts.each_its_own(randomness(problem))
-    for arrange in (layouts.swapped, layouts.sliced, mixed):
+    mixed = memory.each_its_own(randomness(problem))
+    for arrange in (memory.swapped, memory.sliced, mixed):
         within_bound(subject, problem, subject(problem, arrange=arrange, arrange_options=mixed))
 
 
@@ -107,7 +108,7 @@ def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> No
         firsts = {name: getattr(problem, name)[(slice(1),) * len(axes)] for name in ("q", "k", "v")}
         shapes = {name: getattr(problem, name).shape for name in firsts}
         equal = problem.replace(**{name: np.broadcast_to(x, shapes[name]).copy() for name, x in firsts.items()})
-        within_bound(subject, equal, subject(equal, arrange=partial(layouts.expanded, axes=subject.axes(axes))))
+        within_bound(subject, equal, subject(equal, arrange=partial(memory.expanded, axes=subject.axes(axes))))
 
 
 @attention_property(
@@ -133,7 +134,7 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
 )
 def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
     """Another problem in the memory of the first gets its own answer, and then the first problem its first answer."""
-    arrange = layouts.in_the_same_place(tensors=3)
+    arrange = memory.in_the_same_place(tensors=3)
     first = subject(problem, arrange=arrange)
     other = rewritten(problem)
     within_bound(subject, other, subject(other, arrange=arrange))
@@ -151,6 +152,6 @@ def test_every_element_of_the_output_is_written(subject: Subject, problem: Probl
 
     def arrange(tensor: Any) -> Any:
         *rows, dim = tensor.shape
-        return layouts.after_freed_nan(tensor, [(*rows, dim), tuple(rows), (*rows, 2 * dim)])
+        return memory.after_freed_nan(tensor, [(*rows, dim), tuple(rows), (*rows, 2 * dim)])
 
     within_bound(subject, problem, subject(problem, arrange=arrange))

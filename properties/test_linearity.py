@@ -3,12 +3,12 @@
 import numpy as np
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec import bits
-from attn_spec.claims import compares_bits, judged, randomness, unchanged, within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import Refutation, attention_property
-from attn_spec.strategies import TAME, problems
-from attn_spec.subject import Answer, Subject
+from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import compares_bits, judged, randomness, unchanged, within_bound
+from attn_spec.search.property import Refutation, attention_property
+from attn_spec.search.strategies import TAME, problems
 
 LINEAR = "O = P V with weights P that do not depend on V"
 
@@ -43,8 +43,8 @@ def test_columns_of_v_do_not_mix(subject: Subject, problem: Problem) -> None:
         within_bound(subject, changed, after)
         return
     others = [answer.output[..., ~rewritten] for answer in (before, after)]
-    lses = [answer.lse for answer in (before, after)]
-    unchanged(*map(Answer, others, lses), "after other columns of V were rewritten")
+    first, second = map(Answer, others, [answer.lse for answer in (before, after)])
+    unchanged(first, second, "after other columns of V were rewritten")
 
 
 @attention_property(

@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import (
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import (
     compares_bits,
     hidden_keys_have_no_influence,
     selected,
@@ -12,13 +14,16 @@ from attn_spec.claims import (
     within_bound,
     within_bound_of_rows,
 )
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.strategies import named, problems
-from attn_spec.subject import Subject
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import named, problems
 
 SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
 EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
+
+
+def visible_of(problem: Problem) -> np.ndarray:
+    """The mask that the problem has, [B, Hq, Sq, Sk]."""
+    return np.broadcast_to(np.asarray(problem.mask), problem.score_shape)
 
 
 def masked(subject: Subject) -> SearchStrategy[Problem]:
@@ -147,7 +152,7 @@ def test_no_keys_or_no_queries_is_no_error(subject: Subject, problem: Problem) -
 def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) -> None:
     """Attention with a window is attention under the mask of the band around the diagonal.
 
-    The band is written out here key by key, on purpose not by attn_spec.masks.
+    The band is written out here key by key, on purpose not by attn_spec.problem.masks.
     """
     left, right = problem.window or (None, None)
     Sq, Sk = problem.query_length, problem.key_length
@@ -172,7 +177,7 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
     answer = subject(problem)
     for entry in range(problem.batch):
         one = slice(entry, entry + 1)
-        keys = slice(int(np.broadcast_to(problem.mask, problem.score_shape)[entry, 0, 0].sum()))
+        keys = slice(int(visible_of(problem)[entry, 0, 0].sum()))
         shorter = problem.replace(
             q=problem.q[one],
             k=problem.k[one, :, keys],
@@ -192,7 +197,7 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
 def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) -> None:
     """The kernel solves a problem with a bool mask, and also when the mask is written as a bias of 0 and -inf."""
     within_bound(subject, problem, subject(problem))
-    bias = np.where(problem.mask, 0.0 if problem.bias is None else problem.bias, -np.inf)
+    bias = np.where(visible_of(problem), 0.0 if problem.bias is None else problem.bias, -np.inf)
     within_bound(subject, problem, subject(problem.replace(mask=None, bias=bias)))
 
 
@@ -228,11 +233,10 @@ def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subj
 )
 def test_the_bias_at_masked_keys_changes_nothing(subject: Subject, problem: Problem) -> None:
     """Raising the bias by 64 where the mask hides the key from every query that shares the entry changes no bit."""
-    shape = problem.bias.shape
-    seen = np.broadcast_to(problem.mask, problem.score_shape)
-    for axis in (axis for axis, length in enumerate(shape) if length == 1):
-        seen = seen.any(axis=axis, keepdims=True)
-    raised = problem.replace(bias=np.where(seen, problem.bias, 64.0))
+    bias, seen = np.asarray(problem.bias), visible_of(problem)
+    for axis in (axis for axis, length in enumerate(bias.shape) if length == 1):
+        seen = np.any(seen, axis=axis, keepdims=True)
+    raised = problem.replace(bias=np.where(seen, bias, 64.0))
     if compares_bits(subject):
         unchanged(subject(problem), subject(raised), "after the bias at masked keys was replaced by 64")
     else:

@@ -4,14 +4,14 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import compares_bits, judged, randomness, unchanged, within_bound
-from attn_spec.enclosure import Enclosed
-from attn_spec.measure import Measurement, truth_and_bound
-from attn_spec.problem import Problem
-from attn_spec.property import Refutation, attention_property, observe
-from attn_spec.readings import readings
-from attn_spec.strategies import TILE_EDGES, problems
-from attn_spec.subject import Answer, Subject
+from attn_spec.attention.enclosure import Enclosed
+from attn_spec.error.readings import readings
+from attn_spec.judgement.measure import Measurement, truth_and_bound
+from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import compares_bits, judged, randomness, unchanged, within_bound
+from attn_spec.search.property import Refutation, attention_property, observe
+from attn_spec.search.strategies import TILE_EDGES, problems
 
 ONLINE = "Milakov and Gimelshein, Online normalizer calculation for softmax (arXiv 1805.02867), theorem 1"
 SIGNS = "rounding to nearest, and toward zero, commute with negation"

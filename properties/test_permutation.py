@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from attn_spec.claims import randomness, within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.strategies import SCORE_OPTIONS, problems
-from attn_spec.subject import Answer, Subject
+from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import randomness, within_bound
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import SCORE_OPTIONS, problems
 
 
 def taken(array: np.ndarray | None, order: np.ndarray, axis: int) -> np.ndarray | None:

@@ -1,14 +1,16 @@
 """Scaling: the factor on q.k, read from the kernel's own outputs, is 1/sqrt(D) or the scale that was asked for."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import judged, within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import Refutation, attention_property
-from attn_spec.strategies import SCORE_OPTIONS, problems
-from attn_spec.subject import Subject
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import judged, within_bound
+from attn_spec.search.property import Refutation, attention_property
+from attn_spec.search.strategies import SCORE_OPTIONS, problems
 
 VASWANI = "Vaswani et al. (arXiv 1706.03762), section 3.2.1: scores have variance 1 after division by sqrt(D)"
 #: Scores read for one estimate of their variance.
@@ -40,8 +42,8 @@ def of_random_signs(subject: Subject) -> SearchStrategy[Problem]:
     heads = 8
     dims = subject.kernel.head_dims or (16, 63, 64, 72, 128)
     wide = [dim for dim in dims if dim >= 16] or dims
-    shape = {"batch": -(-pairs // heads), "query_heads": heads, "kv_heads": heads}
-    lengths = {"query_length": length, "key_length": length}
+    shape: dict[str, Any] = {"batch": -(-pairs // heads), "query_heads": heads, "kv_heads": heads}
+    lengths: dict[str, Any] = {"query_length": length, "key_length": length}
     plain = problems(
         subject,
         without=("empty", "scale", "dv", "cross", "gqa", *SCORE_OPTIONS),
@@ -91,7 +93,11 @@ def test_the_scale_read_from_the_log_sum_exp_is_the_one_asked_for(subject: Subje
         within_bound(subject, problem, answer, "lse")
     except Refutation as error:
         base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
-        refute_scale(problem, applied_scale(first_dot(problem), answer.lse * base - np.log(problem.key_length)), error)
+        refute_scale(
+            problem,
+            applied_scale(first_dot(problem), np.asarray(answer.lse) * base - np.log(problem.key_length)),
+            error,
+        )
 
 
 @attention_property(
@@ -135,10 +141,11 @@ def test_scaled_scores_of_unit_variance_inputs_have_variance_one(subject: Subjec
     if not all(measured.measured.all() for measured in judged(subject, problem, answer).measurements):
         return
     base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
-    scores = answer.lse.ravel() * base - np.log(problem.key_length)
+    lse = np.asarray(answer.lse)
+    scores = lse.ravel() * base - np.log(problem.key_length)
     spread = float(np.mean(scores[:SAMPLES] ** 2))
     if not 0.5 <= spread <= 1.5:
-        applied = applied_scale(first_dot(problem), scores.reshape(answer.lse.shape))
+        applied = applied_scale(first_dot(problem), scores.reshape(lse.shape))
         raise Refutation(
             f"{SAMPLES} scaled scores of D = {problem.head_dim} signs have mean square {spread:.4g}, not 1; "
             f"the kernel seems to apply {applied:.6g} for 1/sqrt(D) = {problem.head_dim**-0.5:.6g}"

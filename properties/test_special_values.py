@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import randomness, within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import Refutation, attention_property
-from attn_spec.strategies import problems
-from attn_spec.subject import Subject
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import randomness, within_bound
+from attn_spec.search.property import Refutation, attention_property
+from attn_spec.search.strategies import problems
 
 IEEE = "IEEE 754-2019, sections 6.2 and 7: NaN propagates through sums and products"
 

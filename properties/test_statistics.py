@@ -1,13 +1,13 @@
 """Statistics: errors look like those of independent roundings to nearest, together no larger and with no common sign.
 
-These are tests, not theorems: a kernel that fails is suspect, not refuted. See ``attn_spec.error_statistics``.
+These are tests, not theorems: a kernel that fails is suspect, not refuted. See ``attn_spec.error.error_statistics``.
 """
 
-from attn_spec.error_statistics import FALSE_ALARM
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.subject import Subject
-from attn_spec.suspicion import errors, generic_problems, refuse, unconcerned
+from attn_spec.error.error_statistics import FALSE_ALARM
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.property import attention_property
+from attn_spec.search.suspicion import errors, generic_problems, refuse, unconcerned
 
 MODEL = "Connolly, Higham and Mary (2021, SIAM J. Sci. Comput. 43), mean-independent roundings"
 

@@ -1,17 +1,19 @@
 """Temperature: at infinite temperature the plain mean, at zero temperature the best key, with one key its value."""
 
+from typing import Any
+
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.claims import within_bound
-from attn_spec.problem import Problem
-from attn_spec.property import attention_property
-from attn_spec.strategies import named, problems
-from attn_spec.subject import Subject
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import within_bound
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import named, problems
 
 VALUES = ("", "+v_one_hot", "+v_offset", "+v_alternating", "+v_wide")
 
 
-def under(subject: Subject, regime: str, **fixed: object) -> SearchStrategy[Problem]:
+def under(subject: Subject, regime: str, **fixed: Any) -> SearchStrategy[Problem]:
     """Problems of one score regime and any plain values."""
     return problems(subject, without=("empty", "bias"), regimes=[regime + values for values in VALUES], **fixed)
 

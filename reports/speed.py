@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 import click
 
-from attn_spec import definition
+from attn_spec.attention import definition
+from attn_spec.attention.enclosure import enclose
 from attn_spec.certify import Request, certify
-from attn_spec.enclosure import enclose
-from attn_spec.intermediates import intermediates
-from attn_spec.oracle import float64_truth
-from attn_spec.problem import Problem
-from attn_spec.profiles import PROFILES
-from attn_spec.property import load_all
-from attn_spec.regimes import Recipe
-from attn_spec.resolve import resolve
-from attn_spec.search import search
-from attn_spec.subject import Subject
+from attn_spec.error.intermediates import intermediates
+from attn_spec.judgement.oracle import float64_truth
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import load_all
+from attn_spec.search.regimes import Recipe
+from attn_spec.search.search import search
 
 #: Bits of the definition and of the enclosure, those of a quadruple-precision number.
 PRECISION = 113

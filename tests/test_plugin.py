@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from attn_spec import strategies
-from attn_spec.profiles import PROFILES
-from attn_spec.property import Property
-from attn_spec.resolve import resolve
-from attn_spec.search import search
-from attn_spec.subject import Subject
-from attn_spec.verdict import Verdict
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search import strategies
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import Property
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
 
 PROPERTIES = '''
 """Toy properties, one for each verdict."""

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from attn_spec.profiles import PROFILES
 from attn_spec.screen import BLOCKS
+from attn_spec.search.profiles import PROFILES
 from attn_spec.session import SHRUNK, Session
 
 

@@ -1,0 +1,100 @@
+"""Attention straight from the formula, in mpmath, at any precision: the root of truth.
+
+For a query i, a key j and an output column c, with H(i) the keys that i may see:
+
+    s_ij = scale * sum_d q_id k_jd      then  softcap * tanh(s_ij / softcap)  then  + bias_ij
+    P_ij = exp(s_ij) / sum_{l in H(i)} exp(s_il)        for j in H(i), else 0
+    o_ic = sum_{j in H(i)} P_ij v_jc                    and 0 when H(i) is empty
+    L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
+
+Vaswani et al., "Attention is all you need" (2017), equation 1. Nothing is subtracted from the scores: the
+exponents of mpmath are unbounded, so the exponentials cannot overflow. Every function returns an object
+array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a score and an L
+lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j P_ij |v_jc|.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpmath import mp
+
+if TYPE_CHECKING:
+    from attn_spec.problem.problem import Problem
+
+
+def scores(problem: Problem, precision: int) -> np.ndarray:
+    """Scores s [B, Hq, Sq, Sk], -inf where the key is hidden from the query."""
+    q, k = exact(problem.q), exact(problem.k)
+    bias = None if problem.bias is None else exact(np.broadcast_to(problem.bias, problem.score_shape))
+    result = np.full(problem.score_shape, mp.ninf, dtype=object)
+    with mp.workprec(working_precision(problem, precision)):
+        scale = real_scale(problem)
+        for b, h, i, j in np.argwhere(problem.visible):
+            s = scale * mp.fdot(q[b, h, i], k[b, h // problem.group, j])
+            if problem.softcap is not None:
+                s = problem.softcap * mp.tanh(s / problem.softcap)
+            if bias is not None:
+                s = s + bias[b, h, i, j]
+            result[b, h, i, j] = s
+    return result
+
+
+def weights(problem: Problem, precision: int) -> np.ndarray:
+    """Weights P [B, Hq, Sq, Sk]; a row that sees no key is all 0."""
+    s = scores(problem, precision)
+    result = np.full(problem.score_shape, mp.zero, dtype=object)
+    with mp.workprec(working_precision(problem, precision)):
+        for row in np.argwhere(~problem.empty_rows):
+            e = [mp.exp(s_ij) for s_ij in s[*row]]
+            total = mp.fsum(e)
+            result[*row] = [e_j / total for e_j in e]
+    return result
+
+
+def attention(problem: Problem, precision: int) -> np.ndarray:
+    """Output o [B, Hq, Sq, Dv]; a row that sees no key is all 0."""
+    P, v = weights(problem, precision), exact(problem.v)
+    result = np.full((*problem.score_shape[:3], problem.value_dim), mp.zero, dtype=object)
+    with mp.workprec(working_precision(problem, precision)):
+        for b, h, i, c in np.ndindex(result.shape):
+            H = problem.visible[b, h, i]
+            result[b, h, i, c] = mp.fdot(P[b, h, i, H], v[b, h // problem.group, H, c])
+    return result
+
+
+def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
+    """Log-sum-exp L [B, Hq, Sq], natural logarithm; -inf for a row that sees no key."""
+    s = scores(problem, precision)
+    result = np.full(problem.score_shape[:3], mp.ninf, dtype=object)
+    with mp.workprec(working_precision(problem, precision)):
+        for row in np.argwhere(~problem.empty_rows):
+            result[*row] = mp.log(mp.fsum(mp.exp(s_ij) for s_ij in s[*row]))
+    return result
+
+
+def real_scale(problem: Problem) -> Any:
+    """The factor on q.k, at mpmath's present precision: the real number 1/sqrt(D) when none is given."""
+    return 1 / mp.sqrt(problem.head_dim) if problem.scale is None else mp.convert(problem.scale)
+
+
+def working_precision(problem: Problem, precision: int) -> int:
+    """Bits that leave ``precision`` of them after the dot products: rounding a score of 2**m costs m bits."""
+
+    def magnitude(x: np.ndarray) -> int:
+        largest = np.abs(np.where(np.isfinite(x), x, 0.0)).max(initial=0.0)
+        return int(np.frexp(largest)[1])
+
+    scale = np.array(1.0 if problem.scale is None else problem.scale)
+    product = magnitude(problem.q) + magnitude(problem.k) + magnitude(scale)
+    bias = 0 if problem.bias is None else magnitude(problem.bias)
+    terms = problem.head_dim * max(problem.key_length, 1)
+    return precision + max(product, bias, 0) + terms.bit_length() + 16
+
+
+def exact(x: np.ndarray) -> np.ndarray:
+    """The values of ``x`` as mpf; no float is rounded, whatever the precision."""
+    result = np.empty(x.shape, dtype=object)
+    result.reshape(-1)[:] = [mp.convert(value) for value in x.ravel().tolist()]
+    return result

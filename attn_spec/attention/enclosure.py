@@ -1,0 +1,138 @@
+"""Attention as intervals proved to contain the truth: ball arithmetic (python-flint), at any precision.
+
+Inputs enter exactly. Every operation on an ``arb``, a midpoint with a radius, returns a ball that contains every
+result for arguments in the given balls; so does the whole formula, and no error analysis of this file is needed.
+F. Johansson, "Arb: efficient arbitrary-precision midpoint-radius interval arithmetic", IEEE Trans. Comput. 66 (2017).
+The formula is that of ``definition``; subtracting c_i, the greatest score, is exact mathematics for any c_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flint import arb, arb_mat, ctx
+
+from attn_spec.attention.definition import working_precision
+
+if TYPE_CHECKING:
+    from attn_spec.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Enclosed:
+    """Real numbers known within a radius: each lies in ``value + low`` +- ``radius``, all float64 of one shape."""
+
+    #: The float64 nearest the midpoint; infinite where the midpoint lies beyond float64, NaN where undefined.
+    value: np.ndarray
+    #: The float64 nearest midpoint - value; 0 where value is not finite.
+    low: np.ndarray
+    #: Upper bound on the distance from the truth, 0 only where exact; infinite where value overflows or is NaN.
+    radius: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What attention is, for one problem."""
+
+    #: o [B, Hq, Sq, Dv]; exactly 0 in rows that see no key.
+    output: Enclosed
+    #: L [B, Hq, Sq], natural logarithm; exactly -inf in rows that see no key.
+    lse: Enclosed
+
+
+def enclose(problem: Problem, precision: int = 113) -> Truth:
+    """Enclose output and log-sum-exp, with radii near 2**-precision (never below 2**-106 of the value).
+
+    A row that sees a NaN or an infinity has no true value: NaN with infinite radius. Hidden ones do no harm.
+    """
+    rows, undefined = problem.score_shape[:3], sees_nonfinite(problem)
+    output = np.zeros((3, *rows, problem.value_dim))
+    lse = np.zeros((3, *rows, 1))
+    with ctx.workprec(working_precision(problem, precision)):
+        for b, h in np.ndindex(rows[:2]):
+            output[:, b, h], lse[:, b, h] = map(floats, _head(problem, b, h))
+    lse[0, problem.empty_rows] = -np.inf
+    for quantity in (output, lse):
+        quantity[:, undefined] = np.array([np.nan, 0.0, np.inf])[:, None, None]
+    return Truth(Enclosed(*output), Enclosed(*lse[..., 0]))
+
+
+def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
+    """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see no key."""
+    rows = [softmax(s) for s in scores(problem, b, h)]
+    weights = matrix([P for P, _ in rows], problem.key_length)
+    lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
+    return weights * exact(problem.v[b, h // problem.group]), lse
+
+
+def softmax(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
+    """Balls around the weights P and the log-sum-exp L of one row of scores by visible key; L = 0 if there is none."""
+    if not s:
+        return {}, arb(0)
+    c = reduce(arb.max, s.values()).mid()
+    e = {j: (s_ij - c).exp() for j, s_ij in s.items()}
+    total = sum(e.values(), arb(0))
+    return {j: e_j / total for j, e_j in e.items()}, c + total.log()
+
+
+def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
+    """For each query of one head, balls around s by visible key."""
+    s = scaled_products(problem, b, h).table()
+    bias = None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[b, h].tolist()
+    rows = []
+    for i, visible in enumerate(problem.visible[b, h]):
+        row = {j: s[i][j] for j in np.flatnonzero(visible).tolist()}
+        if problem.softcap is not None:
+            row = {j: problem.softcap * (s_ij / problem.softcap).tanh() for j, s_ij in row.items()}
+        if bias is not None:
+            row = {j: s_ij + bias[i][j] for j, s_ij in row.items()}
+        rows.append(row)
+    return rows
+
+
+def scaled_products(problem: Problem, b: int, h: int) -> arb_mat:
+    """Balls around scale * q.k [Sq, Sk] of one head, the scores before softcap and bias."""
+    return exact(problem.q[b, h]) * exact(problem.k[b, h // problem.group].T) * real_scale(problem)
+
+
+def real_scale(problem: Problem) -> arb:
+    """A ball around the factor on q.k."""
+    return arb(problem.head_dim).rsqrt() if problem.scale is None else arb(problem.scale)
+
+
+def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:
+    """Rows given by column as a matrix; 0 where nothing is given."""
+    return arb_mat(len(rows), columns, [row.get(j, 0) for row in rows for j in range(columns)])
+
+
+def exact(x: np.ndarray) -> arb_mat:
+    """The matrix ``x`` as balls of radius 0; hidden NaN and infinities become 0."""
+    rows, columns = x.shape
+    return arb_mat(rows, columns, np.where(np.isfinite(x), x, 0.0).ravel().tolist())
+
+
+def floats(balls: arb_mat) -> np.ndarray:
+    """The fields of :class:`Enclosed`, stacked in the first axis."""
+    value = _nearest(balls)
+    rest = balls - exact(value)
+    low = np.where(np.isfinite(value), _nearest(rest), 0.0)
+    rest = rest - exact(low)
+    is_zero = np.array([r.is_zero() for r in rest.entries()], dtype=bool).reshape(value.shape)
+    bound = np.array([float(r.abs_upper()) for r in rest.entries()]).reshape(value.shape)
+    return np.stack([value, low, np.where(is_zero, 0.0, np.nextafter(bound, np.inf))])
+
+
+def _nearest(balls: arb_mat) -> np.ndarray:
+    """The midpoints rounded to float64."""
+    return np.array([float(ball) for ball in balls.entries()]).reshape(balls.nrows(), balls.ncols())
+
+
+def sees_nonfinite(problem: Problem) -> np.ndarray:
+    """Which queries [B, Hq, Sq] are, or see a key or value that is, NaN or infinite."""
+    q = ~np.isfinite(problem.q).all(axis=-1, keepdims=True)
+    kv = ~np.isfinite(np.concatenate([problem.k, problem.v], axis=-1)).all(axis=-1)
+    kv = kv.repeat(problem.group, axis=1)[:, :, None, :]
+    return np.any(problem.visible & (q | kv), axis=-1)

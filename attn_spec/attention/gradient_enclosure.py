@@ -1,0 +1,107 @@
+"""Gradients as intervals proved to contain the truth: the formulas of ``gradients`` in ball arithmetic.
+
+Two of them are written so that no leading digits cancel, and both are exact mathematics. The Jacobian of softmax
+ignores a constant added to a row of dP, so dP enters less its value at the heaviest key, whose P may be near 1; and
+1 - tanh(x)**2 is sech(x)**2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from flint import arb, arb_mat, ctx
+
+from attn_spec.attention.definition import working_precision
+from attn_spec.attention.enclosure import (
+    Enclosed,
+    exact,
+    floats,
+    matrix,
+    real_scale,
+    scaled_products,
+    scores,
+    sees_nonfinite,
+    softmax,
+)
+from attn_spec.attention.gradients import Gradients, check_cotangents
+from attn_spec.problem.problem import Problem
+
+
+def enclose_gradients(
+    problem: Problem, cotangent: np.ndarray, precision: int = 113, lse_cotangent: np.ndarray | None = None
+) -> Gradients[Enclosed]:
+    """Enclose all gradients, for dO = ``cotangent`` [B, Hq, Sq, Dv] and dL = ``lse_cotangent`` [B, Hq, Sq], or 0.
+
+    Radii are near 2**-precision times each entry's formula with every factor replaced by its magnitude and every
+    difference by a sum. A row whose dO or dL, or that sees a number that, is NaN or infinite has no true gradient: NaN
+    with infinite radius in its dQ, and in all it adds to. Hidden ones do no harm. Raises :class:`ProblemError`.
+    """
+    check_cotangents(problem, cotangent, lse_cotangent)
+    dL = np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent
+    undefined = _undefined(problem, cotangent, dL)
+    queries, keys = (np.any(undefined, axis=axis)[..., None] for axis in (3, 2))
+    grouped = (problem.batch, problem.kv_heads, problem.group, problem.key_length)
+    keys = np.any(keys.reshape(*grouped, 1), axis=2)
+    with ctx.workprec(working_precision(problem, precision)):
+        heads = [_head(problem, cotangent, dL, b, h) for b, h in np.ndindex(problem.score_shape[:2])]
+        dq, dk, dv, dA = ([head[n] for head in heads] for n in range(4))
+        return Gradients(
+            dq=_enclosed(_stack(dq, problem.q.shape), queries),
+            dk=_enclosed(_stack(dk, (*grouped, problem.head_dim)).sum(axis=2), keys),
+            dv=_enclosed(_stack(dv, (*grouped, problem.value_dim)).sum(axis=2), keys),
+            dbias=_bias_gradient(problem, _stack(dA, problem.score_shape), undefined),
+        )
+
+
+def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
+    """Which pairs [B, Hq, Sq, Sk] are visible, in a row where some number that matters is NaN or infinite."""
+    finite = np.isfinite(dO).all(axis=-1) & np.isfinite(dL) & ~sees_nonfinite(problem)
+    return problem.visible & ~finite[..., None]
+
+
+def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> tuple[arb_mat, ...]:
+    """Balls around what one query head contributes: dQ [Sq, D], dK [Sk, D], dV [Sk, Dv], dA [Sq, Sk]."""
+    g, keys = h // problem.group, problem.key_length
+    weights = [softmax(s)[0] for s in scores(problem, b, h)]
+    dP = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
+    lse_cotangents = exact(dL[b, h, :, None]).entries()
+    rows = [_score_gradients(*row) for row in zip(weights, dP, lse_cotangents, strict=True)]
+    dA, P, scale = matrix(rows, keys), matrix(weights, keys), real_scale(problem)
+    dS = matrix(_before_softcap(problem, rows, b, h), keys)
+    dq = dS * exact(problem.k[b, g]) * scale
+    dk = dS.transpose() * exact(problem.q[b, h]) * scale
+    return dq, dk, P.transpose() * exact(dO[b, h]), dA
+
+
+def _score_gradients(P: dict[int, arb], dP: list[arb], dL: arb) -> dict[int, arb]:
+    """Balls around dA of one query by visible key; dP of the heaviest is subtracted from all, itself exactly."""
+    heaviest = max(P, key=lambda j: float(P[j]), default=0)
+    dP_less = {j: dP[j] - dP[heaviest] if j != heaviest else arb(0) for j in P}
+    delta_less = sum((P[j] * dP_less[j] for j in P), arb(0))
+    return {j: P[j] * (dP_less[j] - delta_less + dL) for j in P}
+
+
+def _before_softcap(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
+    """Balls around dS: dA times the slope of the softcap at the score before it."""
+    if problem.softcap is None:
+        return dA
+    s = scaled_products(problem, b, h).table()
+    return [{j: x * (s[i][j] / problem.softcap).sech() ** 2 for j, x in row.items()} for i, row in enumerate(dA)]
+
+
+def _bias_gradient(problem: Problem, dA: np.ndarray, undefined: np.ndarray) -> Enclosed | None:
+    """Sums over the axes along which the bias was broadcast."""
+    if problem.bias is None:
+        return None
+    axes = problem.bias_axes
+    return _enclosed(dA.sum(axis=axes, keepdims=True), np.any(undefined, axis=axes, keepdims=True))
+
+
+def _stack(parts: list[arb_mat], shape: tuple[int, ...]) -> np.ndarray:
+    """The entries of the matrices, one after the other, as an object array of ``shape``."""
+    return np.array([ball for part in parts for ball in part.entries()], dtype=object).reshape(shape)
+
+
+def _enclosed(balls: np.ndarray, undefined: np.ndarray) -> Enclosed:
+    """Balls as floats; NaN with infinite radius where ``undefined``, which broadcasts to their shape."""
+    stacked = floats(arb_mat(balls.size, 1, balls.ravel().tolist())).reshape(3, *balls.shape)
+    return Enclosed(*np.where(undefined, np.array([np.nan, 0.0, np.inf]).reshape(3, 1, 1, 1, 1), stacked))

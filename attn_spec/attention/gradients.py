@@ -1,0 +1,138 @@
+"""Gradients of attention in closed form, in mpmath, at any precision: the root of truth for a backward pass.
+
+With s_ij the scaled product, a_ij = softcap * tanh(s_ij / softcap) + bias_ij the final score, P_ij, o_ic and L_i of
+the final scores as in ``definition``, and the cotangents dO and dL that arrive on o and L:
+
+    dP_ij    = sum_c dO_ic v_jc
+    delta_i  = sum_c dO_ic o_ic
+    dA_ij    = P_ij (dP_ij - delta_i + dL_i)                  for j in H(i), else 0
+    dS_ij    = dA_ij (1 - tanh(s_ij / softcap)**2)            dA_ij when there is no softcap
+    dQ_id    = scale * sum_j dS_ij k_jd
+    dK_jd    = scale * sum_i dS_ij q_id                       over every query of every head that reads k
+    dV_jc    = sum_i P_ij dO_ic                               likewise
+    dBias    = sum dA_ij                                      over the axes along which the bias was broadcast
+
+These are the partial derivatives of sum_ic dO_ic o_ic + sum_i dL_i L_i: dA follows from the Jacobian of softmax,
+dP_ij/da_il = P_ij (1[j = l] - P_il), and from dL_i/da_ij = P_ij. Dao et al., "FlashAttention" (2022), appendix B.2.
+A row that sees no key is constant and contributes exactly 0.
+
+``precision`` bits are correct: every entry lies within 2**-precision of the truth, times its own formula with every
+factor replaced by its magnitude and every difference by a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from mpmath import mp
+
+from attn_spec.attention.definition import attention, exact, real_scale, scores, weights, working_precision
+from attn_spec.problem.problem import Problem, ProblemError
+
+Quantity = TypeVar("Quantity")
+
+#: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
+GUARD = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients(Generic[Quantity]):
+    """One quantity for each input that has a gradient: an array of mpf, or an enclosure."""
+
+    #: [B, Hq, Sq, D]
+    dq: Quantity
+    #: [B, Hkv, Sk, D]
+    dk: Quantity
+    #: [B, Hkv, Sk, Dv]
+    dv: Quantity
+    #: The shape of the bias; None when the problem has none.
+    dbias: Quantity | None
+
+
+def gradients(
+    problem: Problem, cotangent: np.ndarray, precision: int, lse_cotangent: np.ndarray | None = None
+) -> Gradients[np.ndarray]:
+    """All gradients as object arrays of mpf, for dO = ``cotangent`` and dL = ``lse_cotangent``, or 0.
+
+    The cotangents are float64 arrays [B, Hq, Sq, Dv] and [B, Hq, Sq]. Raises :class:`ProblemError` for others.
+    """
+    dA = score_gradients(problem, cotangent, precision, lse_cotangent)
+    P, dO = weights(problem, precision + GUARD), exact(cotangent)
+    with mp.workprec(working_precision(problem, precision + GUARD)):
+        scale = real_scale(problem)
+        dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
+        dq = scale * _sum_over_keys(problem, dS, exact(problem.k))
+        dk = scale * _sum_over_queries(problem, dS, exact(problem.q))
+        dv = _sum_over_queries(problem, P, dO)
+        dbias = None if problem.bias is None else _sum_to_shape(dA, problem.bias.shape)
+    return Gradients(dq, dk, dv, dbias)
+
+
+def score_gradients(
+    problem: Problem, cotangent: np.ndarray, precision: int, lse_cotangent: np.ndarray | None = None
+) -> np.ndarray:
+    """dA [B, Hq, Sq, Sk], the gradient of the final score; 0 where the key is hidden. Raises :class:`ProblemError`."""
+    check_cotangents(problem, cotangent, lse_cotangent)
+    P, o = weights(problem, precision + GUARD), attention(problem, precision + GUARD)
+    v, dO = exact(problem.v), exact(cotangent)
+    dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
+    dA = np.full(problem.score_shape, mp.zero, dtype=object)
+    with mp.workprec(working_precision(problem, precision + GUARD)):
+        for b, h, i in np.argwhere(~problem.empty_rows):
+            delta = mp.fdot(dO[b, h, i], o[b, h, i])
+            for j in np.flatnonzero(problem.visible[b, h, i]):
+                dP = mp.fdot(dO[b, h, i], v[b, h // problem.group, j])
+                dA[b, h, i, j] = P[b, h, i, j] * (dP - delta + dL[b, h, i])
+    return dA
+
+
+def check_cotangents(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None) -> None:
+    """Raise :class:`ProblemError` unless both are float64 arrays of the shapes of output and log-sum-exp."""
+    rows = problem.score_shape[:3]
+    _check("cotangent", cotangent, "[B, Hq, Sq, Dv]", (*rows, problem.value_dim))
+    if lse_cotangent is not None:
+        _check("lse_cotangent", lse_cotangent, "[B, Hq, Sq]", rows)
+
+
+def _check(name: str, array: object, axes: str, shape: tuple[int, ...]) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.shape != shape:
+        got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        hint = "bits.values_of reads the exact values of a tensor"
+        raise ProblemError(f"{name} must be a float64 array {axes} = {shape}, not {got}; {hint}")
+
+
+def _softcap_slopes(problem: Problem, precision: int) -> np.ndarray:
+    """1 - tanh(s / softcap)^2 [B, Hq, Sq, Sk], for s before the cap; 0 where the key is hidden."""
+    s = scores(problem.replace(softcap=None, bias=None, mask=problem.visible), precision)
+    slopes = [1 - mp.tanh(s_ij / problem.softcap) ** 2 for s_ij in s.ravel()]
+    return np.array(slopes, dtype=object).reshape(s.shape)
+
+
+def _sum_over_keys(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """sum_j x_ij y_jd over the keys that i sees: [B, Hq, Sq, Sk], [B, Hkv, Sk, D] -> [B, Hq, Sq, D]."""
+    result = np.full((*x.shape[:3], y.shape[3]), mp.zero, dtype=object)
+    for b, h, i, d in np.ndindex(result.shape):
+        H = problem.visible[b, h, i]
+        result[b, h, i, d] = mp.fdot(x[b, h, i, H], y[b, h // problem.group, H, d])
+    return result
+
+
+def _sum_over_queries(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """sum_i x_ij y_id over the queries, of every head that reads j, that see j: [B, Hkv, Sk, D] from [B, Hq, ..]."""
+    result = np.full((*problem.k.shape[:3], y.shape[3]), mp.zero, dtype=object)
+    for b, g, j, d in np.ndindex(result.shape):
+        heads = slice(g * problem.group, (g + 1) * problem.group)
+        seen = problem.visible[b, heads, :, j]
+        result[b, g, j, d] = mp.fdot(x[b, heads, :, j][seen], y[b, heads, :, d][seen])
+    return result
+
+
+def _sum_to_shape(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Sum over the axes along which an array of ``shape`` broadcasts to the shape of ``x``."""
+    result = np.full(shape, mp.zero, dtype=object)
+    for at in np.ndindex(shape):
+        block = tuple(slice(None) if n == 1 else slice(index, index + 1) for n, index in zip(shape, at, strict=True))
+        result[at] = mp.fsum(x[block].ravel())
+    return result

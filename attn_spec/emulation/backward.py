@@ -1,0 +1,249 @@
+"""The backward pass of attention under any arithmetic: a contract, executed literally, one method per step.
+
+:class:`TiledGradients` visits the tiles of keys that ``emulated`` visits and computes their weights again from the
+log-sum-exp, as in Dao et al., "FlashAttention" (arXiv 2205.14135), appendix B.2. Each step is a seam: a mutant
+(``mutants_backward``) is a subclass that overrides a single one, and what it inherits from the forward pass (the
+diagonal, the mask, the heads) it may get wrong here alone. Symbols are those of ``attn_spec.attention.gradients``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.numbers import bits
+
+from .arithmetic import Order
+from .forward import SUPPORTS, TiledAttention, emulate
+
+
+class TiledGradients(TiledAttention):
+    """One call. Tensors of a tile are [B, Hq, Sq, tile] or [B, Hq, tile, ..]."""
+
+    #: 1 - tanh(s / softcap)^2 of the tile, 1 without a softcap.
+    slope: Any = 1.0
+
+    def __init__(self, contract: Contract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any) -> None:
+        """``saved`` are q, k, v, out, lse of the forward pass."""
+        dlse = options.pop("dlse", None)
+        *qkv, out, lse = saved
+        super().__init__(contract, order, *qkv, **options)
+        self.dO, self.O, self.L = self.read_cotangent(dout), self.read(out), self.read(lse)[..., None]
+        self.dL = None if dlse is None else self.read(dlse)[..., None]
+        self.bias_shape = () if self.bias is None else tuple(options["bias"].shape)
+
+    def __call__(self) -> tuple[Any, ...]:
+        """dQ, dK, dV and, if there is a bias, dBias, each of the shape of its input."""
+        heads = self.q.shape[1]
+        dq = self.array(np.zeros(tuple(self.q.shape)))
+        dk, dv = (self.array(np.zeros((len(x), heads, *x.shape[2:]))) for x in (self.k, self.v))
+        dbias = self.array(np.zeros((*self.q.shape[:3], self.Sk)))
+        with np.errstate(all="ignore"):
+            delta = self.delta()
+            for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
+                p = self.recompute_weights()
+                dA = self.score_gradient(self.weights_of_scores(p), self.weight_gradient(), delta)
+                dS = self.cast_score_gradient(self.through_softcap(dA))
+                grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
+                dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
+                self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
+                self.place(dv, self.accumulate_over_queries(self.cast(p), self.enter(self.dO)))
+                self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
+            scaled = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk))]
+            summed = [self.sum_over_group(dv)] + ([] if self.bias is None else [self.reduce_bias(dbias)])
+            found = [*((x, "score_accumulation") for x in scaled), *((x, "gradient_accumulation") for x in summed)]
+            return tuple(self.convert(x, "output", source) for x, source in found)
+
+    # Reading
+
+    def read_cotangent(self, dout: Any) -> Any:
+        """The values of dO."""
+        return self.read(dout)
+
+    # Weights
+
+    def delta(self) -> Any:
+        """delta less dL, [B, Hq, Sq, 1], for delta = rowsum(dO * O) or, as the contract says, rowsum(P * dP)."""
+        delta = self.delta_of_weights() if self.c.delta == "probabilities" else self.delta_of_output()
+        return self.add_lse_cotangent(self.xp.broadcast_to(delta, tuple(self.L.shape)))
+
+    def delta_of_output(self) -> Any:
+        """rowsum(dO * O)."""
+        product = self.dO * self.O
+        return self.accumulate(lambda c: product[..., c, None], self.Dv, "score_accumulation")
+
+    def delta_of_weights(self) -> Any:
+        """rowsum(P * dP), in a pass over the keys of its own."""
+        delta = self.array(np.zeros(tuple(self.L.shape)))
+        for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
+            p, dP = self.weights_of_scores(self.recompute_weights()), self.weight_gradient()
+            product = self.round(p * dP, "stored_scores") if self.order.expands_dS else p * dP
+            delta = self.accumulate(lambda j, x=product: x[..., j, None], p.shape[-1], "score_accumulation", delta)
+        return delta
+
+    def add_lse_cotangent(self, delta: Any) -> Any:
+        return delta if self.dL is None else self.round(delta - self.dL, "score_accumulation")
+
+    def recompute_weights(self) -> Any:
+        """P = exp(s - L), 0 where hidden."""
+        return self.exponential(self.hide(self.subtract_lse(self.scores())))
+
+    def weights_of_scores(self, p: Any) -> Any:
+        """The weights that make dS: before or after their cast."""
+        return self.cast(p) if self.c.score_gradients_of == "cast" else p
+
+    def apply_softcap(self, s: Any) -> Any:
+        capped = super().apply_softcap(s)
+        self.slope = 1.0 if self.softcap is None else self.softcap_slope(s, capped)
+        return capped
+
+    def softcap_slope(self, s: Any, capped: Any) -> Any:  # noqa: ARG002 - a mutant reads it
+        """1 - tanh(s / softcap)^2 of the score before the softcap, 0 where hidden."""
+        if not self.folds_softcap:
+            s = self.times(s, self.round(1 / self.constant(self.softcap), "score_accumulation"), "stored_scores")
+        t = self.tanh(s)
+        slope = self.round(1 - self.round(t * t, "stored_scores"), "stored_scores")
+        return self.xp.where(self.tile.visible, slope, 0.0)
+
+    # Gradients of scores
+
+    def weight_gradient(self) -> Any:
+        """dP = dO v^T of the tile, 0 where hidden, whatever is there."""
+        dO, v = self.enter(self.dO), self.enter(self.load_v())
+        dP = self.add_products(lambda c: (dO[..., c, None], v[..., None, :, c]), self.Dv, "gradient_accumulation")
+        dP = self.convert(dP, "stored_scores", "gradient_accumulation")
+        return self.xp.where(self.tile.visible, dP, 0.0)
+
+    def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
+        """dA = P (dP - delta), or P dP - P delta."""
+        if self.order.expands_dS and self.c.delta == "probabilities":
+            return self.round(
+                self.round(p * dP, "stored_scores") - self.round(p * delta, "stored_scores"), "stored_scores"
+            )
+        return self.round(p * self.round(dP - delta, "score_accumulation"), "stored_scores")
+
+    @property
+    def scales_slope(self) -> bool:
+        """Whether the scale over the softcap multiplies the slope."""
+        return self.order.gradient_scaling == "slope" and self.softcap is not None and not self.scales_operands
+
+    def through_softcap(self, dA: Any) -> Any:
+        slope = self.times(self.slope, self.scale_over_softcap(), "stored_scores") if self.scales_slope else self.slope
+        return dA if self.softcap is None else self.round(dA * slope, "stored_scores")
+
+    def cast_score_gradient(self, dS: Any) -> Any:
+        if self.order.gradient_scaling == "dS" and not self.scales_operands:
+            dS = self.times(dS, self.factor(), "stored_scores")
+        return self.enter(self.convert(dS, "score_gradients", "stored_scores"), "score_gradients")
+
+    # Sums
+
+    def operand_of_score_gradient(self, x: Any) -> Any:
+        """k or q as it meets dS: multiplied by half of the scale already under a contract that scales operands."""
+        if not self.scales_operands:
+            return self.enter(x)
+        return self.enter(self.times(x, self.root(), "stored_scores"), "stored_scores")
+
+    def accumulate_dq(self, dq: Any, dS: Any, k: Any) -> Any:
+        """dQ + dS k over the keys of the tile whose dS is not zero: 0 times a hidden NaN would be NaN."""
+        return self.weighted_sum(dS, k, "gradient_accumulation", dq)
+
+    def accumulate_over_queries(self, w: Any, x: Any) -> Any:
+        """sum_i w_ij x_i for each key of the tile: [B, Hq, Sq, tile], [B, Hq, Sq, ..] -> [B, Hq, tile, ..]."""
+        if not self.Sq:
+            return self.array(np.zeros((*w.shape[:2], w.shape[3], x.shape[3])))
+        return self.add_products(lambda i: (w[:, :, i, :, None], x[:, :, i, None]), self.Sq, "gradient_accumulation")
+
+    def place(self, whole: Any, part: Any) -> None:
+        """Write the rows of a tile of keys into [B, Hq, Sk, ..]; those past the end do not exist."""
+        exists = self.tile.cols < self.Sk
+        whole[:, :, self.tile.cols[exists]] = part[:, :, exists]
+
+    def store(self, partial: Any) -> Any:
+        """A sum that waits in memory for its next term."""
+        return self.convert(partial, "partial_gradients", "gradient_accumulation")
+
+    def sum_over_group(self, per_head: Any) -> Any:
+        """Add the query heads that share a kv head, in order: [B, Hq, ..] -> [B, Hkv, ..]."""
+        heads = self.k.shape[1]
+        members = per_head.reshape(len(per_head), heads, per_head.shape[1] // heads, *per_head.shape[2:])
+        total = self.store(members[:, :, 0])
+        for member in range(1, members.shape[2]):
+            total = self.store(self.add(total, members[:, :, member], "gradient_accumulation"))
+        return total
+
+    # Results
+
+    def finish_dq(self, dq: Any) -> Any:
+        return self.apply_rest_of_scale(dq)
+
+    def finish_dk(self, dk: Any) -> Any:
+        return self.apply_rest_of_scale(dk)
+
+    def apply_rest_of_scale(self, x: Any) -> Any:
+        """The scale, or what operands, dS or the slope of the softcap left of it."""
+        if self.scales_operands:
+            return self.times(x, self.xp.sign(self.factor()) * self.root(), "score_accumulation")
+        if self.scales_slope:
+            return self.times(x, self.constant(self.softcap), "score_accumulation")
+        return x if self.order.gradient_scaling == "dS" else self.times(x, self.factor(), "score_accumulation")
+
+    def bias_gradient(self, dA: Any) -> Any:
+        """dA as it is written for the gradient of the bias."""
+        return self.convert(dA, "score_gradients", "stored_scores")
+
+    def reduce_bias(self, dA: Any) -> Any:
+        """Sum over the axes along which the bias was broadcast, one after the other."""
+        for axis, length in enumerate(self.bias_shape):
+            if length == 1:
+                dA = self.sum_over(dA, axis)
+        return self.store(dA)
+
+    def sum_over(self, x: Any, axis: int) -> Any:
+        """Sum over an axis, which is kept."""
+        length = x.shape[axis]
+        if not length:
+            return x.sum(axis, keepdims=True)
+        pick = (slice(None),) * axis
+        return self.accumulate(lambda n: x[(*pick, slice(n, n + 1))], length, "gradient_accumulation")
+
+
+class StoredWeights(TiledGradients):
+    """The backward pass of eager attention: all keys in one tile, P kept by the forward pass."""
+
+    def recompute_weights(self) -> Any:
+        s = self.scores()
+        m = self.update_max(self.array(np.full(tuple(self.L.shape), -np.inf)), self.tile_max(s))
+        p = self.weights(self.hide(s), m)
+        l = self.accumulate_row_sum(self.array(np.zeros(tuple(self.L.shape))), p)
+        return p if self.c.normalize == "by_lse" else self.normalized_weights(p, l)
+
+
+def emulate_both(
+    name: str,
+    executes: Contract | Mapping[str, Contract],
+    order: Order | None = None,
+    *,
+    gradients: type[TiledGradients] = TiledGradients,
+    supports: Iterable[str] = SUPPORTS,
+    **declared: Any,
+) -> Kernel:
+    """A kernel of :func:`emulated.emulate`, and its backward pass under the same contract and in the same order."""
+    made = emulate(name, executes, order, supports=(*supports, "lse_backward"), **declared)
+    swapped = made.layout == "BSHD"
+
+    @made.backward
+    def attention_gradients(dout: Any, *saved: Any, **options: Any) -> tuple[Any, ...]:
+        dtype = bits.dtype_name(dout)
+        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        if swapped:  # all but the log-sum-exp, and the gradient of the bias
+            dout, *saved = (*(x.swapaxes(1, 2) for x in (dout, *saved[:4])), saved[4])  # type: ignore[assignment]
+        found = gradients(c, order or Order(), dout, tuple(saved), **options)()
+        back = [x.swapaxes(1, 2) if swapped and place < 3 else x for place, x in enumerate(found)]
+        return tuple(bits.to_torch(x, c.output) for x in back)
+
+    return made

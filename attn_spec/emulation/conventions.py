@@ -1,0 +1,74 @@
+"""The tiled kernel under any conventions: what a query that sees no key gets, the diagonal, the base of the logarithm.
+
+A kernel that promises neither determinism nor batch invariance makes use of that: its orders change with every call,
+or with the number of rows in the batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.kernels.kernel import Conventions
+
+from .arithmetic import Order
+from .forward import TiledAttention
+from .passes import steps_of
+
+#: What an undeclared log-sum-exp of a row without keys is.
+_ARBITRARY = 7.0
+
+
+def varied(base: type[TiledAttention], agreed: Conventions) -> type[Any]:
+    """A subclass of a tiled kernel, or of its backward pass, that keeps to the conventions."""
+    name = f"Varied{base.__name__}"
+    return type(name, (_Varied, base), {"agreed": agreed, "calls": itertools.count()})
+
+
+class _Varied(TiledAttention if TYPE_CHECKING else object):
+    """Steps that differ by convention, in front of those of a kernel."""
+
+    agreed: Conventions
+    #: Numbers the calls of all instances.
+    calls: Iterator[int]
+
+    def __init__(self, contract: Contract, order: Order, *tensors: Any, **options: Any) -> None:
+        alignment = {"causal_alignment": self.agreed.causal_alignment}
+        super().__init__(contract, self.reordered(order, tensors[0]), *tensors, **{**alignment, **options})
+
+    def reordered(self, order: Order, first: Any) -> Order:
+        """The order of this call."""
+        change = 0
+        if not self.agreed.deterministic:
+            change += next(self.calls)
+        if not self.agreed.batch_invariant:
+            change += len(first)
+        return replace(order, seed=order.seed + change)
+
+    def finish(self, acc: np.ndarray, l: np.ndarray) -> np.ndarray:
+        out, empty = super().finish(acc, l), self.empty_rows()[..., None]
+        if self.agreed.empty_row == "nan":
+            return np.where(empty, np.nan, out)
+        return out if self.agreed.empty_row == "zero" else np.where(empty, self.mean_of_v(), out)
+
+    def empty_rows(self) -> np.ndarray:
+        """Queries that see no key, [B, Hq, Sq]; a row sum may be 0 for others, whose weights underflow."""
+        return np.logical_not(self.visible(np.arange(self.Sk)).any(axis=-1))
+
+    def mean_of_v(self) -> np.ndarray:
+        """What the same arithmetic gives when all scores are 0."""
+        steps = steps_of(self.c, self.order)
+        return steps(self.c, self.order, np.zeros(self.q.shape), np.zeros(self.k.shape), self.v)()[0]
+
+    def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
+        lse = super().log_sum_exp(m, l)
+        if self.agreed.lse_base == "2":
+            lse = self.round(lse * self.round(math.log2(math.e), "lse"), "lse")
+        empty = {"-inf": -np.inf, "+inf": np.inf, "undeclared": _ARBITRARY}[self.agreed.empty_lse]
+        return np.where(self.empty_rows(), empty, lse)

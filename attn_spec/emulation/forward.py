@@ -1,0 +1,234 @@
+"""Attention with online softmax under any arithmetic: a contract, executed literally, one method per step.
+
+:class:`TiledAttention` is a fold over tiles of keys. Each step is a seam: a mutant (``mutants``) is a subclass that
+overrides a single one. The rounding of every step is the contract's (``arithmetic``), so that a kernel built by
+:func:`emulate` obeys the contract it declares, whatever the data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.kernels.kernel import Kernel, kernel
+from attn_spec.numbers import bits
+
+from .arithmetic import Order
+from .scores import Scores, Tile
+
+SUPPORTS = (
+    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
+    *("gqa", "dv", "cross", "empty", "lse"),
+)
+CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
+
+
+class TiledAttention(Scores):
+    """One call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
+
+    #: The log-sum-exp of each row, once it is known, [B, Hq, Sq, 1].
+    L: Any
+    #: Weights and their cast.
+    last_cast: tuple[Any, Any] = (None, None)
+    #: Numbers the calls of one kernel, for mutants with a memory.
+    calls: Iterator[int] = itertools.repeat(0)
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
+        with np.errstate(all="ignore"):
+            m, l, acc = self.fold(self.tiles())
+            return self.finish(acc, l), self.log_sum_exp(m, l)
+
+    def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
+        """Visit tiles of keys one after the other: their maximum, row sum and output before its division by that."""
+        m, l, acc = self.nothing_seen()
+        for self.tile in tiles:  # every step reads it
+            s = self.scores()
+            m_new = self.update_max(m, self.tile_max(s))
+            p = self.weights(self.hide(s), m_new)
+            alpha = self.rescale_factor(m, m_new)
+            l = self.accumulate_row_sum(self.rescale_row_sum(l, alpha), p)
+            w = self.cast_probabilities(p, l)
+            acc = self.accumulate_output(self.rescale_output(acc, alpha), w, self.load_v())
+            m = m_new
+        return m, l, acc
+
+    def nothing_seen(self) -> tuple[Any, ...]:
+        """The maximum, row sum and output of no keys."""
+        rows = tuple(self.q.shape[:3])
+        return tuple(self.array(np.full((*rows, n), x)) for n, x in ((1, -np.inf), (1, 0.0), (self.Dv, 0.0)))
+
+    # Online softmax
+
+    def tile_max(self, s: Any) -> Any:
+        return self.xp.max(self.hide(s), axis=-1, keepdims=True)
+
+    def update_max(self, m: Any, tile_max: Any) -> Any:
+        """The running maximum; under a lazy contract a reference at most ``reference_slack`` below it; or another."""
+        if self.c.reference != "maximum":
+            return self.fixed_reference(m)
+        m_new = self.xp.maximum(m, tile_max)
+        slack = self.c.reference_slack / (math.log(2) if self.is_base2 else 1.0)
+        return self.xp.where(self.xp.isfinite(m) & (m_new - m <= slack), m, m_new) if slack else m_new
+
+    def fixed_reference(self, m: Any) -> Any:
+        """One number for the row: zero, or a bound on its scores from the lengths of q and of the longest key."""
+        nothing = self.xp.zeros_like(m)
+        return nothing if self.c.reference == "zero" else nothing + self.upper_bound()
+
+    def upper_bound(self) -> Any:
+        """|scale| |q| max |k|, and the largest bias, or the softcap if that is less: [B, Hq, Sq, 1]."""
+        q, k = (np.linalg.norm(bits.values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
+        k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
+        highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * q * k
+        highest = highest if self.softcap is None else np.minimum(highest, self.softcap)
+        if self.bias is not None:
+            highest = highest + np.where(np.isfinite(self.bias), self.bias, 0.0).max(initial=0.0)
+        return self.array(highest * (math.log2(math.e) if self.is_base2 else 1.0))
+
+    def subtract_lse(self, s: Any) -> Any:
+        """s - L, for the log-sum-exp ``self.L`` [B, Hq, Sq, 1] of the row."""
+        L = self.change_base(self.xp.where(-np.inf == self.L, 0.0, self.L))
+        return self.round((s * self.exponent_factor() if self.folds_exponent else s) - L, "softmax")
+
+    def subtract(self, s: Any, m: Any) -> Any:
+        """s - m, where m counts as 0 as long as nothing was visible: -inf - -inf would be NaN."""
+        m = self.xp.where(m == -np.inf, 0.0, m)
+        if self.folds_exponent:
+            return self.round(s * self.exponent_factor() - self.reference_in_base(m), "softmax")
+        return self.round(s - m, "softmax")
+
+    def exponent_factor(self) -> Any:
+        """scale log2(e), one constant."""
+        return self.times(self.factor(), self.log2e, "score_accumulation")
+
+    def reference_in_base(self, m: Any) -> Any:
+        """m scale log2(e), which every score of a row is reduced by."""
+        return self.times(m, self.exponent_factor(), "score_accumulation")
+
+    def weights(self, s: Any, m: Any) -> Any:
+        """Unnormalized weights p = exp(s - m)."""
+        return self.exponential(self.subtract(s, m))
+
+    def rescale_factor(self, m: Any, m_new: Any) -> Any:
+        if self.folds_exponent:
+            difference = self.round(m - self.xp.where(m_new == -np.inf, 0.0, m_new), "score_accumulation")
+            return self.exponential(self.times(difference, self.exponent_factor(), "softmax"))
+        return self.exponential(self.subtract(m, m_new))
+
+    def rescale_row_sum(self, l: Any, alpha: Any) -> Any:
+        return self.rescale(l, alpha, "row_sum") if self.c.reference == "maximum" else l
+
+    def rescale_output(self, acc: Any, alpha: Any) -> Any:
+        return self.rescale(acc, alpha, "output_accumulation") if self.c.reference == "maximum" else acc
+
+    def rescale(self, x: Any, alpha: Any, stage: str) -> Any:
+        """An accumulator times a rescale factor."""
+        return self.round(x * alpha, stage)
+
+    def accumulate_row_sum(self, l: Any, p: Any) -> Any:
+        casts = self.c.row_sum_of == "cast" and self.c.normalize == "after_product"
+        w = self.convert(self.cast_once(p) if casts else p, "row_sum", "multiplicands" if casts else "softmax")
+        return self.accumulate(lambda j: w[..., j, None], w.shape[-1], "row_sum", l)
+
+    def cast(self, p: Any) -> Any:
+        return self.enter(self.convert(p, "probabilities", "softmax"), "probabilities")
+
+    def cast_probabilities(self, p: Any, l: Any) -> Any:
+        """The weights as they enter the product, divided by l first when the contract normalizes before it."""
+        return self.cast(self.normalized_weights(p, l)) if self.c.normalize == "before_product" else self.cast_once(p)
+
+    def cast_once(self, p: Any) -> Any:
+        """The same cast for the row sum and for the product."""
+        if self.last_cast[0] is not p:
+            self.last_cast = (p, self.cast(p))
+        return self.last_cast[1]
+
+    def normalized_weights(self, p: Any, l: Any) -> Any:
+        """p / l."""
+        return self.divide(p, self.nonzero(l))
+
+    def divide(self, x: Any, l: Any) -> Any:
+        """x / l, or x (1 / l)."""
+        return self.round(x / l if self.order.divides else x * self.round(1 / l, "softmax"), "softmax")
+
+    def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
+        """acc + w v over the keys of non-zero weight: 0 times a hidden NaN would be NaN."""
+        return self.weighted_sum(w, self.enter(v), "output_accumulation", acc)
+
+    def weighted_sum(self, w: Any, x: Any, stage: str, start: Any) -> Any:
+        """start + sum_j w_j x_j, [.., tile] and [B, Hq, tile, ..]; what has no weight is not read."""
+
+        def pair(j: int) -> tuple[Any, Any]:
+            return w[..., j, None], self.xp.where(w[..., j, None] == 0, 0.0, x[:, :, None, j])
+
+        return self.add_products(pair, w.shape[-1], stage, start)
+
+    # Results
+
+    def nonzero(self, l: Any) -> Any:
+        """The row sum, and 1 for rows that saw no key: their output is 0 and their log-sum-exp -inf + log(1)."""
+        return self.xp.where(l == 0, 1.0, self.convert(l, "softmax", "row_sum"))
+
+    def finish(self, acc: Any, l: Any) -> Any:
+        """acc / l, unless the weights were normalized already."""
+        if self.c.normalize != "after_product":
+            return self.convert(acc, "output", "output_accumulation")
+        acc = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
+        return self.convert(acc, "output", "softmax")
+
+    def log_sum_exp(self, m: Any, l: Any) -> Any:
+        """The log-sum-exp as it is handed over."""
+        return self.natural_lse(m, l)
+
+    def natural_lse(self, m: Any, l: Any) -> Any:
+        """m + log(l), the natural logarithm; minus infinity where nothing was seen."""
+        if not self.folds_exponent:
+            return self.log_of_sum(m, l)
+        top = self.times(self.xp.where(m == -np.inf, 0.0, m), self.factor(), "score_accumulation")
+        log = self.times(self.logarithm(self.nonzero(l)), self.ln2, "score_accumulation")
+        return self.finished_lse(self.round(top + log, "softmax"), l)
+
+    def log_of_sum(self, m: Any, l: Any) -> Any:
+        """m + log(l) for a reference m in the units of the exponential, as the natural logarithm."""
+        total = self.round(self.xp.where(m == -np.inf, 0.0, m) + self.logarithm(self.nonzero(l)), "softmax")
+        return self.finished_lse(self.times(total, self.ln2, "softmax") if self.is_base2 else total, l)
+
+    def finished_lse(self, total: Any, l: Any) -> Any:
+        """The log-sum-exp as it is stored."""
+        return self.xp.where(l == 0, -np.inf, self.convert(total, "lse", "softmax"))[..., 0]
+
+
+def emulate(
+    name: str,
+    executes: Contract | Mapping[str, Contract],
+    order: Order | None = None,
+    *,
+    dtypes: Iterable[str] = ("float32",),
+    steps: type[TiledAttention] = TiledAttention,
+    **declared: Any,
+) -> Kernel:
+    """A torch kernel that does the arithmetic of a contract, one for all dtypes or one for each.
+
+    ``declared`` are arguments of :func:`attn_spec.kernel`; by default that very contract, and every option.
+    """
+    chosen = order or Order()
+    defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
+    arguments = {**defaults, **declared}
+
+    swapped = arguments.get("layout") == "BSHD"
+
+    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        dtype = bits.dtype_name(q)
+        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (q, k, v))
+        out, lse = steps(c, chosen, q, k, v, **options)()
+        tensor = bits.to_torch(out.swapaxes(1, 2) if swapped else out, c.output)
+        return (tensor, bits.to_torch(lse, c.lse)) if "lse" in arguments["supports"] else tensor
+
+    return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)

@@ -1,0 +1,81 @@
+"""Matrix products under any arithmetic: pieces of their factors, accumulators one after the other or blocks at a time.
+
+Matrix units that cut are those of ``attn_spec.error.products``: a block of exact products and the accumulator are
+aligned to the largest, cut, added, and the sum is cut to the accumulator's format.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from attn_spec.error.products import on_matrix_unit
+from attn_spec.error.roundoff import flushes
+
+from .arithmetic import Arithmetic, rounded
+
+Pair = Callable[[int], tuple[Any, Any]]
+
+
+class MatrixProducts(Arithmetic):
+    """Sums of products of numbers that were rounded on entry."""
+
+    def enter(self, x: Any, source: str = "input") -> Any:
+        """Operands as a product reads them: the sum of their pieces. ``source`` is their stage or format."""
+        return sum(self.pieces(x, source))
+
+    def pieces(self, x: Any, source: str = "input") -> list[Any]:
+        """Numbers of the format of multiplicands, each what those before it left of x."""
+        found = []
+        for _ in range(self.c.multiplicand_pieces):
+            found.append(self.convert(x, "multiplicands", source))
+            x = x - found[-1]
+        return found
+
+    def products(self, x: Any, y: Any) -> list[Any]:
+        """What is added for the product of two operands that have entered."""
+        if self.c.multiplicand_pieces == 1:
+            return [x * y]
+        pairs = itertools.product(enumerate(self.pieces(x)), enumerate(self.pieces(y)))
+        return [a * b for (i, a), (j, b) in pairs if i + j < self.c.multiplicand_pieces]
+
+    def add_products(self, pair: Pair, count: int, stage: str, start: Any = 0.0) -> Any:
+        """start + sum over t below ``count`` of x y for (x, y) = pair(t), in the accumulators of a stage."""
+        if self.c.inner_accumulation is None:
+            return self.add_to(start, pair, list(self.visited(count)), stage, stage)
+        total, visited = start, list(self.visited(count))
+        pieces = self.c.multiplicand_pieces
+        step = max(self.c.inner_terms // (pieces * (pieces + 1) // 2), 1)
+        for first in range(0, count, step):
+            inner = self.add_to(0.0, pair, visited[first : first + step], "inner_accumulation", stage)
+            total = self.add(total, inner, stage)
+        return self.as_array(total)
+
+    def add_to(self, total: Any, pair: Pair, terms: list[int], accumulator: str, stage: str) -> Any:
+        """The sum of some terms in an accumulator of the format of one stage, for another."""
+        if on_matrix_unit(self.c):
+            return self._add_blocks(total, (p for t in terms for p in self.products(*pair(t))), accumulator)
+        if self.order.sums == "pairwise" and terms and accumulator == stage:
+            return self.add(total, self._tree(lambda t: sum(self.products(*pair(t))), 0, len(terms), stage), stage)
+        for t in terms:
+            for p in self.products(*pair(t)):
+                total = self.add(total, p if self.order.fused else self.round(p, accumulator), accumulator)
+        return self.as_array(total)
+
+    def _add_blocks(self, total: Any, products: Iterator[Any], accumulator: str) -> Any:
+        while block := list(itertools.islice(products, self.c.matrix_block)):
+            total = self.add_block(total, block, accumulator)
+        return self.as_array(total)
+
+    def add_block(self, total: Any, block: list[Any], accumulator: str) -> Any:
+        """total + sum of a block, on a matrix unit."""
+        form = self.c.format(accumulator)
+        parts = np.stack(np.broadcast_arrays(total, *block))
+        if self.c.matrix_block > 1:
+            _, exponent = np.frexp(np.abs(parts).max(axis=0))
+            grid = np.ldexp(1.0, np.maximum(exponent - form.precision - self.c.matrix_extra_bits, -1074))
+            parts = np.where(np.isfinite(parts), np.trunc(parts / grid) * grid, parts)
+        return rounded(parts.sum(axis=0), form.name, "toward_zero", flushed=flushes(self.c, form))

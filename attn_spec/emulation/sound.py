@@ -1,0 +1,155 @@
+"""Emulated kernels that obey the contracts they declare: the suite must accuse none of them.
+
+They cover what contracts allow and no CPU kernel at hand does: tf32, truncation, matrix units that cut, products of
+pieces, flushed subnormals, lazy rescaling and references that are no maximum, narrow accumulators, exponentials as bad
+as permitted, every kind of backward pass, in several tilings and orders of summation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import EAGER
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.numbers.formats import DTYPES
+
+from .arithmetic import Order
+from .backward import StoredWeights, emulate_both
+from .passes import Renormalized, TwoPasses
+from .split import NormalizedSplitAttention, RingAttention
+
+#: No more than rounding to the formats, and elementary functions that are right to far below one rounding of float32,
+#: as float64's are.
+_NO_MORE: dict[str, Any] = {
+    "exponent": "natural",
+    "subnormals": "kept",
+    "matrix_rounding": None,
+    "kv_tile": 1,
+    **dict.fromkeys(("exp_error", "log_error", "tanh_error"), 2.0**-20),
+}
+PRECISE = Contract(**_NO_MORE)
+#: The same in float64 itself, where NumPy's functions are within 4 units.
+PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0)
+
+_BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
+_HALVES = ("float16", "bfloat16")
+_STORED = {"backward_weights": "stored", "delta": "probabilities"}
+_EAGER_FLOAT32 = replace(PRECISE, normalize="before_product", kv_tile=None, **_STORED)
+_NARROW_EAGER = replace(EAGER, **_NO_MORE | {"kv_tile": None})
+
+_NOT_64 = ("float32", *_HALVES)
+_BASE2 = replace(PRECISE, exponent="base2")
+_TF32 = replace(PRECISE, multiplicands="tf32", probabilities="tf32", score_gradients="tf32")
+_PIECES: dict[str, Any] = {"multiplicand_pieces": 2, "probabilities": "work", "score_gradients": "work"}
+
+#: The first of three splits is merged twice.
+_SPLIT = replace(PRECISE, lse_merges=2)
+
+
+def _far(reference: str) -> dict[str, Contract]:
+    """A reference that is no maximum, as far from it as weights fit their format."""
+    return {
+        dtype: replace(PRECISE, reference=reference, reference_range=8.0 if dtype == "float16" else 60.0)
+        for dtype in _NOT_64
+    }
+
+
+def _cutting(block: int, extra_bits: int) -> dict[str, Any]:
+    """A matrix unit that aligns blocks of products and cuts (Khattak and Mikaitis, arXiv 2512.07004)."""
+    return {"matrix_rounding": "toward_zero", "matrix_block": block, "matrix_extra_bits": extra_bits}
+
+
+def _promoted(form: str, terms: int) -> dict[str, Any]:
+    """An inner accumulator that is added to the outer one after so many products."""
+    return {"inner_accumulation": form, "inner_terms": terms}
+
+
+_KERNELS = (
+    emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES),
+    emulate_both("random_order", _BY_DTYPE, Order(tiles="random", sums="random", kv_tile=8, seed=3), dtypes=DTYPES),
+    emulate_both("pairwise", _BY_DTYPE, Order(tiles="reverse", sums="pairwise", kv_tile=64), dtypes=DTYPES),
+    emulate_both("base2", _BASE2, dtypes=_NOT_64),
+    emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
+    emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
+    emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),
+    emulate_both("one_key_tiles", PRECISE, Order(kv_tile=1), dtypes=("float32", "float16")),
+    emulate_both(
+        "worst_elementary", replace(PRECISE, exp_error=8.0, log_error=4.0, tanh_error=8.0), Order(inaccuracy=1.0)
+    ),
+    emulate_both("scaled_operands", replace(PRECISE, scale_on="operands"), dtypes=_NOT_64),
+    emulate_both("tf32", replace(PRECISE, multiplicands="tf32", probabilities="tf32")),
+    emulate_both("tf32_toward_zero", replace(PRECISE, multiplicands="tf32", rounding="toward_zero")),
+    emulate_both("row_sum_of_cast", replace(PRECISE, row_sum_of="cast"), dtypes=_HALVES),
+    emulate_both("eager", _NARROW_EAGER, Order(kv_tile=None), dtypes=_HALVES, gradients=StoredWeights),
+    emulate_both(
+        "eager_float32",
+        _EAGER_FLOAT32,
+        Order(kv_tile=None),
+        gradients=StoredWeights,
+    ),
+    emulate_both("bfloat16_probabilities", replace(PRECISE, probabilities="bfloat16"), dtypes=("float32", "float16")),
+    emulate_both("bfloat16_accumulator", replace(PRECISE, output_accumulation="bfloat16"), dtypes=("bfloat16",)),
+    emulate_both("bfloat16_row_sum", replace(PRECISE, row_sum="bfloat16"), dtypes=("bfloat16",)),
+    emulate_both("float16_scores", replace(PRECISE, score_accumulation="float16"), dtypes=("float16",)),
+    emulate_both("float16_stored_scores", replace(PRECISE, stored_scores="float16"), dtypes=("float32", "float16")),
+    emulate_both(
+        "narrow_partial_gradients", replace(PRECISE, partial_gradients="input", gradient_stores=32), dtypes=_HALVES
+    ),
+    emulate_both("float16_accumulator", replace(PRECISE, output_accumulation="float16"), dtypes=("float16",)),
+    emulate_both("split_kv", _SPLIT, Order(kv_tile=8), dtypes=_NOT_64, steps=NormalizedSplitAttention),
+    emulate_both(
+        "split_kv_base2",
+        replace(_SPLIT, exponent="base2"),
+        Order(kv_tile=8),
+        dtypes=_HALVES,
+        steps=NormalizedSplitAttention,
+    ),
+    # Where a scale and log2(e) go.
+    emulate_both("scaled_query", replace(PRECISE, scale_on="operands"), Order(scaling="query"), dtypes=_NOT_64),
+    emulate_both("log2e_folded", replace(_BASE2, scale_on="operands"), Order(scaling="folded"), dtypes=_NOT_64),
+    emulate_both("log2e_in_the_exponent", _BASE2, Order(exponent_folded=True), dtypes=_NOT_64),
+    emulate_both("bias_first", PRECISE, Order(bias_first=True), dtypes=_NOT_64),
+    # What is subtracted, and how weights are normalized.
+    emulate_both("no_maximum", _far("zero"), dtypes=_NOT_64),
+    emulate_both("upper_bound", _far("upper_bound"), dtypes=_NOT_64),
+    emulate_both("weights_by_lse", replace(PRECISE, normalize="by_lse"), steps=TwoPasses, dtypes=_NOT_64),
+    emulate_both("online_row_sum", replace(PRECISE, normalize="before_product"), steps=TwoPasses, dtypes=_NOT_64),
+    emulate_both("divided", PRECISE, Order(divides=True), dtypes=("float32",)),
+    emulate_both(
+        "ring", replace(_SPLIT, partial_outputs="input"), Order(kv_tile=8), dtypes=_NOT_64, steps=RingAttention
+    ),
+    emulate_both(
+        "ring_by_difference",
+        replace(_SPLIT, merging="difference"),
+        Order(kv_tile=8),
+        dtypes=_NOT_64,
+        steps=RingAttention,
+    ),
+    emulate_both("every_tile", replace(PRECISE, normalize="every_tile"), steps=Renormalized, dtypes=_NOT_64),
+    # How products are made.
+    emulate_both("tf32_cut", replace(_TF32, entry_rounding="toward_zero")),
+    emulate_both("volta", replace(PRECISE, **_cutting(4, 0)), dtypes=_HALVES),
+    emulate_both("ampere", replace(PRECISE, **_cutting(8, 1)), dtypes=_HALVES),
+    emulate_both("hopper", replace(PRECISE, **_cutting(16, 2)), dtypes=_HALVES),
+    emulate_both("fourteen_bits", replace(PRECISE, **_cutting(32, -10), **_promoted("float32", 128)), dtypes=_HALVES),
+    emulate_both("promoted_float16", replace(PRECISE, **_promoted("float16", 16)), dtypes=_HALVES),
+    emulate_both("bf16x3", replace(PRECISE, multiplicands="bfloat16", **_PIECES)),
+    emulate_both("tf32x3", replace(_TF32, **_PIECES)),
+    emulate_both("flushed_on_entry", replace(PRECISE, float16_subnormals="flushed_on_entry"), dtypes=("float16",)),
+    # The backward pass.
+    emulate_both("delta_of_probabilities", replace(PRECISE, delta="probabilities"), dtypes=_NOT_64),
+    emulate_both("cast_weights_in_dS", replace(PRECISE, score_gradients_of="cast"), dtypes=_HALVES),
+    emulate_both("scaled_dS", PRECISE, Order(gradient_scaling="dS"), dtypes=_NOT_64),
+    emulate_both("scaled_slope", PRECISE, Order(gradient_scaling="slope"), dtypes=_NOT_64),
+    emulate_both(
+        "eager_expanded",
+        _EAGER_FLOAT32,
+        Order(kv_tile=None, expands_dS=True),
+        gradients=StoredWeights,
+    ),
+)
+
+#: Kernels by name.
+SOUND: dict[str, Kernel] = {one.name: one for one in _KERNELS}

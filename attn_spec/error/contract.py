@@ -1,0 +1,222 @@
+"""The arithmetic a kernel claims, stage by stage.
+
+A stage names a format of ``formats``, or one of two words that depend on the problem: ``"input"`` is the dtype
+of q, k, v; ``"work"`` is float32, or float64 for float64 inputs. A bound is computed from these fields and the
+data only; it holds for every tiling and every order of summation that respects them. ``presets`` names the usual ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+from attn_spec.numbers.formats import FORMATS, Format
+
+
+class ContractError(ValueError):
+    """A contract that names an unknown preset, stage or format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """The arithmetic of one kernel. Each field is a promise; the defaults are the preset ``fused``."""
+
+    #: Format each factor of q.k and p.v is rounded to on entry to the product ("tf32" for tensor-core tf32). A scale
+    #: that multiplies q or k does so before.
+    multiplicands: str = "input"
+    #: Numbers of that format whose sum stands for one factor: 2 for bf16x3 and 3xTF32, 3 for bf16x6. Of the products
+    #: of pieces those are left out whose places add up to this number or more.
+    multiplicand_pieces: int = 1
+    #: Rounding on entry to a product: "nearest", "toward_zero" (bits are cut), or None: as ``rounding`` says.
+    entry_rounding: str | None = None
+    #: How a matrix unit, which multiplies formats of at most 11 bits, rounds its sums: "toward_zero" when it aligns a
+    #: block of products and the accumulator to the largest and cuts, or None: one by one, as ``rounding`` says.
+    matrix_rounding: str | None = "toward_zero"
+    #: Products in such a block, at least; 1 is a sum of two numbers, cut to the accumulator's format.
+    matrix_block: int = 4
+    #: Bits kept below the accumulator's last when a block is aligned; negative when fewer are kept.
+    matrix_extra_bits: int = 0
+    #: Format of an inner accumulator that is added to the outer one and cleared after every ``inner_terms`` products,
+    #: at most; None for no such accumulator.
+    inner_accumulation: str | None = None
+    inner_terms: int = 128
+    #: Format the products of q.k are accumulated in.
+    score_accumulation: str = "work"
+    #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias, in this order;
+    #: where it is as wide as score_accumulation the bias, divided by the scale, may be added first.
+    stored_scores: str = "work"
+    #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
+    #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
+    scale_on: str = "scores"
+    #: Format of s - max, of the exponentials, of the finished row sum, and of the normalization and its reciprocal.
+    softmax: str = "work"
+    #: Format the row sum is accumulated in.
+    row_sum: str = "work"
+    #: Relative error of one exponential beyond its rounding to ``softmax``, in unit roundoffs of "work".
+    exp_error: float = 8.0
+    #: Whether exp(0) is exactly 1, so that rescaling by an unchanged maximum is exact.
+    exp_of_zero_is_one: bool = True
+    #: "natural", or "base2": exp2 of arguments multiplied by a rounded log2(e).
+    exponent: str = "base2"
+    #: Error of one logarithm relative to 1 + |log|, beyond its rounding to ``softmax``, in unit roundoffs of "work".
+    log_error: float = 4.0
+    #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
+    tanh_error: float = 8.0
+    #: What is subtracted from the scores of a row: their running "maximum"; "zero"; or "upper_bound": one number per
+    #: row, from the maximum up to |scale| |q| max |k| (plus the largest bias, or the softcap if that is less).
+    reference: str = "maximum"
+    #: How far a reference other than the maximum may lie from it, natural units; rows beyond are outside the domain.
+    reference_range: float = 0.0
+    #: How far the reference "maximum" may stay from the running maximum (lazy rescaling), natural units.
+    reference_slack: float = 0.0
+    #: Format of the probabilities when they enter the product with v.
+    probabilities: str = "input"
+    #: "after_product": out = (w @ v) / sum(w). "before_product": out = (w / sum(w)) @ v, where the row sum may be
+    #: found tile by tile, but w is not rescaled, and is of the same scores. "every_tile": w is divided by the row sum
+    #: so far before its cast, and the output so far rescaled by the ratio of row sums. "by_lse": out = exp(s - LSE) @ v
+    #: in a second pass, whose scores may be computed again.
+    normalize: str = "after_product"
+    #: Whether the row sum adds the probabilities after their cast ("cast"), before it ("uncast"), or "either".
+    row_sum_of: str = "uncast"
+    #: Format the products p.v are accumulated in.
+    output_accumulation: str = "work"
+    #: Format of the output.
+    output: str = "input"
+    #: Rounding of every operation outside matrix units: "nearest", or "toward_zero" (twice the unit roundoff).
+    rounding: str = "nearest"
+    #: "flushed": results below the smallest normal of float32, tf32, bfloat16 may become 0. "kept": never.
+    subnormals: str = "flushed"
+    #: The same for float16: "kept", "flushed_on_entry" to a product (CDNA2 matrix units), or "flushed" everywhere.
+    float16_subnormals: str = "kept"
+    #: Most terms one partial sum passes through; None is any order at all.
+    summation_depth: int | None = None
+    #: Smallest number of keys per tile, which bounds the rescalings; 1 is any tiling, None the whole row at once.
+    kv_tile: int | None = 16
+    #: Format of the log-sum-exp.
+    lse: str = "work"
+    #: Merges of normalized partial outputs through their rounded log-sum-exps that one key passes, at most: 1 for a
+    #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n. Merging (m, l, acc) is none.
+    lse_merges: int = 0
+    #: How they are merged: "weighted", a o + b o' with a + b = 1; or "difference", o - b (o - o').
+    merging: str = "weighted"
+    #: Format in which a partial output, or one merged so far, waits for the next merge.
+    partial_outputs: str = "work"
+    #: Weights of the backward pass: "recomputed" as exp(s - LSE), "stored" by the forward pass, or "either".
+    backward_weights: str = "recomputed"
+    #: What is subtracted from dP: rowsum(dO O) ("output"), rowsum(P dP) ("probabilities"), or "either".
+    delta: str = "output"
+    #: Whether dS = P (dP - delta) reads P after the cast that precedes P^T dO ("cast"), before ("uncast"), or "either".
+    score_gradients_of: str = "uncast"
+    #: Format of dS when it enters the products with k and q.
+    score_gradients: str = "input"
+    #: Format the products of dQ, dK, dV, dBias are accumulated in.
+    gradient_accumulation: str = "work"
+    #: Format partial sums of gradients are kept in between tiles or heads.
+    partial_gradients: str = "work"
+    #: How often a partial sum is stored in that format before the last rounding, at most.
+    gradient_stores: int = 2
+    #: Contracts, any one of which may explain an answer in place of this one.
+    alternatives: tuple[Contract, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ContractError(f"contract field {name} must be one of {allowed}, not {getattr(self, name)!r}")
+        for name, least in _AT_LEAST.items():
+            value, kind = getattr(self, name), Integral if name in _COUNTS else Real
+            if value is None and name in _OPTIONAL:
+                continue
+            if not isinstance(value, kind) or isinstance(value, bool) or not float(value) >= least:
+                what = "an integer, " if name in _COUNTS else ""
+                raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
+        if not isinstance(self.alternatives, tuple) or not all(isinstance(c, Contract) for c in self.alternatives):
+            raise ContractError(f"contract field alternatives must be a tuple of contracts, not {self.alternatives!r}")
+        if self.lse_merges and self.normalize == "by_lse":
+            raise ContractError(
+                'contract fields lse_merges and normalize="by_lse" exclude each other: outputs are merged where parts '
+                "were normalized by log-sum-exps of their own, not by that of the whole row"
+            )
+        bits = 53 if self.score_accumulation == "float64" else 24
+        if not self.exp_error < 2.0**bits:
+            raise ContractError(
+                f"contract field exp_error must be below 2**{bits}, not {self.exp_error!r}: it counts units of "
+                f"2**-{bits}, and of an exponential that is off by 100 % no bound is left"
+            )
+
+    def at(self, dtype: str) -> Contract:
+        """The contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""
+        words = {"input": dtype, "work": "float64" if dtype == "float64" else "float32"}
+        stages = {stage: words.get(getattr(self, stage), getattr(self, stage)) for stage in _STAGES}
+        return replace(self, **stages, alternatives=tuple(other.at(dtype) for other in self.alternatives))
+
+    def format(self, stage: str) -> Format:
+        """The format of a stage of a contract that :meth:`at` has resolved."""
+        return FORMATS[getattr(self, stage)]
+
+    def formats(self, *stages: str) -> list[Format]:
+        """The formats of those stages that a resolved contract has: an inner accumulator may be absent."""
+        return [self.format(stage) for stage in stages if getattr(self, stage) is not None]
+
+    def largest(self, *stages: str) -> float:
+        """The largest number that all of some stages of a resolved contract hold."""
+        return min(form.largest for form in self.formats(*stages))
+
+    def tiles(self, keys: int) -> int:
+        """Most tiles that a row of so many keys is cut into."""
+        return 1 if self.kv_tile is None else max(math.ceil(keys / self.kv_tile), 1)
+
+    @property
+    def reference_distance(self) -> float:
+        """How far what is subtracted from the scores may lie from the maximum of those seen so far."""
+        return self.reference_slack if self.reference == "maximum" else self.reference_range
+
+
+_STAGES = (
+    "multiplicands",
+    "inner_accumulation",
+    "score_accumulation",
+    "stored_scores",
+    "softmax",
+    "row_sum",
+    "probabilities",
+    "output_accumulation",
+    "output",
+    "lse",
+    "partial_outputs",
+    "score_gradients",
+    "gradient_accumulation",
+    "partial_gradients",
+)
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_STAGES, (*FORMATS, "input", "work")),
+    "inner_accumulation": (*FORMATS, "input", "work", None),
+    "entry_rounding": ("nearest", "toward_zero", None),
+    "matrix_rounding": ("toward_zero", None),
+    "scale_on": ("scores", "operands"),
+    "exponent": ("natural", "base2"),
+    "reference": ("maximum", "zero", "upper_bound"),
+    "normalize": ("after_product", "before_product", "every_tile", "by_lse"),
+    "merging": ("weighted", "difference"),
+    "row_sum_of": ("cast", "uncast", "either"),
+    "backward_weights": ("recomputed", "stored", "either"),
+    "delta": ("output", "probabilities", "either"),
+    "score_gradients_of": ("cast", "uncast", "either"),
+    "rounding": ("nearest", "toward_zero"),
+    "subnormals": ("flushed", "kept"),
+    "float16_subnormals": ("kept", "flushed_on_entry", "flushed"),
+    "exp_of_zero_is_one": (True, False),
+}
+_OPTIONAL = ("kv_tile", "summation_depth")
+_COUNTS = (
+    *("multiplicand_pieces", "matrix_block", "inner_terms", "matrix_extra_bits", "lse_merges", "gradient_stores"),
+    *_OPTIONAL,
+)
+_AT_LEAST: dict[str, float] = {
+    **dict.fromkeys(("multiplicand_pieces", "matrix_block", "inner_terms", "kv_tile", "summation_depth"), 1),
+    **dict.fromkeys(("exp_error", "log_error", "tanh_error", "reference_range", "reference_slack"), 0),
+    **dict.fromkeys(("lse_merges", "gradient_stores"), 0),
+    # Fewer would leave an accumulator of float16 no bit at all.
+    "matrix_extra_bits": -10,
+}

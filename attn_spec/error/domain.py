@@ -1,0 +1,120 @@
+"""Where a contract says something: the rows in which nothing can overflow, and every constant is a normal number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.score_bounds import last_factor, may_add_bias_first
+from attn_spec.error.weight_bounds import reference_rounding
+
+
+@np.errstate(all="ignore")
+def in_domain(x: Intermediates, c: Contract, allowed: np.ndarray) -> np.ndarray:
+    """Rows with a visible key where no intermediate can overflow under a resolved contract, [.., Sq].
+
+    ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
+    """
+    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)
+    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))
+    inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
+    inside &= (widest < 0.99 * c.format("softmax").largest) & (2 * np.abs(x.L[..., 0]) < c.format("lse").largest)
+    return inside & (widest < 0.99 * c.format("output").largest)
+
+
+def constants_fit(x: Intermediates, c: Contract) -> bool:
+    """Whether the scale, the softcap and the inverse of each that is needed are normal numbers of their format."""
+    form, sigma, cap = c.format("score_accumulation"), abs(x.problem.scale_value), x.problem.softcap
+    constants = [sigma] if sigma else []
+    if sigma and x.problem.bias is not None:
+        constants.append(1 / sigma)  # the bias may be divided by the scale
+    if cap is not None:
+        constants += [cap, 1 / cap] + ([sigma / cap] if sigma else [])  # a kernel may multiply by the quotient
+    return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
+
+
+def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
+    """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
+    sigma, cap = abs(x.problem.scale_value), x.problem.softcap
+    scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s), np.abs(x.scaled)))
+    largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
+    inside = 4 * scores.max(axis=-1, initial=0.0) < largest
+    if may_add_bias_first(x, c):
+        ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
+        inside &= 4 * ahead / sigma < largest
+    if c.scale_on == "operands":
+        folded = 1.5 * sigma * max(1.0, 1 / cap if cap else 0.0)
+        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)
+        inside &= bool(2 * operands < c.largest("stored_scores", "multiplicands"))
+    return inside
+
+
+def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
+    """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
+    weighs_one = c.normalize == "after_product"
+    off = reference_rounding(x, c)[..., 0]
+    top = np.exp(np.minimum(c.reference_distance + off, 700.0))
+    sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
+    sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
+    inside = sums < c.largest("output_accumulation", "inner_accumulation")
+    softmax = c.format("softmax")
+    # Where the row sum's reciprocal multiplies the output, that must be a normal number.
+    reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
+    inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
+    # So must the row sum itself, which the largest weight need not bring to 1.
+    low = np.exp(-np.minimum(off + (0.0 if c.reference == "maximum" else c.reference_distance), 700.0))
+    inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
+    if weighs_one:
+        inside &= 2 * top < c.largest("probabilities", "multiplicands")
+    if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
+        largest = np.abs(x.v).max(axis=-1, initial=0.0)
+        seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
+        waits = "partial_outputs" if c.lse_merges else "output_accumulation"
+        inside &= (4 if c.merging == "difference" else 2) * seen < c.format(waits).largest
+    return inside & _reference_fits(x, c)
+
+
+def _reference_fits(x: Intermediates, c: Contract) -> np.ndarray:
+    """Rows [.., Sq] whose reference lies within ``reference_range`` of the maximum."""
+    M = x.M[..., 0]
+    if c.reference == "maximum":
+        return np.ones(M.shape, dtype=bool)
+    if c.reference == "zero":
+        return np.abs(M) <= c.reference_range
+    keys = np.where(np.isfinite(x.k).all(axis=-1), np.linalg.norm(x.k, axis=-1), np.inf)
+    highest = abs(x.problem.scale_value) * np.linalg.norm(x.q, axis=-1) * keys.max(axis=-1, initial=0.0)[..., None]
+    highest = np.where(np.linalg.norm(x.q, axis=-1) == 0, 0.0, highest)
+    if x.problem.softcap is not None:
+        highest = np.minimum(highest, x.problem.softcap)
+    if x.problem.bias is not None:
+        highest = highest + np.where(np.isfinite(x.problem.bias), x.problem.bias, 0.0).max(initial=0.0)
+    return 1.01 * highest - M <= c.reference_range
+
+
+@np.errstate(all="ignore")
+def gradients_in_domain(
+    x: Intermediates, g: GradientIntermediates, c: Contract, *, dS: np.ndarray, P1A: np.ndarray
+) -> np.ndarray:
+    """Groups [B, Hkv] in which every row that sees a key is in the forward domain and no gradient can overflow.
+
+    ``dS`` is the error of the score gradients, ``P1A`` the largest weights, both [B, Hq, Sq, Sk].
+    """
+    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
+    stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
+    stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "output"]
+    largest = c.largest(*stages)
+    magnitude = (np.abs(g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
+    delta = (np.abs(g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
+    factor = max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))  # dS may be scaled early
+    inside = rows.all(axis=-1) & (8 * factor * (magnitude + delta) < largest)
+    inside = inside.reshape(x.problem.batch, x.problem.kv_heads, x.problem.group).all(axis=-1)
+    sums = np.abs(g.dS) + dS
+    heads = [
+        (sums @ np.abs(x.k)).max(axis=(-1, -2), initial=0.0),
+        (sums.swapaxes(-1, -2) @ np.abs(x.q)).max(axis=(-1, -2), initial=0.0),
+        (P1A.swapaxes(-1, -2) @ np.abs(g.cotangent)).max(axis=(-1, -2), initial=0.0),
+    ]
+    widest = factor * np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)
+    return inside & (4 * widest < largest) & np.isfinite(widest)

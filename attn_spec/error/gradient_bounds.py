@@ -1,0 +1,229 @@
+"""How far each element of dQ, dK, dV, dBias may lie from the truth under a contract.
+
+With dS, dA and P the gradients of the scores and the weights (``score_gradient_bounds``) and dO the cotangent,
+
+    dQ = sigma dS k    dK = sigma dS^T q    dV = P^T dO    dBias = dA summed over the broadcast axes
+
+(Dao et al., FlashAttention, NeurIPS 2022, appendix B.2). Each bound propagates the errors of its factors; products
+and sums are the theorems of ``bounds``. Absolute terms (underflow) accompany every rounding: they are what decides
+near zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.domain import gradients_in_domain
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.products import Factors, entry, left_out, multiplicand, sum_underflow, sums, terms
+from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
+from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
+from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
+from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
+from attn_spec.numbers.formats import FORMATS
+
+#: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
+GRADIENT_EVALUATION: Contract = replace(
+    EVALUATION, backward_weights="stored", delta="probabilities", normalize="before_product"
+)
+
+
+@dataclass(frozen=True)
+class GradientBound:
+    """Largest allowed errors of dQ, dK, dV and dBias, and whether the domain holds for a whole [B, Hkv] group."""
+
+    dq: np.ndarray
+    dk: np.ndarray
+    dv: np.ndarray
+    dbias: np.ndarray | None
+    #: Error of X = dP - D + dL, [B, Hq, Sq, Sk].
+    X: np.ndarray
+    #: bool [B, Hkv].
+    in_domain: np.ndarray
+
+
+@np.errstate(all="ignore")
+def gradient_bound(
+    x: Intermediates, g: GradientIntermediates, contract: Contract, slack: GradientBound | None = None
+) -> GradientBound:
+    """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
+
+    ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
+    """
+    b = score_gradient_error(x, g, contract, 0.0 if slack is None else slack.X)
+    errors = {"dq": _dq_error(b, 0.0 if slack is None else slack.dq), "dk": _dk_error(b), "dv": _dv_error(b)}
+    if g.dbias is not None:
+        errors["dbias"] = _dbias_error(b)
+    finished: dict[str, np.ndarray] = {}
+    for name, error in errors.items():
+        size = np.abs(getattr(g, name)) + (0.0 if slack is None else getattr(slack, name))
+        out = _last_cast(contract)
+        total = (error + out.u * (size + error) + out.eta) * _widening(x, name, error.shape) * INFLATION
+        finished[name] = np.where(np.isnan(total), np.inf, total)
+    inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
+    return GradientBound(**{"dbias": None, **finished}, X=b.X, in_domain=inside)
+
+
+def _last_cast(c: Contract) -> Rounding:
+    """Rounding of a finished gradient from the wider of the formats it was summed and scaled in."""
+    stages = ("gradient_accumulation", "score_accumulation")
+    return conversion(c, "output", max((c.format(stage) for stage in stages), key=lambda form: form.precision))
+
+
+def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Factor for the error of the weights' own evaluation, over all rows that a gradient sums: [B or 1, 1, 1, 1]."""
+    alpha = evaluation_alpha(x).max(axis=(1, 2), initial=0.0)
+    if name == "dbias" and shape[0] == 1:
+        alpha = alpha.max(initial=0.0, keepdims=True)
+    return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
+    """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
+    amplify = amplification(evaluation_alpha(x).max(initial=0.0))
+    bound = gradient_bound(x, g, GRADIENT_EVALUATION)
+    grown = {name: getattr(bound, name) * amplify for name in ("dq", "dk", "dv", "X")}
+    return replace(bound, **grown, dbias=None if bound.dbias is None else bound.dbias * amplify)
+
+
+def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
+    """sigma sum_j dS_ij k_j: [.., Sq, D].
+
+    What the errors dS_j of a row have in common is summed with the signs of k.
+    """
+    size, k, n = np.abs(b.x.k), b.x.k, b.x.keys
+    together = b.dS @ size
+    sigma = abs(b.x.problem.scale_value)
+    kept = np.abs(b.g.dS @ k) + (slack / sigma if sigma else 0.0)
+    # The sum of P k is itself evaluated in float64, from P with its own error.
+    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40
+    shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
+    apart = b.own @ size + b.G * kept + b.D * shared
+    dS = np.abs(b.g.dS) + b.dS
+    return _product_error(
+        b,
+        n,
+        own=np.fmin(together, apart),
+        total=dS @ size,
+        seen=b.x.visible @ size,
+        early=b.early @ size,
+        entered=dS.sum(-1, keepdims=True),
+    )
+
+
+def _dk_error(b: ScoreGradientError) -> np.ndarray:
+    """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
+    size = np.abs(b.x.q)
+    dS = (np.abs(b.g.dS) + b.dS).swapaxes(-1, -2)
+    return _product_error(
+        b,
+        _queries(b.x),
+        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),
+        total=b.x.over_group(dS @ size),
+        seen=b.x.over_group(b.x.visible.swapaxes(-1, -2) @ size),
+        early=b.x.over_group(b.early.swapaxes(-1, -2) @ size),
+        entered=b.x.over_group(dS.sum(-1, keepdims=True)),
+    )
+
+
+def _product_error(
+    b: ScoreGradientError,
+    n: np.ndarray,
+    *,
+    own: np.ndarray,
+    total: np.ndarray,
+    seen: np.ndarray,
+    early: np.ndarray,
+    entered: np.ndarray,
+) -> np.ndarray:
+    """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
+
+    ``own`` is what the errors of dS make of it, ``total`` the sum of sizes of its products; of the sums over the same
+    ``n`` terms, ``seen`` is that of |k| or |q|, ``early`` that of its products with what underflows early, and
+    ``entered`` that of |dS|.
+
+    The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
+    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels).
+    """
+    c, sigma, cap = b.c, abs(b.x.problem.scale_value), b.x.problem.softcap
+    # The product may reuse the q or k that the forward pass had scaled before entry.
+    operand, scaled = operand_entry(b.x, c), operand_scaling(b.x, c)
+    work, tiny_sum = rounding(c, "score_accumulation"), _tiny_sum(c)
+    gradients = c.format("score_gradients")
+    dS_entry = entry(c, gradients)
+    missing = left_out(c, gradients, operand_format(b.x, c))
+    capped = 0 if cap is None or is_power_of(2, cap) else 3
+    last = (0 if is_power_of(2, sigma) else 3) + capped
+    widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
+    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
+    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *_accumulated(c, n))
+    unscaled = own + G * total + (1 + G) * dS_entry.eta * seen
+    stores, partial = _stores(c, n)
+    tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
+    factor = last_factor(b.x)
+    entering = (operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + early
+    return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
+
+
+def _dv_error(b: ScoreGradientError) -> np.ndarray:
+    """Sum over queries and the head group of P_ij dO_i: [B, Hkv, Sk, Dv]."""
+    c, w, n = b.c, b.weights, _queries(b.x)
+    cotangent, size = multiplicand(c, b.x.problem.dtype), np.abs(b.g.cotangent)
+    missing = left_out(c, c.format("probabilities"), FORMATS[b.x.problem.dtype])
+    G = growth((cotangent.u, 1), (missing, 1), *_accumulated(c, n))
+    own = b.x.over_group(w.PA.swapaxes(-1, -2) @ size)
+    total = b.x.over_group(w.P1A.swapaxes(-1, -2) @ size)
+    eta = b.x.over_group((w.eta * b.x.visible).swapaxes(-1, -2) @ size)
+    stores, partial = _stores(c, n)
+    tiny = _tiny_sum(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
+    entered = b.x.over_group((w.P1A + w.eta * b.x.visible).sum(axis=-2)[..., None])
+    return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
+
+
+def _dbias_error(b: ScoreGradientError) -> np.ndarray:
+    """dA summed over the broadcast axes of the bias, in any order."""
+    c, axes = b.c, b.x.problem.bias_axes
+    accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
+    n = b.x.visible.sum(axis=axes, keepdims=True)
+    cast = conversion(c, "score_gradients", c.format("stored_scores"))
+    stores, partial = _stores(c, n)
+    narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
+    G = growth(
+        (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
+    )
+    total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
+    tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
+    return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny
+
+
+def _accumulated(c: Contract, n: np.ndarray) -> Factors:
+    """Factors of a sum of n products in the accumulator, and of its stores in between."""
+    stores, partial = _stores(c, n)
+    return (*sums(c, "gradient_accumulation", n), (partial.u, stores))
+
+
+def _stores(c: Contract, n: np.ndarray) -> tuple[np.ndarray, Rounding]:
+    """How often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum rounds nothing."""
+    return np.minimum(c.gradient_stores, n), _partial(c)
+
+
+def _partial(c: Contract) -> Rounding:
+    """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
+    return Rounding(
+        conversion(c, "partial_gradients", c.format("gradient_accumulation")).u, rounding(c, "partial_gradients").eta
+    )
+
+
+def _tiny_sum(c: Contract) -> float:
+    return sum_underflow(c, "gradient_accumulation")
+
+
+def _queries(x: Intermediates) -> np.ndarray:
+    """How many queries of the head group see each key, [B, Hkv, Sk, 1]."""
+    return x.over_group(x.visible.sum(axis=-2)[..., None])

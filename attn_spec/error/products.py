@@ -1,0 +1,134 @@
+"""Roundings of a matrix product: of its factors on entry, of pieces that are left out, and of its sums.
+
+A product x.y of n terms comes out as sum x_t y_t (1 + e_t) + underflow; the functions here bound the e_t, or the error
+as a share of sum |x_t y_t|, whatever the order of the sum.
+
+Matrix units that cut (Fasi, Higham, Mikaitis and Pranesh 2021; Khattak and Mikaitis, arXiv 2512.07004) add a block of
+exact products and the accumulator at once: all are aligned to the largest and cut below a grid of at most g times its
+size, g = 2u 2^-extra_bits, then the sum is cut to the accumulator's format. The largest term lies on the grid, so each
+other term costs at most g times the largest, and the block at most (number of its products) g + 2u times the sum of
+sizes. Over all blocks that makes prod (1 + g)^n (1 + 2u)^blocks - 1 times sum |x_t y_t|.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.roundoff import EXACT, Rounding, conversion, holds, rounding
+from attn_spec.numbers.formats import FORMATS, Format
+
+#: The widest format that matrix units with sums of their own multiply, in bits: float16's and tf32's.
+WIDEST = 11
+
+Factors = tuple[tuple[float, float | np.ndarray], ...]
+
+
+def on_matrix_unit(c: Contract) -> bool:
+    """Whether products are summed as a matrix unit does that aligns and cuts; wider formats add one by one."""
+    return c.format("multiplicands").precision <= WIDEST and c.matrix_rounding == "toward_zero"
+
+
+def entry(c: Contract, source: Format) -> Rounding:
+    """Rounding of a factor of format ``source`` on entry to a product, all its pieces together.
+
+    Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
+    """
+    one, pieces = conversion(c, "multiplicands", source), c.multiplicand_pieces
+    return one if pieces == 1 else Rounding(one.u**pieces, 4 * one.eta)
+
+
+def left_out(c: Contract, *sources: Format) -> float:
+    """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
+    P = c.multiplicand_pieces
+    u, w = (conversion(c, "multiplicands", source).u for source in sources)
+    return sum(u**i * w**j for i in range(P) for j in range(P) if i + j >= P) * (1 + u) * (1 + w)
+
+
+def multiplicand(c: Contract, dtype: str) -> Rounding:
+    """Rounding of q, k and v on entry to a product, unscaled."""
+    return entry(c, FORMATS[dtype])
+
+
+def probability_cast(c: Contract) -> Rounding:
+    """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
+    own, enters = probability_store(c), entry(c, c.format("probabilities"))
+    return Rounding(own.u + enters.u + own.u * enters.u, own.eta + enters.eta)
+
+
+def probability_store(c: Contract) -> Rounding:
+    """Rounding of the probabilities from the softmax's format to their own."""
+    return EXACT if holds(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
+
+
+def casts_row_sum(c: Contract) -> bool:
+    """Whether the row sum adds probabilities that the cast has changed."""
+    return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c).u > 0
+
+
+def row_sum_entry(c: Contract) -> Rounding:
+    """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
+    stages = ("softmax", "probabilities", "multiplicands") if casts_row_sum(c) else ("softmax",)
+    return conversion(c, "row_sum", min((c.format(stage) for stage in stages), key=lambda form: form.precision))
+
+
+def terms(c: Contract, n: np.ndarray | float) -> np.ndarray | float:
+    """Products of pieces that a product of n terms is the sum of."""
+    return n * (c.multiplicand_pieces * (c.multiplicand_pieces + 1) // 2)
+
+
+def sums(c: Contract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None) -> Factors:
+    """Factors for ``growth`` of a sum of n products in the accumulators of ``stage``, see the module.
+
+    ``blocks`` bounds the blocks of a matrix unit; None is one for each product. An inner accumulator is added to the
+    outer one, by an operation of its own, at most once for each product.
+    """
+    pieces, n = _size_of_pieces(c), terms(c, n)
+    depth = n if c.summation_depth is None else np.minimum(n, c.summation_depth)
+    if c.inner_accumulation is None:
+        factors = _sums(c, c.format(stage), n, depth, blocks)
+    else:
+        inner = np.minimum(depth, c.inner_terms)
+        factors = _sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks)
+        factors = (*factors, (rounding(c, stage).u, depth))
+    return tuple((u, pieces * m) for u, m in factors)
+
+
+def _size_of_pieces(c: Contract) -> float:
+    """How much larger the products of pieces are together than the product: 1 + g to this power is 1 + this g or more.
+
+    Pieces that round to nearest may have other signs: sum |x_i| <= (1 + u)(1 + u + u^2 + ..) |x|, for each factor.
+    """
+    if c.multiplicand_pieces == 1:
+        return 1.0
+    u = rounding(c, "multiplicands").u
+    return ((1 + u) / (1 - u)) ** 2
+
+
+def _sums(
+    c: Contract, form: Format, n: np.ndarray | float, depth: np.ndarray | float, blocks: np.ndarray | float | None
+) -> Factors:
+    if not on_matrix_unit(c):
+        return ((form.unit_roundoff * (2 if c.rounding == "toward_zero" else 1), depth),)
+    cut = 2 * form.unit_roundoff
+    if c.matrix_block == 1:
+        return ((cut, depth),)
+    aligned = cut * 2.0**-c.matrix_extra_bits
+    passed = n if blocks is None else np.minimum(n, terms(c, blocks))
+    if c.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
+        passed = np.minimum(passed, depth)
+    # The largest is off the grid if that has fewer bits than the accumulator or than a product.
+    widest = max(form.precision, 2 * c.format("multiplicands").precision)
+    return ((aligned, n if widest <= form.precision + c.matrix_extra_bits else n + passed), (cut, passed))
+
+
+def sum_underflow(c: Contract, stage: str) -> float:
+    """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
+    outer = rounding(c, stage).eta
+    return outer if c.inner_accumulation is None else max(outer, rounding(c, "inner_accumulation").eta)
+
+
+def exact_bits(c: Contract, stage: str) -> int:
+    """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
+    lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
+    return min(form.precision for form in c.formats(stage, "inner_accumulation")) + lost

@@ -1,0 +1,191 @@
+"""How far a score may lie from the truth under a contract: one function per theorem.
+
+Symbols: s scores, Delta error of a score, sigma the scale. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.products import entry, exact_bits, left_out, sum_underflow, sums, terms
+from attn_spec.error.roundoff import (
+    EXACT,
+    Rounding,
+    conversion,
+    elementary_error,
+    flushes,
+    growth,
+    holds,
+    is_power_of,
+    rounding,
+)
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS, Format
+
+
+def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
+    """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
+
+    Two roundings of the constant, one of the product, which is stored; one more where log2(e) or the inverse of a
+    softcap is folded in. Without those a power of 4 has an exact root and never rounds, unless storing does; but it
+    may underflow.
+    """
+    sigma, dtype = abs(x.problem.scale_value), FORMATS[x.problem.dtype]
+    if c.scale_on == "scores" or sigma == 0:
+        return EXACT
+    folds = c.exponent == "base2" or x.problem.softcap is not None
+    if sigma == 1 and not folds:  # nothing to multiply, but storing may round
+        return conversion(c, "stored_scores", dtype)
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    exact = not folds and is_power_of(4, sigma) and conversion(c, "stored_scores", dtype).u == 0
+    u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 3 if folds else 2)))
+    return Rounding(u, stored.eta * _unscaling(x, c))
+
+
+def operand_entry(x: Intermediates, c: Contract) -> Rounding:
+    """Rounding of q or k on entry to q.k, relative to the unscaled operand; a scale has multiplied it before."""
+    scaled = operand_scaling(x, c)
+    if c.scale_on == "scores" or x.problem.scale_value == 0:
+        return entry(c, FORMATS[x.problem.dtype])
+    enters = entry(c, operand_format(x, c))
+    if scaled.u == 0:  # the digits are still those of q; the exponent is another, and may be below the range
+        enters = Rounding(entry(c, FORMATS[x.problem.dtype]).u, max(enters.eta, rounding(c, "multiplicands").eta))
+    return Rounding(enters.u, enters.eta * _unscaling(x, c))
+
+
+def operand_format(x: Intermediates, c: Contract) -> Format:
+    """The format of q and k when they enter q.k."""
+    return FORMATS[x.problem.dtype] if c.scale_on == "scores" else c.format("stored_scores")
+
+
+def _unscaling(x: Intermediates, c: Contract) -> float:
+    """What turns an absolute error of a scaled operand, or of its product, into one of the unscaled."""
+    sigma = abs(x.problem.scale_value)
+    return 1.0 if c.scale_on == "scores" or not sigma else last_factor(x) / sigma
+
+
+def last_factor(x: Intermediates) -> float:
+    """The largest number that may multiply a product of q and k, or of dS and one of them: sigma itself, if no operand
+    was scaled; 1, if one was; or a softcap c, if one was multiplied by sigma / c.
+    """
+    return max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)
+
+
+def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of q.k before the scale, but of operands that were scaled: |q|.|k| growth + underflow.
+
+    Each factor enters, pieces of their product are left out, and it passes at most d roundings, for every order and
+    tree (Higham, section 3.1), or the cuts of a matrix unit (``products``). The error is 0 where every partial sum is
+    exact, see :func:`exact_scores`.
+    """
+    d, form = x.problem.head_dim, operand_format(x, c)
+    enters, scaled = operand_entry(x, c), operand_scaling(x, c)
+    roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
+    relative = growth((enters.u, 2), (left_out(c, form, form), 1), (scaled.u, 2), *roundings)
+    eta = enters.eta + scaled.eta
+    sizes = np.abs(x.q).sum(-1)[..., :, None] + np.abs(x.k).sum(-1)[..., None, :]
+    # A product may have been scaled already when it underflows; later roundings make an underflow grow.
+    underflow = 2 * terms(c, d) * sum_underflow(c, "score_accumulation") * _unscaling(x, c)
+    underflow = (underflow + eta * (sizes + d * eta)) * (1 + relative)
+    return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
+    """Where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
+
+    ``low`` is the exponent of the lowest set bit of a vector's entries; p the accumulator's precision. Neither a
+    product nor an operand may be subnormal where such numbers round or are flushed.
+    """
+    sigma, form = abs(x.problem.scale_value), operand_format(x, c)
+    if operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form):
+        return np.zeros(x.dot.shape, dtype=bool)
+    low_q = bits.lowest_bit_exponent(x.q, -1)[..., :, None]
+    low_k = bits.lowest_bit_exponent(x.k, -1)[..., None, :]
+    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") + np.minimum(low_q + low_k, 4000.0) - 1e-9
+    operands = np.minimum(low_q, low_k) + (min(0.0, math.log2(sigma)) if c.scale_on == "operands" and sigma else 0.0)
+    products = np.minimum(operands, low_q + low_k) + min(0.0, math.log2(sigma) if sigma else 0.0)
+    summed = max(form.emin for form in c.formats("score_accumulation", "inner_accumulation"))
+    return fits & (products >= summed) & (operands >= _smallest_operand(x, c))
+
+
+def _smallest_operand(x: Intermediates, c: Contract) -> float:
+    """The exponent below which an entry of q or k, scaled or not, may change on its way into the product."""
+    enters = c.format("multiplicands")
+    moved = c.scale_on == "operands" and abs(x.problem.scale_value) != 1
+    lowest = float(enters.emin) if moved or flushes(c, enters, entering=True) else -math.inf
+    stored = c.format("stored_scores")
+    if c.scale_on == "operands" and (moved or flushes(c, stored)):
+        lowest = max(lowest, stored.emin)
+    return lowest
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def score_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Delta: error of the finished score.
+
+    Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
+    falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias: one rounding. Each
+    result is stored.
+    """
+    delta = softcapped_error(x, c)
+    if x.problem.bias is not None:
+        delta = _bias_error(x, c, delta, x.problem.bias)
+    return np.where(x.visible, delta, 0.0)
+
+
+def softcapped_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of the score after the scale and the softcap, before the bias."""
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    sigma = abs(x.problem.scale_value)
+    delta = sigma * dot_product_error(x, c)
+    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
+    if narrows:
+        delta = delta + stored.u * (np.abs(x.scaled) + delta) + sigma * stored.eta
+    if not is_power_of(2, sigma):
+        delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + stored.eta
+    elif sigma < 1:
+        delta = delta + np.where(exact_scores(x, c) & (not narrows), 0.0, stored.eta)
+    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
+
+
+def _softcap_error(x: Intermediates, c: Contract, delta: np.ndarray, cap: float) -> np.ndarray:
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + cap * stored.eta
+    nearest = np.maximum(np.abs(x.scaled) - delta, 0.0) / cap
+    slope = np.cosh(np.minimum(nearest, 300.0)) ** -2.0
+    delta = np.minimum(delta * slope, 2 * cap) + cap * (elementary_error(c, "tanh_error") + 2 * stored.eta)
+    return delta + growth((work.u, 1), (stored.u, 2)) * (np.abs(x.capped) + delta) + stored.eta
+
+
+def may_add_bias_first(x: Intermediates, c: Contract) -> bool:
+    """Whether the scale may multiply the score after the bias, which is divided by it."""
+    kept = holds(c.format("stored_scores"), c.format("score_accumulation"))
+    return kept and x.problem.bias is not None and x.problem.softcap is None and x.problem.scale_value != 0
+
+
+def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """One rounding of the sum, and one underflow of the bias as it is loaded.
+
+    With base 2, score and bias are each multiplied by a rounded log2(e) first. Where scores are stored as they were
+    accumulated, the scale may multiply them after the bias, which is then divided by it: two roundings of the
+    constant, its inverse and the quotient, and on the way back the constant and the product once more. To divide by
+    a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u. A power of 2
+    leaves one rounding, of a bias with more bits than the quotient.
+    """
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
+    if may_add_bias_first(x, c):
+        quotient = conversion(c, "score_accumulation", FORMATS[x.problem.dtype])
+        rounded = (quotient.u, 1) if is_power_of(2, sigma) else (work.u, 7)
+        delta = delta + growth(rounded) * size + 2 * work.eta * max(1.0, sigma)
+    if c.exponent == "base2":
+        delta = delta + 3 * work.u * (np.abs(x.capped) + delta + size) + 2 * work.eta
+    return delta + stored.u * (np.abs(x.s) + delta) + stored.eta + work.eta

@@ -1,0 +1,271 @@
+"""How far the gradients of the scores may lie from the truth: of X = dP - D + dL, of dA = P X and of dS.
+
+With dO the cotangent of the output and dL that of the LSE,
+
+    dP = dO v^T    D_i = sum_c dO_ic o_ic = sum_j P_ij dP_ij    dA = P X    dS = dA (1 - tanh^2) under a softcap
+
+(Dao et al., FlashAttention, NeurIPS 2022, appendix B.2). Two errors are common to a row: g, relative, of its weights
+(their LSE or row sum), and that of D. They leave dS_j with g dS_j and -(1 + g) e_D P_j slope_j, whose sums with k
+cancel as those of dS and P do; so they are kept apart from a key's own errors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attn_spec.error.bounds import numerator_error, output_error
+from attn_spec.error.contract import Contract
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.products import entry, left_out, multiplicand, probability_cast, sum_underflow, sums, terms
+from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.row_sum_bounds import WeightError, deviations, lse_error, row_sum_error, weight_error
+from attn_spec.error.score_bounds import last_factor, softcapped_error
+from attn_spec.error.weight_bounds import log_weight_error, weight_error_by_lse
+from attn_spec.numbers.formats import FORMATS
+
+
+@dataclass(frozen=True)
+class BackwardWeights:
+    """Errors of the weights P of the backward pass; arrays are [B, Hq, Sq, Sk] or [B, Hq, Sq, 1]."""
+
+    #: Bound on |log| of a weight's own error, and of the one that a row has in common.
+    own: np.ndarray
+    common: np.ndarray
+    #: P A and P (1 + A) for both together.
+    PA: np.ndarray
+    P1A: np.ndarray
+    #: Absolute error.
+    eta: np.ndarray
+
+
+@dataclass(frozen=True)
+class ScoreGradientError:
+    """Errors of a row of score gradients, and what they are made of; arrays are [B, Hq, Sq, Sk] or [B, Hq, Sq, 1]."""
+
+    x: Intermediates
+    g: GradientIntermediates
+    c: Contract
+    #: The weights that make dV.
+    weights: BackwardWeights
+    #: All errors together: of X, of dA, of dS.
+    X: np.ndarray
+    dA: np.ndarray
+    dS: np.ndarray
+    #: Of dS, a key's own.
+    own: np.ndarray
+    #: Common to a row: the factor of dS, less 1; the error of D with it; and P slope, which that is multiplied by.
+    G: np.ndarray
+    D: np.ndarray
+    P_slope: np.ndarray
+    #: Of sigma dS, what underflows only where constants multiply dS before its products.
+    early: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What the theorems of a row share."""
+
+    x: Intermediates
+    g: GradientIntermediates
+    c: Contract
+    w: WeightError
+    #: The weights that make dS, and whether they are cast.
+    weights: BackwardWeights
+    casts: bool
+    #: |X| and |dP - D| with the error of their own evaluation, [.., Sq, Sk].
+    size: np.ndarray
+    around: np.ndarray
+
+
+@np.errstate(all="ignore")
+def score_gradient_error(
+    x: Intermediates, g: GradientIntermediates, c: Contract, slack: np.ndarray | float
+) -> ScoreGradientError:
+    """Errors of dS under a contract that leaves no reading open; ``slack`` bounds the error of ``g.X``.
+
+    With a, g the errors of P, e and e_D those of dP and D, and r of the two operations,
+
+        dA_hat - P X = g P X - (1 + g) e_D P + (1 + g)(P X [(1 + a)(1 + r) - 1] + P (1 + a)(1 + r) e - ..) + underflow.
+
+    The whole is never more than what |dA_hat| and |dA| are together, which says more where A is large.
+    """
+    w, casts = weight_error(x, c), c.score_gradients_of == "cast"
+    scored = backward_weights(x, c, w, cast=casts)
+    around = np.where(x.visible, np.abs(g.dP - g.D) + slack, 0.0)
+    row = _Setting(x, g, c, w, scored, casts, np.abs(g.X) + slack, around)
+    edP = _dp_error(x, g, c)
+    eD = _delta_error(row, edP)
+    EX = np.where(x.visible, edP + eD, 0.0)
+    G = np.expm1(np.minimum(scored.common, 700.0))
+    eD_weighted = (1 + G) * eD
+    if g.lse_cotangent is not None:  # P dL may have weights of its own: then no factor is common to all of dS
+        G = np.zeros(G.shape)
+    dA, most = _weighted_error(row, EX)
+    slope = np.ones(x.s.shape) if x.problem.softcap is None else 1 - (x.capped / x.problem.softcap) ** 2
+    P_slope = np.where(x.visible, x.P * np.maximum(slope, 0.0), 0.0)
+    full, dA = _narrowed(x, g, c, _through_softcap(x, g, c, dA)), np.minimum(dA, most)
+    return ScoreGradientError(
+        x=x,
+        g=g,
+        c=c,
+        weights=backward_weights(x, c, w, cast=True),
+        X=EX,
+        dA=dA,
+        dS=_narrowed(x, g, c, _through_softcap(x, g, c, dA)),
+        own=np.maximum(full - P_slope * (G * row.size + eD_weighted), 0.0),
+        G=G,
+        D=eD_weighted,
+        P_slope=P_slope,
+        early=_early_underflow(x, g, c, dA),
+    )
+
+
+def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Error of dA = P X for an error EX of X, and the most that it can be; 0 where hidden.
+
+    dL may be added to dP - D, or P dL to P (dP - D) with weights found again as exp(s - LSE): an LSE of its own
+    (``torch.logsumexp``) is differentiated so. Then each summand has the error of its own weights.
+    """
+    x, g, c, weights, total = row.x, row.g, row.c, row.weights, row.size
+    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
+    narrow, parts = conversion(c, "stored_scores", c.format("score_accumulation")).u, 1
+    own, P1A, eta = weights.PA * total, weights.P1A, weights.eta
+    if g.lse_cotangent is not None:
+        dL = np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
+        found = backward_weights(x, replace(c, backward_weights="recomputed"), row.w, cast=row.casts)
+        own = weights.PA * row.around + np.maximum(weights.PA, found.PA) * dL
+        P1A, eta = np.maximum(P1A, found.P1A), np.maximum(eta, found.eta)
+        total, parts = row.around + dL, 2
+    relative = growth((work.u, 1 + parts), (narrow, parts))
+    tiny = 4 * work.eta + 2 * parts * stored.eta
+    if c.delta == "probabilities":  # P dP - P D may be formed from two stored products
+        tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.P1A * (np.abs(g.dP) + np.abs(g.D) + EX)
+    dA = own * (1 + relative) + relative * x.P * total + P1A * (1 + relative) * EX
+    dA = dA + eta * (total + EX) * (1 + relative) + tiny
+    most = (P1A + eta) * (1 + relative) * (total + EX) + x.P * row.size + tiny
+    return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)
+
+
+def backward_weights(x: Intermediates, c: Contract, w: WeightError, *, cast: bool) -> BackwardWeights:
+    """Errors of the weights, with or without the cast that precedes a product.
+
+    Recomputed, exp(s - LSE) is not renormalized, so the error of the LSE does not cancel. Stored, the weight carries
+    the relative error of the row sum it was divided by, and two roundings of the division.
+    """
+    softmax, narrow = rounding(c, "softmax"), probability_cast(c)
+    if c.backward_weights == "stored" and c.normalize != "by_lse":
+        e = log_weight_error(x, c)
+        own = (e.direct if c.normalize == "before_product" else e.rescaled) - 2 * math.log1p(-softmax.u)
+        common, eta = row_sum_error(x, w)[..., None], 4 * softmax.eta + w.eta * w.inverse_sum
+    else:
+        common = lse_error(x, c, w)[..., None]
+        own, eta = weight_error_by_lse(x, c, common), np.full(x.L.shape, 4 * softmax.eta)
+    if cast:
+        own, eta = own - math.log1p(-narrow.u), eta + narrow.eta
+    own = np.where(x.visible, own, 0.0)
+    PA, P1A = deviations(x, np.where(x.visible, own + common, 0.0))
+    return BackwardWeights(own, common, PA, P1A, eta)
+
+
+def _dp_error(x: Intermediates, g: GradientIntermediates, c: Contract) -> np.ndarray:
+    """Error of dP = dO v^T, [.., Sq, Sk]."""
+    form, Dv = FORMATS[x.problem.dtype], x.problem.value_dim
+    entry, stored = multiplicand(c, form.name), conversion(c, "stored_scores", c.format("gradient_accumulation"))
+    size_g, size_v = np.abs(g.cotangent), np.abs(x.v)
+    roundings = sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block))
+    relative = growth((entry.u, 2), (left_out(c, form, form), 1), *roundings)
+    entering = size_g.sum(-1)[..., :, None] + size_v.sum(-1)[..., None, :] + Dv * entry.eta
+    underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entry.eta * entering
+    dP = relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow
+    return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta
+
+
+def _delta_error(row: _Setting, edP: np.ndarray) -> np.ndarray:
+    """Error of D, less dL, [.., Sq, 1]; ``edP`` is that of dP."""
+    g, work = row.g, rounding(row.c, "score_accumulation")
+    D = _delta_of_output(row) if row.c.delta == "output" else _delta_of_probabilities(row, edP)
+    if g.lse_cotangent is not None:
+        D = D + work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + work.eta
+    return D
+
+
+def _delta_of_output(row: _Setting) -> np.ndarray:
+    """Error of rowsum(dO O): that of the stored output, and of the sum.
+
+    Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns.
+    """
+    x, c, w, work = row.x, row.c, row.w, rounding(row.c, "score_accumulation")
+    size, Dv = np.abs(row.g.cotangent), x.problem.value_dim
+    EO = output_error(x, c, w, x.O, np.zeros(x.O.shape))
+    stored = (size * EO).sum(-1, keepdims=True)
+    if c.normalize != "by_lse":
+        e = numerator_error(x, c, w, x.O, 0.0)
+        through = ((w.PA * row.around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
+        through = through + (size * (e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
+        stored = np.where(e.kappa > 0, np.fmin(stored, through), stored)
+    summed = growth((work.u, min(Dv, c.summation_depth or Dv))) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
+    return stored + summed + 2 * Dv * work.eta
+
+
+def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
+    """Error of rowsum(P dP), whose weights add up to 1 but for a defect N, with dP_j = D + (dP_j - D).
+
+    sum P (1 + a)(1 + g)(dP + e) - D = N D + (1 + g)(sum P a (dP - D) + sum P (1 + a) e), since sum P (dP - D) = 0.
+    The products may be those that P dP - P D is formed from, as they are stored.
+    """
+    x, g, c, w, weights = row.x, row.g, row.c, row.w, row.weights
+    work, n = rounding(c, "score_accumulation"), x.keys + 1.0
+    PA, P1A = deviations(x, weights.own)
+    G = np.expm1(np.minimum(weights.common, 700.0))
+    if c.backward_weights == "stored" and c.normalize != "by_lse":
+        cast = probability_cast(c).u if c.score_gradients_of == "cast" else 0.0
+        N = (1 + growth((rounding(c, "softmax").u, 2), (cast, 1))) * np.exp(w.defect) - 1
+    else:
+        N = (1 + G) * (1 + PA.sum(-1, keepdims=True)) - 1
+    N = N + x.keys * (weights.eta + w.inverse_sum * w.eta_sum)
+    sizes = np.where(x.visible, np.abs(g.dP) + edP, 0.0)
+    apart = N * np.abs(g.D) + (1 + G) * ((PA * row.around).sum(-1, keepdims=True) + (P1A * edP).sum(-1, keepdims=True))
+    together = (weights.PA * np.abs(g.dP) + weights.P1A * edP).sum(-1, keepdims=True)
+    depth = np.minimum(n, c.summation_depth or np.inf)
+    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
+    summed = (growth((work.u, depth), (stored.u, 1)) * weights.P1A + weights.eta) * sizes
+    tiny = n * (2 * work.eta + rounding(c, "stored_scores").eta)
+    return np.fmin(apart, together) + summed.sum(-1, keepdims=True) + tiny
+
+
+def _through_softcap(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
+    """Error of dS = dA (1 - t^2), t = tanh(s/c): the factor's error is 2|t| e + e^2 for an error e of t."""
+    cap = x.problem.softcap
+    if cap is None:
+        return dA
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    t = np.abs(x.capped) / cap
+    e = softcapped_error(x, c) / cap + stored.u * t
+    factor = 2 * t * e + e * e + 4 * stored.u
+    relative = growth((stored.u, 1), (work.u, 1))
+    exact = np.maximum(1 - t * t, 0.0)
+    dS = np.abs(g.dA) * factor + (exact + factor) * dA
+    return dS + relative * (np.abs(g.dS) + dS) + stored.eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
+
+
+def _narrowed(x: Intermediates, g: GradientIntermediates, c: Contract, dS: np.ndarray) -> np.ndarray:
+    """Error of dS after its cast; a scale may have multiplied it before, and the product was stored."""
+    cast = conversion(c, "score_gradients", c.format("stored_scores"))
+    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
+    tiny = rounding(c, "score_gradients").eta + rounding(c, "stored_scores").eta
+    return np.where(x.visible, dS + growth((cast.u, 1), (stored.u, 1)) * (np.abs(g.dS) + dS) + tiny, 0.0)
+
+
+def _early_underflow(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
+    """Underflow of f dS, and of f (1 - t^2), times the last factor sigma / f, beyond that of dS times sigma.
+
+    A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a softcap c).
+    """
+    stored, enters = rounding(c, "stored_scores"), entry(c, c.format("score_gradients"))
+    tiny = max(stored.eta, rounding(c, "score_gradients").eta) + enters.eta
+    slope = 0.0 if x.problem.softcap is None else stored.eta * (np.abs(g.dA) + dA)
+    beyond = last_factor(x) - abs(x.problem.scale_value)
+    return np.where(x.visible, beyond * (tiny + slope), 0.0)

@@ -1,0 +1,194 @@
+"""How far a softmax weight may lie from the truth under a contract: one function per theorem.
+
+Symbols: s scores, M row maximum, Delta error of a score, alpha error of the logarithm of a weight, R rescalings one
+weight can see. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
+from attn_spec.error.score_bounds import score_error
+from attn_spec.numbers import bits
+
+
+@dataclass(frozen=True, eq=False)
+class LogWeightError:
+    """Bounds on |log(w_hat / w)| of a weight w = exp(s - m), and what they were made of."""
+
+    #: Of a weight that is rescaled whenever the reference moves.
+    rescaled: np.ndarray
+    #: Of a weight that is computed once, from the last reference of its row.
+    direct: np.ndarray
+    #: Rescalings.
+    R: np.ndarray
+    #: Error of the score.
+    delta: np.ndarray
+
+
+def rescalings(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+    """R: how often one weight can be multiplied by a rescale factor other than exp(0).
+
+    A weight is rescaled when the running maximum rises strictly. Each rise is owed to another key whose computed
+    score exceeds the weight's own, so R is at most the number of such keys, for any order, tiling or tree of
+    merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
+    """
+    tiles = c.tiles(x.problem.key_length) if c.reference == "maximum" else 1
+    if tiles == 1 or not c.exp_of_zero_is_one:
+        return np.full(x.s.shape, float(tiles - 1))
+    upper = np.where(x.visible, x.s + delta, -np.inf)
+    lower = np.where(x.visible, x.s - delta, np.inf)
+    others = _count_above(upper, lower) - (x.visible & (upper > lower))
+    return np.minimum(others, tiles - 1).astype(np.float64)
+
+
+def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """For each entry of ``lower``, how many entries of ``upper`` in its row exceed it."""
+    n = upper.shape[-1]
+    order = np.argsort(np.concatenate([upper, lower], axis=-1), axis=-1, kind="stable")
+    not_above = np.empty(order.shape, dtype=np.int64)
+    np.put_along_axis(not_above, order, np.cumsum(order < n, axis=-1), axis=-1)
+    return n - not_above[..., n:]
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def log_weight_error(x: Intermediates, c: Contract) -> LogWeightError:
+    """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), m the kernel's own reference.
+
+    The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
+    arguments together costs no more than rounding the one argument x = M - s (they telescope), whatever the tiling.
+    With base 2 the arguments are products with a rounded log2(e), which costs 6u x + u |s| + 2u max|s| more.
+
+    Merging normalized parts, o = sum_t e^(L_t - L) o_t, is merging (m_t, l_t, acc_t) with a factor common to all
+    weights of part t: the error of its rounded L_t, and that of the exponential.
+    """
+    delta = score_error(x, c)
+    softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
+    distance = _distance(x, c, delta)
+    alpha = delta + np.where(_exact_differences(x, c, delta), 0.0, softmax.u) * distance
+    if c.exponent == "base2":
+        size = np.where(x.visible, np.abs(x.s) + delta, 0.0)
+        alpha = alpha + work.u * (6 * distance + size + 2 * size.max(axis=-1, keepdims=True, initial=0.0))
+        alpha = alpha + 2 * work.eta
+    if c.lse_merges:
+        alpha = alpha + c.lse_merges * (partial_lse_error(x, c) + merge_weight_error(x, c))
+    R = rescalings(x, c, delta)
+    one = exponential_error(c)
+    return LogWeightError(
+        np.where(x.visible, alpha + (1 + R) * one, 0.0), np.where(x.visible, alpha + one, 0.0), R, delta
+    )
+
+
+@np.errstate(all="ignore")
+def reference_rounding(x: Intermediates, c: Contract) -> np.ndarray:
+    """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
+
+    With base 2 it may be one s c - fl(m c), c = log2(e) or with the scale in it: the rounding of m c stays.
+    """
+    if c.exponent != "base2":
+        return np.zeros((*x.s.shape[:-1], 1))
+    return growth((rounding(c, "score_accumulation").u, 2)) * _largest_score(x, c)
+
+
+def exponential_error(c: Contract) -> float:
+    """Largest error of the logarithm of one exponential: its own, and its rounding."""
+    softmax = rounding(c, "softmax")
+    return 2 * softmax.eta - math.log1p(-elementary_error(c, "exp_error")) - math.log1p(-softmax.u)
+
+
+@np.errstate(all="ignore")
+def row_sum_difference(x: Intermediates, c: Contract, e: LogWeightError) -> np.ndarray:
+    """|log| of a weight as the row sum has it over the same weight as the product has it, [.., Sq, Sk].
+
+    They are one number, unless the row sum is found tile by tile and the weights are computed again from the last
+    reference, of the same scores: then they share Delta alone. The second pass may be compiled another way, so that
+    not even one reference for all tiles makes them equal.
+    """
+    if c.normalize != "before_product" or c.kv_tile is None:
+        return np.zeros(x.s.shape)
+    return np.where(x.visible, (e.rescaled - e.delta) + (e.direct - e.delta), 0.0)
+
+
+@np.errstate(all="ignore")
+def weight_error_by_lse(x: Intermediates, c: Contract, EL: np.ndarray) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over e^(s - L) e^(L - LSE): all errors but that of the LSE, [.., Sq, Sk].
+
+    ``EL`` [.., Sq, 1] bounds that. The scores may have been computed again.
+    """
+    delta, softmax, work = score_error(x, c), rounding(c, "softmax"), rounding(c, "score_accumulation")
+    L = np.where(np.isfinite(x.L), x.L, 0.0)
+    alpha = delta + softmax.u * (np.abs(x.s - L) + delta + EL) + exponential_error(c)
+    if c.exponent == "base2":
+        alpha = alpha + 8 * work.u * (np.abs(x.s) + delta + np.abs(L) + EL) + 2 * work.eta
+    return np.where(x.visible, alpha, 0.0)
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
+
+    e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
+    that much more than the largest score; off is :func:`reference_rounding`. A reference that is no maximum of the part
+    may be farther from it, by two scores at most.
+    One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
+    """
+    largest = _largest_score(x, c)
+    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_distance + reference_rounding(x, c) + 1
+    log_sum = log_sum if c.reference == "maximum" else log_sum + 2 * largest
+    size = largest + log_sum
+    work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
+    final = conversion(c, "lse", c.format("softmax")).u
+    base2 = 4 if c.exponent == "base2" else 0
+    relative = growth((softmax, 2), (final, 1), (work, base2))
+    return elementary_error(c, "log_error") * (1 + log_sum) + relative * size
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
+    """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
+
+    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
+    """
+    delta = score_error(x, c)
+    argument = _distance(x, c, delta) + 2 * np.log(np.maximum(x.keys, 1)) + 1
+    work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
+    error = softmax * argument + exponential_error(c)
+    if c.exponent == "base2":  # a difference of natural logarithms is multiplied by a rounded log2(e)
+        error = error + 2 * work * argument
+    return np.where(x.visible, error, 0.0)
+
+
+def _distance(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+    """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
+    off = 2 * c.reference_slack if c.reference == "maximum" else c.reference_range
+    return x.M - x.s + delta + delta.max(axis=-1, keepdims=True, initial=0.0) + off
+
+
+def _largest_score(x: Intermediates, c: Contract) -> np.ndarray:
+    """Largest |s| + Delta of each row, [.., Sq, 1]."""
+    size = np.where(x.visible, np.abs(x.s), 0.0) + score_error(x, c)
+    return size.max(axis=-1, keepdims=True, initial=0.0)
+
+
+def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+    """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
+    sigma = abs(x.problem.scale_value)
+    plain = x.problem.bias is None and x.problem.softcap is None and c.reference_distance == 0
+    plain = plain and c.exponent == "natural"  # multiplied by log2(e), scores leave their grid
+    if not (plain and is_power_of(2, sigma)) or not x.s.size:
+        return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
+    low = bits.lowest_bit_exponent(x.q, -1)[..., None] + math.log2(sigma)
+    low = low + bits.lowest_bit_exponent(x.k, -1).min(-1)[..., None, None]
+    reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
+    fits = np.log2(reach) <= c.format("softmax").precision + np.minimum(low, 4000.0) - 1e-9
+    return fits & (delta.max(axis=-1, keepdims=True) == 0)

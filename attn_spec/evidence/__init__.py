@@ -1,0 +1,1 @@
+"""What is left of a verdict: failure block, script, provenance, certificate."""

@@ -1,0 +1,218 @@
+"""The certificate: every verdict on one kernel and what it rests on, as one JSON document.
+
+It holds no time and no path of this machine beside the kernel's own, so that equal runs give equal files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from attn_spec import atomic
+from attn_spec.search.verdict import Row, Verdict, count, exit_code, worst
+
+#: Version of the document; a reader refuses any other.
+SCHEMA = 1
+
+RESULTS = {0: "certified", 1: "refuted", 3: "inconclusive"}
+
+
+class CertificateError(Exception):
+    """A certificate that cannot be read; the text says what is wrong and where."""
+
+
+class Model(BaseModel):
+    """A part of the document; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Number(Model):
+    """A measured number, twice: to be read, and to be compared exactly."""
+
+    #: Decimal; "inf" and "nan" are words, since JSON has no such numbers.
+    value: float | Literal["inf", "-inf", "nan"]
+    hex: str
+
+    @classmethod
+    def of(cls, x: float) -> Self:
+        """The number ``x``."""
+        return cls(value=x if math.isfinite(x) else str(x), hex=x.hex())  # type: ignore[arg-type]
+
+
+class Subject(Model):
+    """Which code was examined."""
+
+    spec: str
+    name: str
+    source_sha256: str
+    #: The installed distribution it belongs to, with its version.
+    distribution: str | None
+    git_commit: str | None
+
+
+class Suite(Model):
+    """Which attn-spec examined it."""
+
+    version: str
+    properties_sha256: str
+
+
+class Configuration(Model):
+    """How hard the search was."""
+
+    dtypes: tuple[str, ...]
+    #: Parts of the ids of the properties chosen; empty for all of them.
+    only: tuple[str, ...]
+    device: str
+    profile: str
+    examples: int
+    floor: int
+    seed: int
+
+
+class Claims(Model):
+    """What the kernel declares."""
+
+    #: False when an undecorated callable was examined, and its shape options were found by trying them.
+    declared: bool
+    supports: tuple[str, ...]
+    conventions: dict[str, str | bool]
+    #: The arithmetic, for each dtype: a summary and every field.
+    contracts: dict[str, dict[str, str | float | int | bool | None]]
+    #: Dtypes and options that were tried in vain, with the reason.
+    declined: dict[str, str]
+
+
+class Finding(Model):
+    """The verdict on one property at one dtype."""
+
+    verdict: Verdict
+    examples: int
+    discarded: int
+    #: Largest error / bound.
+    ratio: Number | None
+    #: Id of the stored case.
+    case: str | None
+    message: str
+    #: Which readings of the contract explained the answers, in words, where it leaves a choice.
+    readings: tuple[str, ...] = ()
+
+
+class PropertyResult(Model):
+    """The verdicts on one property."""
+
+    id: str
+    statement: str
+    source: str
+    hunts: str
+    needs: tuple[str, ...]
+    #: Largest probability that one problem makes a sound kernel suspect; 0 for a theorem.
+    false_alarm: float = 0.0
+    #: The worst over all dtypes.
+    verdict: Verdict
+    dtypes: dict[str, Finding]
+
+
+class Certificate(Model):
+    """The whole document."""
+
+    schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
+    result: Literal["certified", "refuted", "inconclusive"]
+    subject: Subject
+    environment: dict[str, str | None]
+    suite: Suite
+    configuration: Configuration
+    claims: Claims
+    properties: tuple[PropertyResult, ...]
+    #: How many property x dtype bear each verdict, and their total.
+    summary: dict[str, int]
+
+
+def build(kernel: dict[str, Any], rows: Iterable[Row]) -> Certificate:
+    """The certificate of a kernel, from what a session reported of it and its verdicts."""
+    rows = list(rows)
+    entries = [entry for entry in kernel["catalogue"] if any(row.property == entry["id"] for row in rows)]
+    counted = {str(verdict): number for verdict, number in count(rows).items()}
+    parts = {name: kernel[name] for name in ("subject", "environment", "suite", "configuration", "claims")}
+    return Certificate.model_validate(
+        {
+            "schema": SCHEMA,
+            "result": RESULTS[exit_code(rows)],
+            **parts,
+            "properties": [_result(entry, [row for row in rows if row.property == entry["id"]]) for entry in entries],
+            "summary": {**counted, "total": len(rows)},
+        }
+    )
+
+
+def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
+    findings = {
+        row.dtype: Finding(
+            verdict=row.verdict,
+            examples=row.examples,
+            discarded=row.discarded,
+            ratio=None if row.ratio is None else Number.of(row.ratio),
+            case=row.case,
+            message=row.message,
+            readings=row.readings,
+        )
+        for row in rows
+    }
+    return PropertyResult(**entry, verdict=worst(row.verdict for row in rows), dtypes=findings)
+
+
+def save(certificate: Certificate, path: Path) -> Path:
+    """Write the document and return its path."""
+    document = certificate.model_dump(mode="json", by_alias=True)
+    return atomic.write(path, json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> Certificate:
+    """Read a document. Raises :class:`CertificateError`."""
+    try:
+        return Certificate.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificateError(f"{path} cannot be read: {error}") from error
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        shown = "\n".join(f"  {'.'.join(map(str, fault['loc'])) or 'document'}: {fault['msg']}" for fault in faults[:5])
+        raise CertificateError(
+            f"{path} is not a certificate of schema {SCHEMA}:\n{shown}\nMake it again with `attn-spec certify`"
+        ) from error
+
+
+def compare(old: Certificate, new: Certificate) -> list[str]:
+    """What differs, one line each; empty when the two say the same."""
+    lines = []
+    for part in ("subject", "environment", "suite", "configuration", "claims"):
+        before, after = (_flat(part, document.model_dump(mode="json")[part]) for document in (old, new))
+        keys = sorted(before.keys() | after.keys())
+        lines += [f"{k}: {before.get(k)} -> {after.get(k)}" for k in keys if before.get(k) != after.get(k)]
+    before, after = _findings(old), _findings(new)
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            lines.append(f"{' '.join(key)}: {_phrase(before.get(key))} -> {_phrase(after.get(key))}")
+    return lines
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    return {k: v for key, inner in value.items() for k, v in _flat(f"{name}.{key}", inner).items()}
+
+
+def _findings(certificate: Certificate) -> dict[tuple[str, str], Finding]:
+    return {(result.id, dtype): found for result in certificate.properties for dtype, found in result.dtypes.items()}
+
+
+def _phrase(finding: Finding | None) -> str:
+    if finding is None:
+        return "absent"
+    ratio = "" if finding.ratio is None else f", ratio {float(finding.ratio.value):.3g}"
+    return f"{finding.verdict} ({finding.examples} examples{ratio})"

@@ -1,0 +1,127 @@
+"""What a certificate says beside the verdicts: which kernel, on what machine, by which suite, how hard it searched."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+import attn_spec
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import describe
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.search.preflight import Preflight
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import Property, load_all
+
+#: Distributions whose version may change a verdict.
+DISTRIBUTIONS = ("hypothesis", "mpmath", "numpy", "python-flint", "torch", "triton")
+
+
+def subject(kernel: Kernel) -> dict[str, Any]:
+    """Which code was examined."""
+    module = sys.modules[kernel.module]
+    folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
+    names = packages_distributions().get(module.__name__.partition(".")[0], [])
+    return {
+        "spec": kernel.spec,
+        "name": kernel.name,
+        "source_sha256": kernel.digest,
+        "distribution": f"{names[0]} {version(names[0])}" if names else None,
+        "git_commit": _git_commit(folder),
+    }
+
+
+def environment(device: str) -> dict[str, str | None]:
+    """What it ran on."""
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "device": _device_name(device),
+        **{name: _version(name) for name in DISTRIBUTIONS},
+    }
+
+
+def suite() -> dict[str, str]:
+    """Which attn-spec examined it."""
+    package = importlib.import_module("attn_spec.properties")
+    files = sorted(path for folder in package.__path__ for path in Path(folder).glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
+    return {"version": attn_spec.__version__, "properties_sha256": digest.hexdigest()}
+
+
+def configuration(checked: Preflight, device: str, profile: Profile, seed: int) -> dict[str, Any]:
+    """How hard the search was."""
+    return {
+        "dtypes": [subject.dtype for subject in checked.subjects],
+        "device": device,
+        "profile": profile.name,
+        "examples": profile.examples,
+        "floor": profile.floor,
+        "seed": seed,
+    }
+
+
+def claims(checked: Preflight) -> dict[str, Any]:
+    """What the kernel declares, and what an undecorated callable was found not to do."""
+    kernel = checked.subjects[0].kernel
+    contracts = {subject.dtype: kernel.contract_declared(subject.dtype) for subject in checked.subjects}
+    return {
+        "declared": kernel.declared,
+        "supports": sorted(kernel.supports),
+        "conventions": asdict(kernel.conventions),
+        "contracts": {dtype: contract_fields(contract, dtype) for dtype, contract in contracts.items()},
+        "declined": checked.declined,
+    }
+
+
+def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
+    """A contract in words, and every field of it at a dtype; its alternatives likewise, in words."""
+    resolved = contract.at(dtype)
+    found = {item.name: getattr(resolved, item.name) for item in fields(Contract)}
+    return {"summary": describe(contract), **found, "alternatives": "; ".join(map(describe, contract.alternatives))}
+
+
+def catalogue() -> list[dict[str, Any]]:
+    """Every property there is."""
+    return [catalogue_entry(claim) for _, claim in sorted(load_all().items())]
+
+
+def catalogue_entry(claim: Property) -> dict[str, Any]:
+    """A property as a certificate and the catalogue show it."""
+    return {name: getattr(claim, name) for name in ("id", "statement", "source", "hunts", "needs", "false_alarm")}
+
+
+def _git_commit(folder: Path) -> str | None:
+    """The commit checked out where the kernel lives, None when git does not know."""
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _device_name(device: str) -> str:
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,226 @@
+"""Write a stand-alone script of a case: it needs the kernel and its framework, not attn-spec.
+
+The script repeats, with the exact bits, every call of the kernel that the property made for the case's problem.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import pprint
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attn_spec import atomic
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.resolve import kernels_of
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.search.cases import Case, WorstElement
+from attn_spec.search.property import Property
+
+#: Arrays of up to this many entries are written as numbers, larger ones as compressed bytes.
+READABLE = 256
+
+
+@dataclass
+class Call:
+    """One call of the kernel: what it was given and what it returned, if it did."""
+
+    tensors: list[np.ndarray]
+    options: dict[str, Any]
+    parts: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the bits returned."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in self.parts)).hexdigest()[:16]
+
+
+@dataclass
+class Recorder:
+    """A kernel function that remembers its calls."""
+
+    function: Callable[..., Any]
+    calls: list[Call] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.function)
+
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        call = Call([bits.values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
+        self.calls.append(call)
+        returned = self.function(*tensors, **options)
+        call.parts = [bits.values_of(part) for part in (returned if isinstance(returned, tuple) else (returned,))]
+        return returned
+
+
+def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | None:
+    """Run the case once more, recording, and write the script. Returns ``path``.
+
+    Returns None for a claim about gradients, since a script repeats forward calls only, and for a statistical one,
+    which no single element decides.
+    """
+    if "backward" in claim.needs or claim.false_alarm:
+        return None
+    recorder = Recorder(subject.kernel.function)
+    try:
+        claim.check(replace(subject, kernel=replace(subject.kernel, function=recorder)), case.problem)
+    except Exception as error:
+        del error  # the case says why already
+    return atomic.write(path, source(case, claim, subject, recorder.calls))
+
+
+def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> str:
+    """The text of the script."""
+    facts = {
+        "id": case.id,
+        "claim": claim.statement,
+        "kernel": f"{subject.kernel.name}, {subject.dtype}, {subject.device}",
+        "why": case.message.splitlines()[0],
+        "find": _finder(subject.kernel),
+        "framework": subject.kernel.framework,
+        "dtype": subject.dtype,
+        "device": subject.device,
+        "worst_call": str(_worst_call(case.worst, calls)),
+        "worst": pprint.pformat(asdict(case.worst), sort_dicts=False) if case.worst else "None",
+        "calls": ",\n".join(_call(call) for call in calls),
+    }
+    text = TEMPLATE
+    for name, value in facts.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _worst_call(worst: WorstElement | None, calls: list[Call]) -> int | None:
+    """Number of the call that returned the worst element; None when the claim measures none."""
+    returned = [] if worst is None else [_element(call, worst) for call in calls]
+    return returned.index(worst.got) if worst is not None and worst.got in returned else None
+
+
+def _element(call: Call, worst: WorstElement) -> str | None:
+    """What a call returned where the worst element is, None when its answer has no such element."""
+    if not call.parts:
+        return None
+    part = call.parts[-1 if worst.quantity == "lse" else 0]
+    fits = len(worst.index) == part.ndim and all(i < n for i, n in zip(worst.index, part.shape, strict=True))
+    return float(part[worst.index]).hex() if fits else None
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as an array, anything else as it is."""
+    if isinstance(value, np.ndarray) or type(value).__module__ == "torch":
+        array = bits.values_of(value)
+        return array.astype(bool) if bits.dtype_name(value) == "bool" else array
+    return value
+
+
+def _finder(kernel: Kernel) -> str:
+    """Lines that define ``kernel`` in the script."""
+    module = sys.modules[kernel.module]
+    named = kernel.spec.partition(":")[2]
+    attribute = named or next((name for name, k in kernels_of(module).items() if k.function is kernel.function), "")
+    if kernel.spec.partition(":")[0].endswith(".py"):
+        folder = str(Path(str(module.__file__)).resolve().parent)
+        return f"sys.path.insert(0, {folder!r})\nfrom {module.__name__} import {attribute} as kernel"
+    return f"from {module.__name__} import {attribute} as kernel"
+
+
+def _call(call: Call) -> str:
+    tensors = ",\n      ".join(_literal(array) for array in call.tensors)
+    options = ", ".join(f"{name!r}: {_literal(value)}" for name, value in call.options.items())
+    return f"    ([{tensors}],\n     {{{options}}}, {call.digest!r})"
+
+
+def _literal(value: Any) -> str:
+    """An expression for the exact value, in terms of the script's ``tensor``."""
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    kind = "bool" if value.dtype == np.bool_ else "float64"
+    if value.size <= READABLE:
+        numbers = ", ".join(_number(x) for x in value.ravel().tolist())
+        return f"tensor({value.shape}, [{numbers}], {kind!r})"
+    data = base64.b85encode(zlib.compress(np.ascontiguousarray(value, dtype=kind).tobytes())).decode()
+    return f"tensor({value.shape}, {data!r}, {kind!r})"
+
+
+def _number(x: float) -> str:
+    """Shortest decimal that is ``x`` exactly; a bool as it is."""
+    return repr(x) if np.isfinite(x) else f"float({str(x)!r})"
+
+
+TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Exits with 1 while the kernel still fails, else with 0.
+
+Claim:  @claim@
+Kernel: @kernel@
+Why:    @why@
+"""
+
+import base64
+import hashlib
+import sys
+import zlib
+
+import numpy as np
+
+@find@
+
+FRAMEWORK, DTYPE, DEVICE = "@framework@", "@dtype@", "@device@"
+
+# The element that is farthest outside its bound, and the call that returned it; reals are hexadecimal floats.
+WORST_CALL = @worst_call@
+WORST = @worst@
+
+
+def tensor(shape, data, kind):
+    """The exact values, in the kernel's dtype."""
+    if isinstance(data, str):
+        data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
+    array = np.array(data, dtype=kind).reshape(shape)
+    if FRAMEWORK == "numpy":
+        return array if kind == "bool" else array.astype(DTYPE)
+    import torch
+
+    made = torch.from_numpy(array).to(DEVICE)
+    return made if kind == "bool" else made.to(getattr(torch, DTYPE))
+
+
+def values(x):
+    return x.astype(np.float64) if isinstance(x, np.ndarray) else x.detach().double().cpu().numpy()
+
+
+# Each call the property made: tensors, options, and a digest of the answer that refuted the claim.
+CALLS = [
+@calls@
+]
+
+failed = False
+repeated = True
+for number, (tensors, options, digest) in enumerate(CALLS):
+    before = [values(x).copy() for x in tensors]
+    answer = kernel(*tensors, **options)
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    print(f"call {number}: " + ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts))
+    if any(not np.array_equal(values(x), y, equal_nan=True) for x, y in zip(tensors, before)):
+        print("  the kernel changed its inputs")
+        failed = True
+    repeated &= hashlib.sha256(b"".join(values(x).tobytes() for x in parts)).hexdigest()[:16] == digest
+    if number == WORST_CALL:
+        got = float(values(parts[WORST["quantity"] == "lse"])[tuple(WORST["index"])])
+        truth, radius, allowed = (float.fromhex(WORST[name]) for name in ("truth", "radius", "allowed"))
+        print(f"  {WORST['quantity']}{list(WORST['index'])} is {got!r}")
+        print(f"  the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")
+        failed |= not (got == truth or abs(got - truth) <= allowed + radius)
+if WORST_CALL is None:
+    print("the answers that refuted the claim came back, bit for bit" if repeated else "the answers have changed")
+    failed |= repeated
+print("still fails" if failed else "no longer fails here; attn-spec replay @id@ checks the claim itself")
+sys.exit(failed)
+'''

@@ -1,0 +1,280 @@
+"""How large an error was: in ulps, relatively, and as a ratio to the bound, against the oracle's enclosure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.attention.enclosure import Enclosed, Truth
+from attn_spec.error.bounds import ForwardBound, forward_bound
+from attn_spec.error.contract import Contract
+from attn_spec.error.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
+from attn_spec.error.intermediates import Intermediates, gradient_intermediates, intermediates
+from attn_spec.error.presets import PRESETS
+from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.error.roundoff import growth, rounding
+from attn_spec.judgement.oracle import float64_truth, gradient_oracle, oracle
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+
+#: The oracle's radius stays below this fraction of the allowed error.
+ORACLE_FRACTION = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The errors of one quantity of one answer; arrays have the quantity's shape, NaN where nothing is measured."""
+
+    #: "output" or "lse".
+    name: str
+    #: The format whose ulp is the unit of ``ulps``.
+    dtype: str
+    got: np.ndarray
+    truth: Enclosed
+    #: Largest error the contract allows, for each element.
+    allowed: np.ndarray
+    #: Upper bound on |got - truth|.
+    error: np.ndarray
+    #: Elements that are outside their bound for certain: even the nearest point of the enclosure is too far.
+    outside: np.ndarray
+    #: Elements the bound speaks about: visible rows without overflow, empty rows by convention.
+    measured: np.ndarray
+
+    @property
+    @np.errstate(all="ignore")
+    def ulps(self) -> np.ndarray:
+        """Error in units of the spacing of ``dtype`` at the truth."""
+        return self.error / bits.spacing(self.truth.value, self.dtype)
+
+    @property
+    @np.errstate(all="ignore")
+    def relative(self) -> np.ndarray:
+        """Error relative to the truth; NaN where the truth is 0."""
+        return np.where(self.truth.value == 0, np.nan, self.error / np.abs(self.truth.value))
+
+    @property
+    @np.errstate(all="ignore")
+    def ratios(self) -> np.ndarray:
+        """Error over allowed error; 0 where both are 0, NaN where nothing is measured."""
+        ratio = np.where(self.error == 0, 0.0, self.error / self.allowed)
+        return np.where(self.measured, np.where(np.isnan(ratio), np.inf, ratio), np.nan)
+
+    @property
+    def ratio(self) -> float:
+        """The largest error/allowed, 0.0 when nothing was measured."""
+        return float(np.max(self.ratios, where=self.measured, initial=0.0))
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        """Index of the element with the largest ratio; of one outside its bound for certain, if there is any."""
+        if not self.measured.any():
+            return (0,) * self.got.ndim
+        candidates = self.outside if self.outside.any() else self.measured
+        ratios = np.where(candidates, self.ratios, -1.0)
+        return tuple(int(n) for n in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one answer."""
+
+    problem: Problem
+    #: The reading of the declared contract that explains the answer best.
+    contract: Contract
+    measurements: tuple[Measurement, ...]
+    #: Whether the declared contract has other readings.
+    chosen: bool = False
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some element lies outside its bound for certain."""
+        return any(m.outside.any() for m in self.measurements)
+
+    @property
+    def ratio(self) -> float:
+        """The largest error/allowed over all quantities."""
+        return max((m.ratio for m in self.measurements), default=0.0)
+
+    @property
+    def exercised(self) -> bool:
+        """Whether anything at all was measured."""
+        return any(m.measured.any() for m in self.measurements)
+
+    @property
+    def worst(self) -> Measurement:
+        """The quantity that holds the worst element."""
+        return max(self.measurements, key=lambda m: (bool(m.outside.any()), m.ratio))
+
+
+@np.errstate(all="ignore")
+def judge(
+    problem: Problem,
+    contract: Contract,
+    *,
+    output: np.ndarray | None = None,
+    lse: np.ndarray | None = None,
+    lse_base: str = "e",
+    empty_row: str = "zero",
+    empty_lse: str = "-inf",
+) -> Judgement:
+    """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
+
+    The three conventions are fields of ``kernels.Conventions``. Neither quantity is required. Where the contract
+    leaves a choice open ("either"), one choice has to explain output and LSE together.
+    """
+    agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
+    x = intermediates(problem)
+    return _best(lambda reading: _judge(x, reading, output, lse, **agreed), readings(contract))
+
+
+def _best(judge: Callable[[Contract], Judgement], choices: Sequence[Contract]) -> Judgement:
+    """The first that measures something and is not refuted: a contract is kept in one of its readings.
+
+    Without such a one, one that says nothing about the answer, or at last the refuted one nearest to its bound.
+    """
+    silent, refuted = [], []
+    for reading in choices:
+        judgement = replace(judge(reading), chosen=len(choices) > 1)
+        if judgement.exercised and not judgement.refuted:
+            return judgement
+        (refuted if judgement.refuted else silent).append(judgement)
+    return silent[0] if silent else min(refuted, key=lambda judgement: judgement.ratio)
+
+
+def _judge(
+    x: Intermediates,
+    contract: Contract,
+    output: np.ndarray | None,
+    lse: np.ndarray | None,
+    *,
+    lse_base: str,
+    empty_row: str,
+    empty_lse: str,
+) -> Judgement:
+    """:func:`judge` under a contract that leaves nothing open."""
+    problem = x.problem
+    truth, bound = truth_and_bound(problem, contract, x)
+    measurements = []
+    empty = problem.empty_rows
+    if output is not None:
+        expected, allowed, inside = _with_empty_rows(problem, contract, truth.output, bound, empty_row)
+        measured = np.broadcast_to(inside[..., None], output.shape)
+        measurements.append(
+            _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured)
+        )
+    if lse is not None:
+        expected, allowed = _in_base(truth.lse, bound.lse, lse_base, contract)
+        value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
+        expected = replace(expected, value=np.where(empty, value, expected.value))
+        allowed = np.where(empty, 0.0, allowed)
+        measured = bound.in_domain | (empty & (empty_lse != "undeclared"))
+        measurements.append(_measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured))
+    return Judgement(problem, contract, tuple(measurements))
+
+
+@np.errstate(all="ignore")
+def judge_gradients(
+    problem: Problem,
+    contract: Contract,
+    cotangent: np.ndarray,
+    found: Mapping[str, np.ndarray],
+    lse_cotangent: np.ndarray | None = None,
+) -> Judgement:
+    """Compare exact values of "dq", "dk", "dv", "dbias" with the truth for dO = ``cotangent``, dL = ``lse_cotangent``.
+
+    Queries that see no key are constants by the convention "zero", so other conventions are for the caller to avoid.
+    """
+    x = intermediates(problem)
+    g = gradient_intermediates(x, cotangent, lse_cotangent)
+
+    def judged(reading: Contract) -> Judgement:
+        bound = gradient_bound(x, g, reading, gradient_evaluation_error(x, g))
+        wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
+        truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x, g=g)
+        measurements = [
+            _measure(
+                name, reading.output, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside
+            )
+            for name, got in found.items()
+            for inside in (_gradient_domain(problem, name, bound, got.shape),)
+        ]
+        return Judgement(problem, reading, tuple(measurements))
+
+    return _best(judged, gradient_readings(contract))
+
+
+def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: tuple[int, ...]) -> np.ndarray:
+    """Elements of a gradient in the head groups whose domain holds; of dBias all or none."""
+    inside = bound.in_domain[..., None, None]
+    if name == "dq":
+        inside = np.repeat(inside, problem.group, axis=1)
+    return np.broadcast_to(inside.all() if name == "dbias" else inside, shape)
+
+
+@np.errstate(all="ignore")
+def truth_and_bound(problem: Problem, contract: Contract, x: Intermediates | None = None) -> tuple[Truth, ForwardBound]:
+    """The oracle's truth, sharp enough for the bound, and the bound; ``x`` saves recomputing the intermediates."""
+    x = intermediates(problem) if x is None else x
+    first = float64_truth(x)
+    finite = np.where(np.isfinite(first.output.radius), first.output.radius, 0.0)
+    bound = forward_bound(x, contract, first.output.value, finite)
+    truth = oracle(problem, ORACLE_FRACTION * bound.output, ORACLE_FRACTION * bound.lse, x=x)
+    if truth.output.value is not first.output.value:
+        sharp = np.where(np.isfinite(truth.output.radius), truth.output.radius, 0.0) + np.abs(truth.output.low)
+        bound = forward_bound(x, contract, truth.output.value, sharp)
+    return truth, bound
+
+
+def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
+    """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
+    fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
+    judgements = {name: judge(problem, contract, **answer) for name, contract in fitting.items()}
+    return [name for name, again in judgements.items() if again.exercised and not again.refuted]
+
+
+def _with_empty_rows(
+    problem: Problem, contract: Contract, truth: Enclosed, bound: ForwardBound, empty_row: str
+) -> tuple[Enclosed, np.ndarray, np.ndarray]:
+    """Put the convention's answer, allowed error and domain [B, Hq, Sq] into the rows that see no key."""
+    empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
+    inside = bound.in_domain | problem.empty_rows
+    if not empty.any() or empty_row == "zero":
+        return truth, np.where(empty, 0.0, bound.output), inside
+    if empty_row == "nan":
+        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output), inside
+    everything = {"causal": False, "window": None, "mask": None, "bias": None, "softcap": None}
+    mean, mean_bound = truth_and_bound(problem.replace(q=np.zeros(problem.q.shape), **everything), contract)
+    fields = {
+        name: np.where(empty, getattr(mean.output, name), getattr(truth, name)) for name in ("value", "low", "radius")
+    }
+    inside = np.where(problem.empty_rows, mean_bound.in_domain, bound.in_domain)
+    return Enclosed(**fields), np.where(empty, mean_bound.output, bound.output), inside
+
+
+def _in_base(truth: Enclosed, allowed: np.ndarray, base: str, contract: Contract) -> tuple[Enclosed, np.ndarray]:
+    """The LSE as a logarithm of another base: one more multiplication by a rounded constant."""
+    if base == "e":
+        return truth, allowed
+    value = truth.value / np.log(2.0)
+    tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
+    final = rounding(contract, "lse")
+    size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
+    extra = growth((final.u, 3)) * size + final.eta
+    converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
+    return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + extra
+
+
+def _measure(
+    name: str, dtype: str, got: np.ndarray, *, truth: Enclosed, allowed: np.ndarray, measured: np.ndarray
+) -> Measurement:
+    distance = np.abs((got - truth.value) - truth.low)
+    same = bits.identical(got, truth.value) | (got == truth.value)
+    exact = same & ~np.isfinite(truth.value)
+    distance = np.where(exact, 0.0, np.where(np.isfinite(distance), distance, np.inf))
+    error = distance + np.where(np.isfinite(truth.value), truth.radius, 0.0)
+    measured = measured & (np.isfinite(allowed) | np.isinf(distance))
+    outside = measured & (distance - truth.radius > allowed)
+    return Measurement(name, dtype, got, truth, allowed, np.where(measured, error, np.nan), outside, measured)

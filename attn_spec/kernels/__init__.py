@@ -1,0 +1,1 @@
+"""The kernel door: what is declared, how a name finds a kernel, how it is called."""

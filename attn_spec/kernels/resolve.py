@@ -1,0 +1,117 @@
+"""How a name finds a kernel: a file, a module, an entry point or a short name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
+
+
+def resolve(spec: str, **declared: Any) -> Kernel:
+    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or an entry-point short name.
+
+    ``declared`` fills in for undecorated callables, and is refused for decorated ones.
+    Raises :class:`KernelError` with the next step in its text.
+    """
+    module_name, _, attribute = spec.partition(":")
+    if module_name.endswith(".py"):
+        found = _attribute(_import_file(Path(module_name)), attribute, spec)
+    elif spec in (plugins := {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}):
+        found = plugins[spec].load()
+    elif module_name in _in_tree_modules():
+        found = _attribute(_import(f"attn_spec.implementations.{module_name}"), attribute, spec)
+    elif attribute:
+        found = _attribute(_import(module_name), attribute, spec)
+    else:
+        short = ", ".join(sorted([*_in_tree_modules(), *plugins]))
+        raise KernelError(
+            f"no kernel is called {spec!r}. Write file.py:name or package.module:name, or one of: {short}"
+        )
+    if isinstance(found, Kernel):
+        if given := sorted(key for key, value in declared.items() if value):
+            raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(given)}")
+        return replace(found, spec=spec)
+    if not callable(found):
+        raise KernelError(f"{spec} is a {type(found).__name__}, not a function or a kernel")
+    given = {key: value for key, value in declared.items() if value}
+    return replace(from_callable(found, **given), spec=spec, given=given)
+
+
+def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
+    """What :func:`resolve` takes for an undecorated callable, from what a user typed; options part at commas."""
+    options = tuple(option.strip() for option in (supports or "").split(",") if option.strip())
+    return {"framework": framework, "contract": contract, "supports": options}
+
+
+def in_tree() -> list[str]:
+    """Short names of every kernel in ``implementations``."""
+    names = []
+    for stem in _in_tree_modules():
+        kernels = kernels_of(_import(f"attn_spec.implementations.{stem}"))
+        names += [stem if name == "attention" else f"{stem}:{name}" for name in kernels]
+    return names
+
+
+def kernels_of(module: ModuleType) -> dict[str, Kernel]:
+    """The kernels a module defines, by attribute name."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
+
+
+def _in_tree_modules() -> list[str]:
+    package = importlib.util.find_spec("attn_spec.implementations")
+    if package is None:
+        return []
+    return sorted(module.name for module in pkgutil.iter_modules(package.submodule_search_locations))
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a Python file")
+    location = importlib.util.spec_from_file_location(path.stem, path)
+    if location is None or location.loader is None:
+        raise KernelError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(location)
+    sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[path.stem] = module
+    try:
+        location.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise KernelError(f"{path} does not import: {_summary(error)}. Run `python {path}` to see why") from error
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise KernelError(f"{name} does not import: {_summary(error)}. Run `python -c 'import {name}'`") from error
+
+
+def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
+    kernels = kernels_of(module)
+    if not attribute:
+        if "attention" in kernels or len(kernels) == 1:
+            return kernels.get("attention") or next(iter(kernels.values()))
+        choices = ", ".join(kernels) or ", ".join(n for n in vars(module) if inspect.isfunction(getattr(module, n)))
+        raise KernelError(f"{spec} must name one of its kernels: write {spec}:NAME with NAME one of {choices}")
+    if not hasattr(module, attribute):
+        choices = ", ".join(kernels or (n for n in vars(module) if inspect.isfunction(getattr(module, n))))
+        raise KernelError(f"{module.__name__} has no {attribute!r}; it has {choices or 'no functions'}")
+    return getattr(module, attribute)
+
+
+def _summary(error: Exception) -> str:
+    line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}: {error}{line}"

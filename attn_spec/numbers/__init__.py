@@ -1,0 +1,1 @@
+"""Formats, and exact values in them."""

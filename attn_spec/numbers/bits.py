@@ -1,0 +1,115 @@
+"""The only file that knows storage: exact values of a tensor, rounding to a format, spacing, bit equality.
+
+Inside attn-spec a tensor is a float64 NumPy array whose entries are exactly representable in the problem's
+dtype. Every format up to float64 embeds in float64 exactly, so nothing is lost, and no file but this one
+needs to know that NumPy has no bfloat16.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+
+from attn_spec.numbers.formats import FORMATS
+
+#: The bits of a float64's exponent.
+_EXPONENT = np.int64(0x7FF << 52)
+
+#: A tensor of exact values, see the module's docstring.
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def nearest(x: np.ndarray, dtype: str) -> Values:
+    """Round float64 values to ``dtype``, to nearest, ties to even, gradual underflow, overflow to infinity."""
+    x = np.asarray(x, dtype=np.float64)
+    form = FORMATS[dtype]
+    if dtype == "float64":
+        return x
+    grid = spacing(x, dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        y = np.rint(x / grid) * grid
+        return np.where(np.abs(y) > form.largest, np.copysign(np.inf, x), y)
+
+
+def spacing(x: np.ndarray, dtype: str) -> Values:
+    """Distance between neighbouring numbers of ``dtype`` in the binade of each ``x`` (the ulp of ``x``).
+
+    The smallest of all where x is not finite.
+    """
+    form = FORMATS[dtype]
+    # A float64 without its sign and fraction is its power of 2; this is the innermost loop of emulated kernels.
+    power = (np.asarray(x, dtype=np.float64).view(np.int64) & _EXPONENT).view(np.float64)
+    power = np.where(np.isfinite(power), power, 0.0)
+    return np.maximum(power, form.smallest_normal) * 2.0 ** (1 - form.precision)
+
+
+def is_representable(x: np.ndarray, dtype: str) -> bool:
+    """Whether every entry of ``x`` is a number of ``dtype`` (infinities and NaN count as numbers)."""
+    finite = x[np.isfinite(x)]
+    return bool(np.array_equal(nearest(finite, dtype), finite))
+
+
+def lowest_bit_exponent(x: np.ndarray, axis: int) -> np.ndarray:
+    """Exponent e of the largest grid 2**e that holds every entry of ``x`` along ``axis`` (5000 for all zeros)."""
+    significand, exponent = np.frexp(x)
+    integer = np.abs((significand * 2.0**53).astype(np.int64))
+    lowest = integer & -integer
+    bit = np.log2(np.maximum(lowest, 1).astype(np.float64)) + exponent - 53
+    return np.where(integer != 0, bit, 5000.0).min(axis=axis, initial=5000.0)
+
+
+def identical(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Elementwise equality of bits: 0.0 differs from -0.0, a NaN equals a NaN of any payload."""
+    return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
+
+
+def to_numpy(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The values as a NumPy array of ``dtype``; ``TypeError`` for bfloat16, which NumPy lacks."""
+    if dtype == "bfloat16":
+        raise TypeError("NumPy has no bfloat16; declare framework='torch' or leave bfloat16 out of dtypes")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(x).astype(dtype)
+
+
+def to_torch(x: np.ndarray, dtype: str, device: str = "cpu") -> Any:
+    """The values as a torch tensor of ``dtype`` on ``device``; exact, since they are representable."""
+    import torch
+
+    if x.dtype == np.bool_:
+        return torch.from_numpy(np.array(x)).to(device)
+    return torch.from_numpy(np.array(x, dtype=np.float64)).to(getattr(torch, dtype)).to(device)
+
+
+def dtype_name(tensor: Any) -> str:
+    """Name of the dtype of a NumPy array or a torch tensor, e.g. ``"bfloat16"``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def values_of(tensor: Any) -> Values:
+    """The exact values of a NumPy array or a torch tensor of any device, as float64."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.astype(np.float64)
+    import torch
+
+    return tensor.detach().to(torch.float64).cpu().numpy()
+
+
+def encode(x: np.ndarray) -> dict[str, Any]:
+    """A JSON document that holds the array bit for bit."""
+    kind = "bool" if x.dtype == np.bool_ else "float64"
+    data = zlib.compress(np.ascontiguousarray(x, dtype=kind).tobytes(), 1)  # fast: done for many problems tried
+    return {"shape": list(x.shape), "kind": kind, "zlib": base64.b64encode(data).decode()}
+
+
+def decode(document: dict[str, Any]) -> np.ndarray:
+    """Inverse of :func:`encode`; ``ValueError`` or ``KeyError`` for a document it did not write."""
+    if document["kind"] not in ("bool", "float64"):
+        raise ValueError(f"kind must be 'bool' or 'float64', not {document['kind']!r}")
+    try:
+        data = zlib.decompress(base64.b64decode(document["zlib"]))
+    except zlib.error as error:
+        raise ValueError(f"the array's data is not zlib-compressed: {error}") from error
+    return np.frombuffer(data, dtype=document["kind"]).reshape(document["shape"]).copy()

@@ -1,0 +1,1 @@
+"""Properties, and the search for a problem that refutes one."""

@@ -1,0 +1,288 @@
+"""How a property speaks: it compares answers with the truth or with one another, and refutes.
+
+Whether a claim is about bits or about bounds is decided here, once: bits are compared only for kernels that promise
+to be deterministic and whose rescaling does not wait (a lazy kernel may let one row decide for its neighbors).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attn_spec.error.gradient_bounds import gradient_bound, gradient_evaluation_error
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.error.presets import describe
+from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.judgement import measure
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.search import strategies
+from attn_spec.search.property import Refutation, observe, observe_reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.error.contract import Contract
+    from attn_spec.judgement.measure import Judgement, Measurement
+    from attn_spec.kernels.subject import Answer, Subject
+    from attn_spec.problem.problem import Problem
+
+
+def judged(subject: Subject, problem: Problem, answer: Answer, contract: Contract | None = None) -> Judgement:
+    """Measure an answer against the truth of ``problem`` under the subject's contract and conventions."""
+    agreed = subject.conventions
+    return measure.judge(
+        problem,
+        contract or subject.contract,
+        output=answer.output,
+        lse=answer.lse,
+        lse_base=agreed.lse_base,
+        empty_row=agreed.empty_row,
+        empty_lse=agreed.empty_lse,
+    )
+
+
+def within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
+    """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all."""
+    return _refuted_outside(
+        judged(subject, problem, answer), quantities, lambda measured: _hint(subject, problem, answer, measured)
+    )
+
+
+def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> None:
+    """Raise :class:`Refutation` unless rows that were computed among others lie within their bounds.
+
+    ``problem`` has those rows and the keys that they see alone. Among others the edges of tiles may fall elsewhere,
+    and cut these keys into one tile more. Where hidden tiles round as well, nothing is said.
+    """
+    contract = _one_tile_more(subject.contract, problem.key_length)
+    if not any(map(_rounds_in_hidden_tiles, readings(contract))):
+        _refuted_outside(judged(subject, problem, rows, contract), ())
+
+
+def _rounds_in_hidden_tiles(c: Contract) -> bool:
+    """Whether tiles without a visible key may rescale, renormalize, or be part of what the scores are reduced by."""
+    return not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
+
+
+def _one_tile_more(contract: Contract, keys: int) -> Contract:
+    """The contract with smaller tiles, of which ``keys`` keys fill at least one more; whole rows stay whole."""
+    tile = None if contract.kv_tile is None else max(min(contract.kv_tile, keys) // 2, 1)
+    others = tuple(_one_tile_more(other, keys) for other in contract.alternatives)
+    return replace(contract, kv_tile=tile, alternatives=others)
+
+
+def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
+    """Problems, drawn as by ``strategies.problems``, whose gradients every convention of the subject agrees on.
+
+    A query that sees no key has gradients of 0 if its output is 0, whatever the inputs; a mean of V or NaN has others.
+    """
+    found = strategies.problems(subject, **drawn)
+    zero = subject.conventions.empty_row == "zero"
+    return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
+
+
+def cotangent(problem: Problem) -> np.ndarray:
+    """dO [B, Hq, Sq, Dv] as a loss sends it: normal, a constant, or one element of each head; of size 1/8 to 8."""
+    rng = randomness(problem)
+    size = 2.0 ** rng.integers(-3, 4)
+    shape = (*problem.score_shape[:3], problem.value_dim)
+    kind = rng.choice(["normal", "constant", "one element"], p=[0.6, 0.2, 0.2])
+    if kind == "normal":
+        return bits.nearest(size * rng.standard_normal(shape), problem.dtype)
+    if kind == "constant":
+        return np.full(shape, size)
+    heads, entries = int(np.prod(shape[:2])), int(np.prod(shape[2:]))
+    chosen = rng.integers(max(entries, 1), size=(heads, 1))
+    return np.where(np.arange(entries) == chosen, size, 0.0).reshape(shape)
+
+
+def lse_cotangent(problem: Problem) -> np.ndarray:
+    """dL [B, Hq, Sq]: multiples of 1/8 up to 4, which every format holds."""
+    return randomness(problem).spawn(1)[0].integers(-32, 33, problem.score_shape[:3]) / 8
+
+
+def gradients_within_bound(
+    subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
+) -> Judgement:
+    """Raise :class:`Refutation` unless all gradients ``found``, by name, lie within their bounds.
+
+    Names are "dq", "dk", "dv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
+    """
+    return _refuted_outside(measure.judge_gradients(problem, subject.contract, dO, found, dL), ())
+
+
+@np.errstate(all="ignore")
+def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) -> dict[str, np.ndarray]:
+    """The largest error allowed to each element of each gradient, by name; inf where the contract says nothing.
+
+    For laws that tie gradients to one another: no true gradient enters.
+    """
+    x = intermediates(problem)
+    g = gradient_intermediates(x, dO)
+    slack = gradient_evaluation_error(x, g)
+    bounds = [gradient_bound(x, g, reading, slack) for reading in gradient_readings(subject.contract)]
+    nothing = [np.where(bound.in_domain, 0.0, np.inf)[..., None, None] for bound in bounds]
+    allowed = {
+        "dq": [b.dq + np.repeat(n, problem.group, axis=1) for b, n in zip(bounds, nothing, strict=True)],
+        "dk": [b.dk + n for b, n in zip(bounds, nothing, strict=True)],
+        "dv": [b.dv + n for b, n in zip(bounds, nothing, strict=True)],
+    }
+    if problem.bias is not None:
+        allowed["dbias"] = [b.dbias + n.max(initial=0.0) for b, n in zip(bounds, nothing, strict=True)]
+    return {name: np.maximum.reduce(choices) for name, choices in allowed.items()}
+
+
+def _refuted_outside(
+    judgement: Judgement, quantities: tuple[str, ...], explain: Callable[[Measurement], str] = lambda measured: ""
+) -> Judgement:
+    for measured in judgement.measurements:
+        if quantities and measured.name not in quantities:
+            continue
+        observe(measured.ratio)
+        if measured.outside.any():
+            at, count = measured.worst, int(measured.outside.sum())
+            text = f"{_place(measured.name, at)} is {measured.got[at]:.9g}; the truth is {measured.truth.value[at]:.9g}"
+            text += f", allowed error {measured.allowed[at]:.3g}; {count} of {measured.outside.size} are outside"
+            raise Refutation(text, measured, explain(measured))
+    if judgement.chosen:
+        observe_reading(describe(judgement.contract, judgement.problem.dtype))
+    return judgement
+
+
+def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
+    """What declaration would explain an answer outside its bound; empty when none would."""
+    agreed = subject.conventions
+    if problem.empty_rows[measured.worst[:3]]:
+        return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
+    shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
+    holding = measure.presets_that_hold(problem, output=answer.output, lse=answer.lse, **shared)
+    return f"within the bound of contract {' and of '.join(map(repr, holding))}" if holding else ""
+
+
+def compares_bits(subject: Subject) -> bool:
+    """Whether equal inputs give a row equal bits, whatever the rows beside it and the hidden keys hold."""
+    own_maximum = all(c.reference_slack == 0 and c.reference != "upper_bound" for c in readings(subject.contract))
+    return subject.conventions.deterministic and own_maximum
+
+
+def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
+    """The part of an answer at an index into [B, Hq, Sq]."""
+    return replace(answer, output=answer.output[index], lse=None if answer.lse is None else answer.lse[index])
+
+
+def unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
+    """Raise :class:`Refutation` unless O and LSE hold the same numbers in ``rows`` (bool [B, Hq, Sq], default all).
+
+    Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
+    """
+    rows = np.ones(before.output.shape[:3], dtype=bool) if rows is None else rows
+    pairs = [("output", before.output, after.output, rows[..., None])]
+    if before.lse is not None and after.lse is not None:
+        pairs.append(("lse", before.lse, after.lse, rows))
+    for name, old, new, compared in pairs:
+        _refute_changed(what, name, old, new, compared)
+
+
+def gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:
+    """Raise :class:`Refutation` unless gradients by name hold the same numbers, as :func:`unchanged`."""
+    for name, old in before.items():
+        _refute_changed(what, name, old, after[name], np.ones(old.shape, dtype=bool))
+
+
+def randomness(problem: Problem) -> np.random.Generator:
+    """A generator seeded by the problem's values, so that a stored problem replays exactly."""
+    digest = hashlib.sha256()
+    for array in (problem.q, problem.k, problem.v):
+        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(repr(array.shape).encode())
+    return np.random.default_rng(int.from_bytes(digest.digest()[:8]))
+
+
+def hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
+    """Raise :class:`Refutation` if what a row cannot see changes it.
+
+    For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
+    see none of them must keep their bits (or their bounds, where bits are not claimed). Rows without any visible
+    key are left out when the convention is their mean over hidden values.
+    """
+    rng, before = randomness(problem), subject(problem)
+    hidden = _hidden_from_one_query(problem, rng)
+    rows = np.logical_not((problem.visible & np.repeat(hidden, problem.group, axis=1)[:, :, None]).any(axis=-1))
+    if subject.conventions.empty_row == "mean_of_v":
+        rows = rows & ~problem.empty_rows
+    for what, k, v in _contents(subject, problem, rng):
+        changed = problem.replace(
+            k=np.where(hidden[..., None], k, problem.k), v=np.where(hidden[..., None], v, problem.v)
+        )
+        after = subject(changed)
+        if compares_bits(subject):
+            unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
+        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+            within_bound(subject, changed, after)
+
+
+def unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
+    """Raise :class:`Refutation` if what no query sees changes a gradient.
+
+    Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
+    their bounds, where bits are not claimed).
+    """
+    rng, before = randomness(problem), subject.gradients(problem, dO)
+    seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
+    for what, k, v in _contents(subject, problem, rng, _largest(subject, problem, dO)):
+        changed = problem.replace(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
+        after = subject.gradients(changed, dO)
+        if compares_bits(subject):
+            gradients_unchanged(before, after, f"after keys and values that no query sees were replaced by {what}")
+        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+            gradients_within_bound(subject, changed, dO, after)
+
+
+def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+    """Keys hidden from a query drawn for each batch entry and kv head, of those that see not every key."""
+    B, Hkv, G = problem.batch, problem.kv_heads, problem.group
+    visible = problem.visible.reshape(B, Hkv, G * problem.query_length, problem.key_length)
+    preference = rng.random(visible.shape[:3]) + ~visible.all(axis=-1)
+    chosen = preference.argmax(axis=-1)[..., None, None]
+    return ~np.take_along_axis(visible, chosen, axis=2)[:, :, 0]
+
+
+def _contents(
+    subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """What to write into hidden keys and values: a name, K and V."""
+    largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)))
+    for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
+        k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
+        v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
+        yield what, bits.nearest(k, problem.dtype), bits.nearest(v, problem.dtype)
+    if subject.conventions.masked_nonfinite == "excluded":
+        choices = np.array([np.inf, -np.inf, np.nan])
+        yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
+
+
+def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
+    """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
+    stages = ("score_accumulation", "inner_accumulation", "stored_scores", "softmax", "gradient_accumulation")
+    kept = min(reading.largest(*stages) for reading in readings(subject.contract))
+    limit = min(FORMATS[problem.dtype].largest, kept)
+    return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))
+
+
+def _place(name: str, at: tuple[int, ...]) -> str:
+    return f"{name}[{', '.join(map(str, at))}]"
+
+
+def _refute_changed(what: str, name: str, old: np.ndarray, new: np.ndarray, compared: np.ndarray) -> None:
+    differs = compared & ~((old == new) | (np.isnan(old) & np.isnan(new)))
+    if differs.any():
+        at = tuple(int(n) for n in np.argwhere(differs)[0])
+        change = f"{old[at]:.9g} ({old[at].hex()}) became {new[at]:.9g} ({new[at].hex()})"
+        raise Refutation(f"{what}, {_place(name, at)} {change}; {int(differs.sum())} of {differs.size} changed")

@@ -1,0 +1,189 @@
+"""A case: a problem that refutes a claim, stored so that it can be run again, bit for bit.
+
+While a problem is being checked its case stands in ``.attn-spec/in-flight``: if the kernel takes the process down,
+the file is left and names the culprit. A refuting case is kept in ``.attn-spec/cases``, under its id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from attn_spec import atomic
+from attn_spec.judgement.measure import Measurement
+from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.search.regimes import Recipe, RecipeError
+
+#: Version of the document; a reader refuses any other.
+SCHEMA = 1
+
+#: Where attn-spec keeps what it must remember, relative to the working directory.
+HOME = Path(".attn-spec")
+
+
+class CaseError(Exception):
+    """A case that cannot be found or read; the text says what to do next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstElement:
+    """The element of an answer that is farthest outside its bound. Reals are written as hexadecimal floats."""
+
+    #: "output" or "lse".
+    quantity: str
+    index: tuple[int, ...]
+    #: What the kernel returned.
+    got: str
+    #: The truth lies within ``radius`` of this.
+    truth: str
+    radius: str
+    #: Largest error the contract allows.
+    allowed: str
+    #: Error in units of the spacing of numbers at the truth.
+    ulps: str
+    #: Elements outside their bounds, of how many, in how many rows (b, h, i).
+    outside: int
+    elements: int
+    rows: int
+
+
+def worst_element(measurement: Measurement) -> WorstElement:
+    """What a case keeps of a measurement."""
+    at = measurement.worst
+    rows = measurement.outside.reshape(-1, measurement.outside.shape[-1]) if measurement.name == "output" else None
+    return WorstElement(
+        quantity=measurement.name,
+        index=at,
+        got=float(measurement.got[at]).hex(),
+        truth=float(measurement.truth.value[at]).hex(),
+        radius=float(measurement.truth.radius[at] + abs(measurement.truth.low[at])).hex(),
+        allowed=float(measurement.allowed[at]).hex(),
+        ulps=float(measurement.ulps[at]).hex(),
+        outside=int(measurement.outside.sum()),
+        elements=measurement.outside.size,
+        rows=int(measurement.outside.sum() if rows is None else rows.any(axis=1).sum()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One problem for one property, kernel and dtype. Raises :class:`CaseError` when read from a bad document."""
+
+    #: Id of the property.
+    claim: str
+    #: What to give ``attn_spec.kernels.resolve`` to find the kernel again.
+    kernel: str
+    #: Declarations given along with the kernel, for one that is not decorated.
+    declared: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    #: The exact input. Its dtype is the case's.
+    problem: Problem
+    #: Why the claim is refuted.
+    message: str = ""
+    #: What declaration would explain the answer, if there is one.
+    hint: str = ""
+    #: The element farthest outside its bound; None when the claim measures none.
+    worst: WorstElement | None = None
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits that depend on the property, the kernel and the problem only."""
+        key = [self.claim, self.kernel, self.problem.to_json()]
+        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
+
+    def to_json(self, *, exact: bool = True) -> dict[str, Any]:
+        """A JSON document that :meth:`from_json` reads: with every bit, or with the recipe alone where there is one."""
+        document = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "problem"}
+        document["worst"] = None if self.worst is None else asdict(self.worst)
+        recipe = self.problem.recipe
+        document["recipe"] = recipe.to_json() if isinstance(recipe, Recipe) else None
+        document["problem"] = self.problem.to_json() if exact or document["recipe"] is None else None
+        return {"schema": SCHEMA, **document}
+
+    @classmethod
+    def from_json(cls, document: Any) -> Self:
+        """Raises :class:`CaseError` for a document that :meth:`to_json` did not write."""
+        parts = (document.get("problem"), document.get("recipe")) if isinstance(document, dict) else (None, None)
+        if parts == (None, None):
+            raise CaseError("it is not a case: a case is a JSON object with a 'problem' or a 'recipe'")
+        if document.get("schema") != SCHEMA:
+            raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schema {SCHEMA}")
+        try:
+            others = {key: value for key, value in document.items() if key not in ("schema", "problem", "recipe")}
+            if others["worst"] is not None:
+                others["worst"] = WorstElement(**{**others["worst"], "index": tuple(others["worst"]["index"])})
+            return cls(problem=_problem(document["problem"], document["recipe"]), **others)
+        except (ProblemError, RecipeError, TypeError, KeyError) as error:
+            raise CaseError(f"{type(error).__name__}: {error}") from error
+
+
+def _problem(exact: dict[str, Any] | None, recipe: dict[str, Any] | None) -> Problem:
+    """The stored bits, which outlive a change of the recipe's regime; the recipe's, where no bits were stored."""
+    made = None if recipe is None else Recipe.from_json(recipe).problem()
+    if exact is None:
+        assert made is not None
+        return made
+    stored = Problem.from_json(exact)
+    return made if made is not None and made.to_json() == stored.to_json() else stored
+
+
+def save(case: Case, home: Path = HOME) -> Path:
+    """Store a case and return the path of its file."""
+    return atomic.write(home / "cases" / f"{case.id}.json", json.dumps(case.to_json(), indent=1, sort_keys=True) + "\n")
+
+
+def load(path: Path) -> Case:
+    """Read a case. Raises :class:`CaseError`."""
+    try:
+        return Case.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise CaseError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, CaseError) as error:
+        text = f"{path} cannot be replayed: {error}. Delete the file, or run certify again to make a new one"
+        raise CaseError(text) from error
+
+
+def find(name: str | None, home: Path = HOME) -> list[Path]:
+    """Files of the stored cases that ``name`` (a path, or the start of an id) means; all of them for None.
+
+    Raises :class:`CaseError` when there are none, or when the start of an id fits several.
+    """
+    if name is not None and Path(name).is_file():
+        return [Path(name)]
+    stored = sorted((home / "cases").glob("*.json"))
+    found = [path for path in stored if path.stem.startswith(name or "")]
+    if not stored:
+        raise CaseError(f"no cases are stored in {home / 'cases'}; `attn-spec certify KERNEL` stores what it finds")
+    if not found:
+        raise CaseError(f"no stored case is called {name!r}; stored are {', '.join(path.stem for path in stored)}")
+    if name is not None and len(found) > 1:
+        raise CaseError(f"{name!r} fits several cases: {', '.join(path.stem for path in found)}")
+    return found
+
+
+class InFlight:
+    """The case this process is checking, on disk before the kernel is called."""
+
+    def __init__(self, home: Path = HOME, process: int | None = None) -> None:
+        self.path = home / "in-flight" / f"{process or os.getpid()}.json"
+
+    def hold(self, case: Case) -> None:
+        """Write the case; cheap enough to be done for every problem."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(case.to_json(exact=False)), encoding="utf-8")
+
+    def release(self) -> None:
+        """Forget the case, which did not take the process down."""
+        self.path.unlink(missing_ok=True)
+
+    def take(self, message: str) -> Case | None:
+        """The case that was left behind, refuted with ``message``; None when there is none."""
+        if not self.path.is_file():
+            return None
+        case = replace(load(self.path), message=message)
+        self.release()
+        return case

@@ -1,0 +1,186 @@
+"""Before the search: whether the kernel can be called at all, and what an undecorated callable accepts.
+
+One small, plain call for each dtype. A kernel that fails it in every dtype cannot be certified or refuted. For an
+undecorated callable, dtypes and shape options nobody named are found by trying them; one that fails is *not claimed*.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+
+from attn_spec.kernels.kernel import KEYWORDS, Kernel, KernelError
+from attn_spec.kernels.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject, last_resort
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+
+#: Options that show in shapes or results only, so that no signature tells whether they are supported.
+TRIED = ("gqa", "dv", "cross", "empty", "lse", "backward")
+
+#: Options of which an undecorated callable may refuse to combine two.
+COMBINED = ("causal", "window", "mask", "bias", "softcap")
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A kernel ready to be searched."""
+
+    #: One for each dtype to examine.
+    subjects: tuple[Subject, ...]
+    #: Dtypes and options that were tried in vain, with the reason.
+    declined: dict[str, str] = field(default_factory=dict)
+
+
+def preflight(
+    kernel: Kernel,
+    dtypes: Sequence[str] = (),
+    device: str = "cpu",
+    call_limit: float = CALL_LIMIT,
+    guard: Guard = last_resort,
+) -> Preflight:
+    """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`.
+
+    ``call_limit`` (seconds) and ``guard`` are those of every subject.
+    """
+    _check_device(kernel, device)
+    _check_dtypes(kernel, dtypes)
+    subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
+    failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
+    if len(failures) == len(subjects):
+        reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
+        raise KernelError(
+            f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
+            f"Call it with q, k, v of shape {_plain(kernel, 'float32').q.shape} ({kernel.layout}) to see why"
+        )
+    if kernel.declared:
+        return Preflight(tuple(subjects))
+    named = set(dtypes) | set(kernel.given.get("dtypes", ()))
+    able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
+    declined = {dtype: reason for dtype, reason in failures.items() if dtype not in named}
+    first = next(subject for subject in subjects if subject.dtype not in failures)
+    refused = {option: reason for option in TRIED if (reason := _refusal(first, option))}
+    found = replace(kernel, supports=kernel.supports | set(TRIED) - set(refused))
+    clashes = {
+        pair: reason for pair in combinations(COMBINED, 2) if (reason := _clash(replace(first, kernel=found), pair))
+    }
+    found = replace(found, exclusive=(*found.exclusive, *clashes))
+    refused |= {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
+    return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
+
+
+def _check_device(kernel: Kernel, device: str) -> None:
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise KernelError(f"unknown device {device!r}; write cpu, cuda or cuda:N")
+    if kind not in kernel.devices:
+        runs_on = " and ".join(kernel.devices)
+        raise KernelError(f"{kernel.name} runs on {runs_on} only, not on {device}; choose device {kernel.devices[0]}")
+    if kind == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise KernelError("no CUDA device is available to torch; run where there is one, or choose device cpu")
+
+
+def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
+    if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
+        raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
+    if kernel.framework == "numpy" and "bfloat16" in (dtypes or kernel.dtypes):
+        raise KernelError(f"{kernel.name} takes NumPy arrays, which have no bfloat16; leave that dtype out")
+
+
+def _failure(subject: Subject) -> str | None:
+    """Why a plain call did not return; None when it did, whatever it returned."""
+    try:
+        subject(_plain(subject.kernel, subject.dtype))
+    except CallFailed as error:
+        return str(error)
+    except Misbehaviour:
+        return None  # it returned something wrong, which a property will refute with a case to replay
+    return None
+
+
+def _refusal(subject: Subject, option: str) -> str | None:
+    """Why an undecorated callable does not do ``option``; None when it does, or when the user declared it."""
+    kernel = subject.kernel
+    if option in kernel.supports:
+        return None
+    problem = _plain(kernel, subject.dtype, option)
+    willing = replace(subject, kernel=replace(kernel, supports=kernel.supports | {option}))
+    try:
+        if option != "backward":
+            willing(problem)
+        elif kernel.framework != "torch":
+            return "it takes NumPy arrays, which carry no gradients"
+        elif not willing.gradients(problem, np.ones_like(problem.q))["dv"].any():
+            return "no gradient reaches v"
+    except Misbehaviour as error:
+        return "it returns no (out, lse) pair" if option == "lse" and not isinstance(error, CallFailed) else str(error)
+    return None
+
+
+def _not_understood(kernel: Kernel) -> dict[str, str]:
+    """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
+    spellings = {spelling for known in KEYWORDS.values() for spelling in known} | {"enable_gqa"}
+    parameters = list(inspect.signature(kernel.function).parameters.values())[3:]
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    reason = f"left at its default, since no option is spelled so; the options are {', '.join(KEYWORDS)}"
+    return {f"parameter {name}": reason for name in named if name not in spellings}
+
+
+def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
+    """Why an undecorated callable refuses two options together that it takes one by one; None when it does not.
+
+    Which code a call reaches depends on its shape too, so each shape that is supported is tried.
+    """
+    if not subject.supports(*pair):
+        return None
+    for shape in (None, *(option for option in ("dv", "cross", "gqa") if subject.supports(option))):
+        apart = [_called(subject, shape, option) for option in pair]
+        if apart == [None, None] and (reason := _called(subject, shape, *pair)):
+            return reason
+    return None
+
+
+def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
+    """Why a call with the options did not return; None when it did, whatever it returned."""
+    problem = _plain(subject.kernel, subject.dtype, shape)
+    scores = (1, 1, problem.query_length, problem.key_length)
+    values = {
+        "causal": True,
+        "window": (2, 2),
+        "mask": np.ones(scores, dtype=bool),
+        "bias": np.zeros(scores),
+        "softcap": 30.0,
+    }
+    try:
+        subject(problem.replace(**{name: values[name] for name in options}))
+    except CallFailed as error:
+        return str(error)
+    except Misbehaviour:
+        return None
+    return None
+
+
+def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
+    """A small problem without options, or with the one shape option named."""
+    length = 8 * kernel.length_multiple
+    head_dim = 16 if kernel.head_dims is None else kernel.head_dims[0]
+    key_length = {"cross": 2 * length, "empty": 0}.get(option or "", length)
+    value_dim = head_dim + 8 if option == "dv" else head_dim
+    rng = np.random.default_rng(0)
+
+    def normal(heads: int, length: int, dim: int) -> bits.Values:
+        return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
+
+    query_heads, kv_heads = (4, 2) if option == "gqa" else (2, 2)  # not (2, 1), which broadcasting hides
+    return Problem(
+        q=normal(query_heads, length, head_dim),
+        k=normal(kv_heads, key_length, head_dim),
+        v=normal(kv_heads, key_length, value_dim),
+        dtype=dtype,
+    )

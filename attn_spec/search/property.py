@@ -1,0 +1,180 @@
+"""What a property is: one claim about every problem, its source, the bug it hunts, and what it needs.
+
+A property is a function ``(subject, problem)`` that raises when its claim is false. :func:`attention_property`
+turns it into a pytest function that searches for such a problem with Hypothesis, and registers it, so that a
+stored case can be replayed and the catalogue can be printed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.judgement.measure import Measurement
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.problem import Problem
+
+Check = Callable[["Subject", "Problem"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """A claim, with everything the catalogue, the certificate and a replay need to know about it."""
+
+    #: family.claim, e.g. ``causality.future_keys_change_nothing``.
+    id: str
+    #: The claim as a sentence: the first line of the docstring.
+    statement: str
+    #: Why it is true, or where it is stated.
+    source: str
+    #: The bug it hunts.
+    hunts: str
+    #: Options of kernels.OPTIONS a kernel must declare for the claim to concern it.
+    needs: tuple[str, ...]
+    check: Check
+    #: Problems the claim is searched over.
+    problems: Callable[[Subject], SearchStrategy[Problem]]
+    #: Why the claim does not concern a subject; empty when it does.
+    unconcerned: Callable[[Subject], str] = lambda subject: ""
+    #: Largest probability that one problem makes a sound kernel suspect; 0 for a claim that is a theorem.
+    false_alarm: float = 0.0
+
+
+class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
+    """A claim found false for one problem.
+
+    ``measurement`` is that of the worst element, where the claim measures one; ``hint`` a declaration that would
+    explain the answer, if there is one.
+    """
+
+    def __init__(self, text: str, measurement: Measurement | None = None, hint: str = "") -> None:
+        super().__init__(text)
+        self.measurement = measurement
+        self.hint = hint
+
+
+class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
+    """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``."""
+
+
+@dataclass
+class Observations:
+    """What a search is told while a check runs."""
+
+    #: The largest ratio of each kind.
+    ratios: dict[str, float] = field(default_factory=dict)
+    #: The readings of a contract, in words, that explained an answer.
+    readings: set[str] = field(default_factory=set)
+
+
+_heard: ContextVar[Observations | None] = ContextVar("_heard", default=None)
+
+
+def observe(ratio: float, what: str = "error / bound") -> None:
+    """Tell the search how near a problem came to a refutation (1 refutes); the search climbs towards larger ratios.
+
+    It does not climb for a claim with a false alarm probability, which is that of problems drawn blindly. Does nothing
+    outside a search, so that a property replays as it stands.
+    """
+    heard = _heard.get()
+    if heard is not None:
+        heard.ratios[what] = max(heard.ratios.get(what, 0.0), math.inf if math.isnan(ratio) else float(ratio))
+
+
+def observe_reading(words: str) -> None:
+    """Tell the search which reading of a contract that leaves a choice explained an answer."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.readings.add(words)
+
+
+@contextmanager
+def listening() -> Iterator[Observations]:
+    """Collect what the search is told inside the block."""
+    heard = Observations()
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
+
+
+#: Every property defined so far, by id.
+REGISTRY: dict[str, Property] = {}
+
+
+def attention_property(
+    *,
+    source: str,
+    hunts: str,
+    needs: tuple[str, ...] = (),
+    problems: Callable[[Subject], SearchStrategy[Problem]] | None = None,
+    unconcerned: Callable[[Subject], str] = lambda subject: "",
+    false_alarm: float = 0.0,
+) -> Callable[[Check], Callable[..., None]]:
+    """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
+
+    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``unconcerned`` and
+    ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises :class:`Suspicion`.
+    """
+
+    def decorate(check: Check) -> Callable[..., None]:
+        family = check.__module__.rpartition(".")[2].removeprefix("test_")
+        statement = inspect.cleandoc(check.__doc__ or "").splitlines()[0]
+        name = check.__name__.removeprefix("test_")
+        made = Property(
+            id=f"{family}.{name}",
+            statement=statement,
+            source=source,
+            hunts=hunts,
+            needs=needs,
+            check=check,
+            problems=problems or _every_problem,
+            unconcerned=unconcerned,
+            false_alarm=false_alarm,
+        )
+        REGISTRY[made.id] = made
+
+        def test(subject: Subject, search: Any) -> None:
+            search(made, subject)
+
+        test.__name__ = check.__name__
+        test.__doc__ = check.__doc__
+        test.__module__ = check.__module__
+        test.attention_property = made  # type: ignore[attr-defined]
+        return _marked(test, made)
+
+    return decorate
+
+
+def load_all() -> dict[str, Property]:
+    """Import every module of ``attn_spec.properties`` and return the registry."""
+    package = importlib.import_module("attn_spec.properties")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("test_"):
+            importlib.import_module(f"attn_spec.properties.{module.name}")
+    return REGISTRY
+
+
+def _every_problem(subject: Subject) -> SearchStrategy[Problem]:
+    from attn_spec.search import strategies
+
+    return strategies.problems(subject)
+
+
+def _marked(test: Callable[..., None], made: Property) -> Callable[..., None]:
+    import pytest
+
+    mark: pytest.MarkDecorator = pytest.mark.property(made)
+    return mark(test)

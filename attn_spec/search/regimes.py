@@ -1,0 +1,233 @@
+"""Named recipes for tensor values. Each row of the table says which bug its values bring to light.
+
+A recipe starts from independent N(0, 1) tensors and lets one or more regimes change them in turn: the regime
+``"rising+v_one"`` makes the scores rise from key to key and sets V = 1. Values depend on the seed, the regime and
+the shape alone (NumPy's Philox streams), and are rounded to the recipe's dtype inside its finite range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.problem import Problem
+from attn_spec.search import fills, patterns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class RecipeError(ValueError):
+    """A recipe that names an unknown regime or pattern, or a document that is not a recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """One row of the table."""
+
+    name: str
+    #: What the values are.
+    summary: str
+    #: Which defect they bring to light.
+    hunts: str
+    #: Whether the values are generic (independent, without ties), as statistical tests of rounding errors need.
+    generic: bool = False
+    fill: Callable[[fills.Draft], None]
+
+
+_SCORES = (
+    Regime(name="normal", fill=fills.nothing, generic=True,
+           summary="every entry is N(0, 1)",
+           hunts="what ordinary tests hunt: a wrong formula, a wrong index"),
+    Regime(name="uniform", fill=fills.constant("q", 0.0),
+           summary="every score is zero",
+           hunts="keys counted twice, lost, or added by zero padding"),
+    Regime(name="offset_q", fill=fills.offset_queries, generic=True,
+           summary="queries have mean 3",
+           hunts="a mean correction that is misaddressed, which zero-mean queries hide"),
+    Regime(name="integers", fill=fills.integers,
+           summary="small integers, so that q.k is exact in any order",
+           hunts="inexact exponentials and scales, which the rounding of scores hides otherwise"),
+    Regime(name="ties", fill=fills.duplicate_keys,
+           summary="at most three different keys",
+           hunts="a maximum attained several times, duplicates dropped"),
+    Regime(name="constant_keys", fill=fills.constant_keys,
+           summary="all keys are equal",
+           hunts="weights that depend on the position of a key"),
+    Regime(name="near_ties", fill=fills.near_ties,
+           summary="keys differ by one unit in the last place",
+           hunts="scores or operands rounded to fewer bits than claimed"),
+    Regime(name="large", fill=fills.spread(10.0), generic=True,
+           summary="scores of standard deviation 10",
+           hunts="a wrong base of the exponential, scores stored in a narrow format"),
+    Regime(name="huge", fill=fills.spread(300.0),
+           summary="scores of standard deviation 300",
+           hunts="a softmax that does not subtract the maximum"),
+    Regime(name="one_hot", fill=fills.peak(fills.any_key, 40.0),
+           summary="one key holds all the weight",
+           hunts="a lost key, a leading key that is rescaled away"),
+    Regime(name="sink", fill=fills.peak(lambda t: np.zeros(1), 20.0),
+           summary="the first key dominates",
+           hunts="the first tile dropped, or its maximum forgotten"),
+    Regime(name="rising", fill=fills.staircase(1.0),
+           summary="the maximum rises by 1 at every key, or at every 16th, 32nd or 64th",
+           hunts="an accumulator or row sum that is not rescaled when the maximum rises"),
+    Regime(name="falling", fill=fills.staircase(-1.0),
+           summary="the maximum falls by 1 at every key, or at every 16th, 32nd or 64th",
+           hunts="a maximum that follows the current tile instead of the running one"),
+    Regime(name="rising_25", fill=fills.staircase(25.0),
+           summary="the maximum jumps by 25 at every key, or at every 16th, 32nd or 64th",
+           hunts="a rescale factor kept in float16, or flushed to zero too early"),
+    Regime(name="rising_100", fill=fills.staircase(100.0),
+           summary="the maximum jumps by 100 at every key, or at every 16th, 32nd or 64th",
+           hunts="overflow of exp(m_new - m_old), the rescale factor taken the wrong way round"),
+    Regime(name="falling_100", fill=fills.staircase(-100.0),
+           summary="the maximum falls by 100 at every key, or at every 16th, 32nd or 64th",
+           hunts="exp(s - m) with the wrong m, log(1 + exp(b - a)) that overflows in a merge"),
+    Regime(name="cancellation", fill=fills.cancellation,
+           summary="products of size 2**8 that cancel in q.k",
+           hunts="scores accumulated in a narrow format"),
+    Regime(name="overflow_float16", fill=fills.overflow_float16,
+           summary="abs(q.k) exceeds 65504, the scaled score does not",
+           hunts="q.k accumulated or stored in float16 before it is scaled"),
+    Regime(name="activations", fill=fills.activations,
+           summary="low rank plus outlier channels, like real activations",
+           hunts="errors that independent entries average away"),
+    Regime(name="tiny", fill=fills.tiny,
+           summary="products of q and k are subnormal",
+           hunts="flushed products that become NaN or infinity later"),
+    Regime(name="subnormal", fill=fills.subnormal,
+           summary="q and k are subnormal",
+           hunts="a division by a flushed norm"),
+)  # fmt: skip
+_VALUES = (
+    Regime(name="v_one", fill=fills.constant("v", 1.0),
+           summary="V = 1, so that every output is 1",
+           hunts="weights that do not sum to one, numerator and denominator that disagree"),
+    Regime(name="v_one_hot", fill=fills.one_hot_values,
+           summary="V reads out the weights, some keys per column",
+           hunts="one wrong weight among many"),
+    Regime(name="v_offset", fill=fills.offset_values,
+           summary="a spread of a few units in the last place around 96",
+           hunts="probabilities rounded in the numerator alone, a systematic bias"),
+    Regime(name="v_alternating", fill=fills.alternating_values,
+           summary="values that cancel in pairs",
+           hunts="an output accumulator in a narrow format"),
+    Regime(name="v_huge", fill=fills.huge_values,
+           summary="values as large as a sum over the keys allows",
+           hunts="an output accumulator that overflows"),
+    Regime(name="v_tiny", fill=fills.tiny_values,
+           summary="values around the smallest normal number",
+           hunts="results flushed to zero"),
+    Regime(name="v_wide", fill=fills.wide_values,
+           summary="exponents spread over half the range",
+           hunts="a small weight dropped from a large value"),
+    Regime(name="v_counterweight", fill=fills.counterweight_values,
+           summary="values that undo the weights of the first query",
+           hunts="small weights and rescale factors flushed to zero although their values are large"),
+)  # fmt: skip
+
+#: Every regime by name, from plain to wild. Names that start with ``v_`` change V alone.
+REGIMES: dict[str, Regime] = {regime.name: regime for regime in (*_SCORES, *_VALUES)}
+SCORE_REGIMES = tuple(regime.name for regime in _SCORES)
+VALUE_REGIMES = tuple(regime.name for regime in _VALUES)
+#: Constants for :attr:`Recipe.shift`: around the underflow of float32, past bad fill values, to the edge of float16.
+SHIFTS = (0.0, 30.0, -30.0, 100.0, -100.0, 120.0, -120.0, 1e3, -1e3, 1.2e4, -1.2e4, 6e4, -6e4)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Recipe:
+    """What makes a problem again: shape, options, regime and seed. Raises :class:`RecipeError`."""
+
+    #: Names from REGIMES joined with "+", applied in turn.
+    regime: str = "normal"
+    seed: int = 0
+    dtype: str = "float32"
+    batch: int = 1
+    query_heads: int = 1
+    kv_heads: int = 1
+    query_length: int = 1
+    key_length: int = 1
+    head_dim: int = 1
+    value_dim: int = 1
+    scale: float | None = None
+    causal: bool = False
+    causal_alignment: str = "top_left"
+    window: tuple[int | None, int | None] | None = None
+    #: A name from patterns.MASKS, with an optional broadcast such as "padding@B11K".
+    mask: str | None = None
+    #: A name from patterns.BIASES, likewise.
+    bias: str | None = None
+    softcap: float | None = None
+    #: A constant added to every score through one direction of k.
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.regime.split("+"):
+            if name not in REGIMES:
+                raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
+        for kind, name, known in (("mask", self.mask, patterns.MASKS), ("bias", self.bias, patterns.BIASES)):
+            if name is not None and not patterns.is_known(name, known):
+                raise RecipeError(f"unknown {kind} pattern {name!r}; known are {', '.join(known)}, each with @BHQK")
+
+    def problem(self) -> Problem:
+        """The problem, the same bits on every call."""
+        draft = self._draft()
+        for name in self.regime.split("+"):
+            REGIMES[name].fill(draft)
+        if self.shift:
+            draft.shift(self.shift)
+        shape = (self.batch, self.query_heads, self.query_length, self.key_length)
+        options = ("dtype", "scale", "causal", "causal_alignment", "window", "softcap")
+        return Problem(
+            q=self._rounded(draft.q),
+            k=self._rounded(draft.k),
+            v=self._rounded(draft.v),
+            mask=patterns.mask(self.mask, self._stream("mask"), shape),
+            bias=None if self.bias is None else self._rounded(patterns.bias(self.bias, self._stream("bias"), shape)),
+            recipe=self,
+            **{name: getattr(self, name) for name in options},
+        )
+
+    def _draft(self) -> fills.Draft:
+        kv = (self.batch, self.kv_heads, self.key_length)
+        return fills.Draft(
+            q=self._stream("q").standard_normal((self.batch, self.query_heads, self.query_length, self.head_dim)),
+            k=self._stream("k").standard_normal((*kv, self.head_dim)),
+            v=self._stream("v").standard_normal((*kv, self.value_dim)),
+            rng=self._stream(self.regime),
+            form=FORMATS[self.dtype],
+            scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,
+        )
+
+    def _stream(self, purpose: str) -> np.random.Generator:
+        entropy = [self.seed, *purpose.encode()]
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+
+    def _rounded(self, x: np.ndarray) -> bits.Values:
+        """Nearest numbers of the dtype, kept inside its finite range; -inf, which hides a key, stays."""
+        limit = FORMATS[self.dtype].largest
+        return bits.nearest(np.where(np.isneginf(x), x, np.clip(x, -limit, limit)), self.dtype)
+
+    def __repr__(self) -> str:
+        changed = [
+            f"{item.name}={value!r}" for item in fields(self) if (value := getattr(self, item.name)) != item.default
+        ]
+        return f"Recipe({', '.join(changed)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON document that :meth:`from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Raises :class:`RecipeError` for a document that :meth:`to_json` did not write."""
+        if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
+            known = ", ".join(item.name for item in fields(cls))
+            raise RecipeError(f"the recipe document has unknown fields {', '.join(unknown)}; known are {known}")
+        window = document.get("window")
+        return cls(**{**document, "window": None if window is None else tuple(window)})

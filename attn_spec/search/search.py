@@ -1,0 +1,189 @@
+"""Search for a problem that refutes a claim, and make it small: Hypothesis, bounded in time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
+
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.cases import Case, InFlight, worst_element
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import Observations, Property, Suspicion, listening
+from attn_spec.search.verdict import Row, Verdict
+
+#: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
+DRAWS = 4
+
+
+class OutOfBudget(BaseException):
+    """Leaves Hypothesis when enough was seen; a BaseException, so that it is not taken for a failure."""
+
+
+class PropertyError(Exception):
+    """A property raised something that says nothing about the kernel; ``row`` is the verdict that remains."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row.message)
+        self.row = row
+
+
+def search(
+    claim: Property, subject: Subject, profile: Profile, seed: int, tick: Callable[[int], None] = lambda examples: None
+) -> tuple[Row, Case | None]:
+    """Look for a problem that refutes ``claim``; return the verdict, and the smallest case found if there is one.
+
+    The problems depend on the seed, the claim, the dtype and what the kernel supports. ``tick`` is told the number of
+    problems tried. Raises :class:`PropertyError`.
+    """
+    row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
+    if missing := [option for option in claim.needs if not subject.supports(option)]:
+        return replace(row, message=f"the kernel does not declare {', '.join(missing)}"), None
+    if reason := claim.unconcerned(subject):
+        return replace(row, message=reason), None
+    hunt = _Search(claim, subject, profile, tick)
+    hunt.run(seed)
+    seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio}
+    row = replace(row, **seen, readings=tuple(sorted(hunt.readings)))
+    if hunt.failure is None:
+        return replace(row, **hunt.outcome_without_failure()), None
+    problem, error = hunt.failure
+    if not isinstance(error, AssertionError):
+        why = f"the property itself failed, report it as a fault of attn-spec: {type(error).__name__}: {error}"
+        raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=why)) from error
+    case = case_of(claim, subject, problem, error)
+    verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
+    return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0]), case
+
+
+def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseException | None = None) -> Case:
+    """The case of a claim and a problem for a subject, refuted by ``error``."""
+    measurement = getattr(error, "measurement", None)
+    return Case(
+        claim=claim.id,
+        kernel=subject.kernel.spec or subject.kernel.name,
+        declared=dict(subject.kernel.given),
+        device=subject.device,
+        problem=problem,
+        message=str(error or "") or type(error).__name__,
+        hint=getattr(error, "hint", ""),
+        worst=None if measurement is None else worst_element(measurement),
+    )
+
+
+@dataclass
+class _Search:
+    """One search and what it has seen so far."""
+
+    claim: Property
+    subject: Subject
+    profile: Profile
+    tick: Callable[[int], None]
+    examples: int = 0
+    discarded: int = 0
+    #: Largest error / bound.
+    ratio: float | None = None
+    #: Readings of the contract that explained answers, if it leaves a choice.
+    readings: set[str] = field(default_factory=set)
+    #: The smallest problem found so far on which the check raised, and what it raised.
+    failure: tuple[Problem, Exception] | None = None
+    #: Moment, by time.monotonic, at which to stop.
+    deadline: float = math.inf
+    out_of_time: bool = False
+    in_flight: InFlight = field(default_factory=InFlight)
+    #: The digests of the problems checked so far.
+    seen: set[bytes] = field(default_factory=set)
+
+    def run(self, seed: int) -> None:
+        """Let Hypothesis draw, check and shrink."""
+        settings = hypothesis.settings(
+            max_examples=DRAWS * self.profile.examples,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.target, Phase.shrink),
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass iterates
+            verbosity=Verbosity.quiet,
+        )
+        self.deadline = time.monotonic() + self.profile.seconds
+        problems = self.claim.problems(self.subject)
+
+        @hypothesis.seed(_seed_of(seed, self.claim, self.subject))
+        @settings
+        @hypothesis.given(problems)
+        def examine(problem: Problem) -> None:
+            self.check(problem)
+
+        with contextlib.suppress(OutOfBudget, Unsatisfiable):
+            try:
+                examine()
+            except Exception:
+                if self.failure is None:
+                    raise
+
+    def check(self, problem: Problem) -> None:
+        """Check one problem, with its case on disk meanwhile."""
+        if time.monotonic() > self.deadline:
+            self.out_of_time = True
+            raise OutOfBudget
+        if self.failure is None and self.is_repetition(problem):
+            return
+        self.in_flight.hold(case_of(self.claim, self.subject, problem))
+        with listening() as heard:
+            try:
+                self.claim.check(self.subject, problem)
+            except UnsatisfiedAssumption:
+                self.discarded += self.failure is None
+                raise
+            except Exception as error:
+                self.note(heard)
+                if self.failure is None:
+                    self.deadline = time.monotonic() + self.profile.shrink_seconds
+                self.failure = problem, error
+                raise
+            finally:
+                self.in_flight.release()
+                self.tick(self.examples)
+        self.note(heard)
+
+    def is_repetition(self, problem: Problem) -> bool:
+        """Whether the problem was checked before; leaves when enough different ones were."""
+        if self.examples >= self.profile.examples:
+            raise OutOfBudget
+        digest = problem.digest()
+        known = digest in self.seen
+        self.seen.add(digest)
+        return known
+
+    def note(self, heard: Observations) -> None:
+        """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""
+        self.examples += self.failure is None
+        self.readings |= heard.readings
+        for what, ratio in heard.ratios.items():
+            self.ratio = max(self.ratio or 0.0, ratio)
+            if math.isfinite(ratio) and not self.claim.false_alarm:
+                hypothesis.target(ratio, label=what)
+
+    def outcome_without_failure(self) -> dict[str, Verdict | str]:
+        """Held; or not exercised, when too few problems were tried and not because there are no more of them."""
+        exhausted = self.examples and not self.discarded and not self.out_of_time
+        if self.examples >= self.profile.floor or exhausted:
+            return {"verdict": Verdict.HELD}
+        time_was_up = f"{self.profile.seconds:g} s were up"
+        why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
+        message = f"{self.examples} problems were tried, {self.profile.floor} are needed: {why}"
+        return {"verdict": Verdict.NOT_EXERCISED, "message": message}
+
+
+def _seed_of(seed: int, claim: Property, subject: Subject) -> int:
+    """A seed of its own for every property and dtype, the same for all kernels."""
+    digest = hashlib.sha256(f"{seed} {claim.id} {subject.dtype}".encode()).digest()
+    return int.from_bytes(digest[:8])

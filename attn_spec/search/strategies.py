@@ -1,0 +1,232 @@
+"""Hypothesis strategies of problems that a subject's kernel declares it can solve.
+
+What is drawn is a recipe (shape, options, regime, seed), never a large array, so that an example costs about a
+millisecond and shrinks to one batch entry, one head, one query, one key, one dimension, the plainest regime, seed 0.
+Every list below therefore runs from plain to wild. Only tensors of a few entries are drawn entry by entry.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from hypothesis import event
+from hypothesis import strategies as st
+
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.masks import ALIGNMENTS
+from attn_spec.problem.problem import Problem
+from attn_spec.search import patterns
+from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+    from attn_spec.kernels.subject import Subject
+
+#: Lengths beside the edges of tiles of 16, 32, 64 and 128.
+TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
+#: Lengths past the tiles of one block, where loops over blocks, splits and wider indices begin.
+LONG = (255, 256, 257, 511, 513, 1025)
+#: Powers of two, and dimensions that kernels must pad.
+HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 256)
+VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
+#: (Hq, Hkv)
+EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
+GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
+SCALES = (1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10)
+SOFTCAPS = (50.0, 30.0, 5.0, 1.0, 7.5)
+WINDOW_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
+#: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
+BUDGET = 2**20
+#: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
+MOST_HEADS = 16
+#: Regimes that overflow no format, not even where keys are hidden.
+TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "falling")
+#: Options that change scores, as opposed to shapes.
+SCORE_OPTIONS = ("causal", "window", "mask", "bias", "softcap")
+#: Bits of the floats that entries are drawn from, before rounding.
+_WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
+#: Options that a problem uses or not; the last is rarer.
+DRAWN = (*SCORE_OPTIONS, "scale", "causal_alignment", "gqa", "dv", "cross", "empty")
+#: Chance of an option in a problem, in sixths; an option that is not listed is on in two of six.
+_SIXTHS = {"cross": 4, "softcap": 1}
+
+
+def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
+    """Draw ``plain``, or one time in ``share`` something wild."""
+    return st.sampled_from([plain] * ((share - 1) * len(wild)) + list(wild))
+
+
+def named(known: Iterable[str]) -> SearchStrategy[str]:
+    """Draw the name of a mask or bias pattern with a broadcast."""
+    return st.sampled_from([f"{name}@{axes}" for name in known for axes in patterns.BROADCASTS])
+
+
+# Strategies are built once, since Hypothesis spends more time on a new strategy than on a draw.
+_LENGTHS = often(st.sampled_from([*range(1, 10), *TILE_EDGES]), [st.sampled_from(LONG)], share=8).flatmap(
+    lambda chosen: chosen
+)
+_HEADS = {grouped: st.sampled_from(GROUPED_HEADS if grouped else EQUAL_HEADS) for grouped in (False, True)}
+_REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
+_SHIFTS = often(0.0, SHIFTS[1:])
+_SEEDS = st.integers(0, 2**32 - 1)
+_ONE_IN_EIGHT = st.sampled_from([False] * 7 + [True])
+_ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
+_CHANCES = [st.sampled_from([False] * (6 - sixths) + [True] * sixths) for sixths in range(6)]
+_VALUES: dict[str, SearchStrategy[Any]] = {
+    "scale": st.sampled_from(SCALES),
+    "causal": st.just(value=True),
+    "causal_alignment": st.sampled_from(ALIGNMENTS),
+    "window": st.tuples(st.sampled_from(WINDOW_SIDES), st.sampled_from(WINDOW_SIDES)),
+    "mask": named(patterns.MASKS),
+    "bias": named(patterns.BIASES),
+    "softcap": st.sampled_from(SOFTCAPS),
+}
+
+
+def problems(
+    subject: Subject,
+    *,
+    needs: Collection[str] = (),
+    without: Collection[str] = (),
+    regimes: Sequence[str] | None = None,
+    **fixed: Any,
+) -> SearchStrategy[Problem]:
+    """Draw problems the kernel declares it can solve.
+
+    ``needs`` are options (of kernels.OPTIONS) that every problem uses, ``without`` those that none uses; ``regimes``
+    replaces all regimes and shifts; ``fixed`` are fields of :class:`Recipe`, each a value or a strategy.
+    """
+    drawn = recipes(subject, needs=needs, without=without, regimes=regimes, **fixed).map(Recipe.problem)
+    entrywise = not (needs or without or regimes or fixed) and _takes_any_shape(subject)
+    return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
+
+
+@st.composite
+def recipes(
+    draw: DrawFn,
+    subject: Subject,
+    *,
+    needs: Collection[str] = (),
+    without: Collection[str] = (),
+    regimes: Sequence[str] | None = None,
+    **fixed: Any,
+) -> Recipe:
+    """Draw the recipes behind :func:`problems`, which describes the arguments."""
+    chosen = _options(draw, subject, needs, without)
+    values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
+    recipe = Recipe(
+        dtype=subject.dtype,
+        regime=draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES)),
+        **_shape(draw, subject, chosen),
+        **{"causal_alignment": subject.conventions.causal_alignment, **values},
+        shift=0.0 if regimes else draw(_SHIFTS),
+        seed=draw(_SEEDS),
+    )
+    given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
+    if "dv" not in chosen:
+        given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
+    unlimited = "query_length" in fixed
+    recipe = _legal_lengths(replace(recipe, **given), subject, budget=math.inf if unlimited else _budget(subject))
+    event("dtype", recipe.dtype)
+    event("regime", recipe.regime)
+    return recipe
+
+
+@st.composite
+def tiny_problems(draw: DrawFn, subject: Subject) -> Problem:
+    """Draw problems of at most three queries, keys and dimensions, entry by entry."""
+    queries, keys, D = (draw(st.integers(1, 3)) for _ in range(3))
+    if not subject.supports("cross"):
+        keys = queries
+    entries = entry(subject.dtype)
+
+    def tensor(*shape: int) -> np.ndarray:
+        size = int(np.prod(shape))
+        return np.array(draw(st.lists(entries, min_size=size, max_size=size))).reshape(shape)
+
+    event("dtype", subject.dtype)
+    event("regime", "entry by entry")
+    return Problem(
+        q=tensor(1, 1, queries, D),
+        k=tensor(1, 1, keys, D),
+        v=tensor(1, 1, keys, D),
+        dtype=subject.dtype,
+        causal=subject.supports("causal") and draw(st.booleans()),
+        causal_alignment=subject.conventions.causal_alignment,
+    )
+
+
+def entry(dtype: str) -> SearchStrategy[float]:
+    """Draw finite numbers of a dtype: half of them within 8, half from the whole range."""
+    numbers = [st.floats(-bound, bound, width=_WIDTHS[dtype]) for bound in (8.0, FORMATS[dtype].largest)]
+    return st.one_of(numbers).map(lambda x: float(bits.nearest(np.array(x), dtype)))
+
+
+def _options(draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str]) -> frozenset[str]:
+    """Which declared options a problem uses: those it needs, and each other one with its own chance."""
+    possible = [name for name in DRAWN[:-1] if subject.supports(name) and name not in {*needs, *without}]
+    drawn = {name for name in possible if draw(_CHANCES[_SIXTHS.get(name, 2)])}
+    if draw(_ONE_IN_EIGHT):  # what benchmarks and users run most has no option on
+        drawn.clear()
+    if "empty" not in without and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
+        drawn.add("empty")
+    chosen = set(needs)
+    for name in sorted(drawn - chosen, key=DRAWN.index):
+        if not any(name in pair and chosen & set(pair) for pair in subject.kernel.exclusive):
+            chosen.add(name)
+    return frozenset(chosen)
+
+
+def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
+    heads, kv_heads = draw(_HEADS["gqa" in chosen])
+    keys = queries = draw(_LENGTHS)
+    if "cross" in chosen:
+        queries = draw(_LENGTHS.filter(lambda length: length != keys))
+    if "empty" in chosen:
+        one_empty = [(0, queries), (keys, 0)] if "cross" in chosen else []
+        keys, queries = draw(st.sampled_from([*one_empty, (0, 0)]))
+    D = draw(st.sampled_from(sorted(subject.kernel.head_dims or HEAD_DIMS)))
+    values = [dim for dim in subject.kernel.head_dims or VALUE_DIMS if dim != D] or [D]
+    batches = [n for n in (1, 1, 2, 3, 9) if n * heads * subject.kernel.slowness <= MOST_HEADS] or [1]
+    return {
+        "batch": draw(st.sampled_from(batches)),
+        "query_heads": heads,
+        "kv_heads": kv_heads,
+        "query_length": queries,
+        "key_length": keys,
+        "head_dim": D,
+        "value_dim": draw(st.sampled_from(values)) if "dv" in chosen else D,
+    }
+
+
+def _legal_lengths(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
+    """The recipe with lengths that are multiples of what the kernel takes and that keep the cost in budget."""
+    cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
+    step = subject.kernel.length_multiple
+    keys, queries = (-(-length // step) * step for length in (recipe.key_length, recipe.query_length))
+    keys = _at_most(keys, max(budget / cost, step), step)
+    if subject.supports("cross") and keys != queries:
+        most = max(budget / (cost * max(keys, 1)), step)
+        return replace(recipe, key_length=keys, query_length=_at_most(queries, most, step))
+    both = _at_most(keys, max(math.sqrt(budget / cost), step), step)
+    return replace(recipe, key_length=both, query_length=both)
+
+
+def _budget(subject: Subject) -> float:
+    """The budget of one problem; the truth for float64 takes ball arithmetic, which is several times dearer."""
+    return BUDGET / subject.kernel.slowness / (8 if subject.dtype == "float64" else 1)
+
+
+def _at_most(length: int, most: float, step: int) -> int:
+    return length if length <= most else int(most) // step * step
+
+
+def _takes_any_shape(subject: Subject) -> bool:
+    return subject.kernel.head_dims is None and subject.kernel.length_multiple == 1

@@ -1,0 +1,121 @@
+"""How a statistical property speaks: it draws generic problems, measures their errors, and becomes suspicious."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
+
+from attn_spec.error import error_statistics
+from attn_spec.error.intermediates import Intermediates, intermediates
+from attn_spec.judgement.oracle import oracle
+from attn_spec.search import strategies
+from attn_spec.search.property import Suspicion, observe
+from attn_spec.search.regimes import REGIMES, Recipe
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.error.contract import Contract
+    from attn_spec.error.error_statistics import Statistic
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.problem import Problem
+
+#: The oracle's radius stays below this fraction of an error's standard deviation.
+ORACLE_FRACTION = 2.0**-16
+#: The smallest weights of offset queries are about this.
+SPREAD = 2.0**-40
+#: Keys of a problem for an accumulator that takes no more.
+FEWEST = 64
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The signed errors of one answer."""
+
+    intermediates: Intermediates
+    contract: Contract
+    #: [B, Hq, Sq, Dv]; known to +- ``radius``.
+    error: np.ndarray
+    radius: np.ndarray
+    #: bool [B, Hq, Sq]: where the statistics are valid.
+    rows: np.ndarray
+
+    def size(self) -> Statistic:
+        """The test of their size."""
+        least = np.maximum(np.abs(self.error) - self.radius, 0.0)
+        return error_statistics.size(self.intermediates, self.contract, least, self.rows)
+
+    def bias(self) -> Statistic:
+        """The test of their signs."""
+        return error_statistics.bias(self.intermediates, self.contract, self.error, self.rows, self.radius)
+
+
+def is_generic(problem: Problem) -> bool:
+    """Whether the problem was drawn from generic regimes alone, unshifted."""
+    recipe = problem.recipe
+    if not isinstance(recipe, Recipe) or recipe.shift:
+        return False
+    return all(REGIMES[name].generic for name in recipe.regime.split("+"))
+
+
+def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
+    """Draw problems on which statistics are valid, each large enough for averages: 64 rows or more.
+
+    Smaller ones for kernels or truths that take long.
+    """
+    costly = subject.dtype == "float64" or subject.kernel.slowness > 1
+    terms, dims = (64, 65) if costly else (128, 129, 256), (16, 64) if costly else (64, 128)
+    most = error_statistics.most_terms(subject.contract)
+    lengths = [n for n in terms if n <= most] or [FEWEST]
+    allowed = sorted(subject.kernel.head_dims or dims)
+    D = st.shared(st.sampled_from([dim for dim in dims if dim in allowed and dim <= most] or allowed), key="head_dim")
+    return strategies.problems(
+        subject,
+        without=[option for option in strategies.DRAWN if option != "cross"],
+        regimes=["normal", "offset_q"] if error_statistics.smallest_weight(subject.contract) < SPREAD else ["normal"],
+        batch=1,
+        query_heads=4,
+        kv_heads=4,
+        query_length=st.sampled_from((16,) if costly else (32, 33)),
+        key_length=st.sampled_from(lengths),
+        head_dim=D,
+        value_dim=D,
+    )
+
+
+def unconcerned(subject: Subject) -> str:
+    """Why statistics of rounding errors say nothing about a subject; empty when they do."""
+    if reason := error_statistics.outside_model(subject.contract):
+        return reason
+    plain = Recipe(dtype=subject.dtype, query_length=FEWEST, key_length=FEWEST, head_dim=16, value_dim=1).problem()
+    if not error_statistics.enough(error_statistics.valid_rows(intermediates(plain), subject.contract)):
+        return "its contract rounds scores too coarsely for a first-order model"
+    return ""
+
+
+def errors(subject: Subject, problem: Problem) -> Errors:
+    """The errors of the subject's answer. Raises ``UnsatisfiedAssumption`` where statistics are not valid."""
+    if not is_generic(problem):
+        raise UnsatisfiedAssumption("the problem was not drawn from generic regimes")
+    x, contract = intermediates(problem), subject.contract
+    rows = error_statistics.valid_rows(x, contract)
+    if not error_statistics.enough(rows):
+        raise UnsatisfiedAssumption("too few rows are inside the model")
+    wanted = ORACLE_FRACTION * error_statistics.deviation(x, contract)
+    truth = oracle(problem, wanted, np.full(rows.shape, np.inf), x=x).output
+    error = (subject(problem).output - truth.value) - truth.low
+    return Errors(x, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
+
+
+def refuse(statistic: Statistic, rows: np.ndarray) -> None:
+    """Raise :class:`Suspicion` if the statistic of these rows exceeds its threshold."""
+    observe(statistic.ratio, statistic.name)
+    if statistic.ratio > 1:
+        raise Suspicion(
+            f"the {statistic.name} is {statistic.value:.3g} over {int(rows.sum())} rows; roundings to nearest "
+            f"stay below {statistic.threshold:.3g}"
+        )

@@ -1,0 +1,99 @@
+"""A verdict: one frozen row for each property x kernel x dtype, and how rows are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Self
+
+
+class Verdict(StrEnum):
+    """What is known about one claim, best first; rows are merged to the worst."""
+
+    #: The kernel lacks an option that the claim needs, or the claim does not concern its contract.
+    NOT_CLAIMED = "not claimed"
+    #: Every problem of a large enough search satisfied the claim.
+    HELD = "held"
+    #: Too few problems were tried for the verdict "held".
+    NOT_EXERCISED = "not exercised"
+    #: A statistical test failed, which a sound kernel does with a small, stated probability.
+    SUSPECT = "suspect"
+    #: A problem contradicts the claim.
+    REFUTED = "refuted"
+
+
+#: Message of a row whose property the user chose not to exercise.
+LEFT_OUT = "left out by the choice of properties"
+
+_BEST_FIRST = list(Verdict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The verdict on one property for one kernel at one dtype, and what it rests on."""
+
+    #: Property id, e.g. ``accuracy.output_is_within_bound``.
+    property: str
+    #: Kernel name, as :attr:`attn_spec.kernels.kernel.Kernel.name`.
+    kernel: str
+    dtype: str
+    verdict: Verdict
+    #: Problems the claim was checked on.
+    examples: int = 0
+    #: Problems drawn but unusable, so not counted in ``examples``.
+    discarded: int = 0
+    #: Largest error / bound seen; None when the claim measures none.
+    ratio: float | None = None
+    #: Which readings of the contract explained the answers, in words, where it leaves a choice.
+    readings: tuple[str, ...] = ()
+    #: Id of the stored case that refutes the claim, or makes the kernel suspect.
+    case: str | None = None
+    #: Why the verdict is not "held"; empty when it is.
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values, of plain types that pytest-xdist can carry."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"verdict": str(self.verdict), "readings": list(self.readings)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
+        chosen = tuple(document.get("readings", ()))
+        return cls(**{**document, "verdict": Verdict(document["verdict"]), "readings": chosen})
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of a whole from the verdicts of its parts; of no parts, "not exercised"."""
+    return max(verdicts, key=_BEST_FIRST.index, default=Verdict.NOT_EXERCISED)
+
+
+def count(rows: Iterable[Row]) -> dict[Verdict, int]:
+    """How many rows bear each verdict; every verdict is listed."""
+    verdicts = [row.verdict for row in rows]
+    return {verdict: verdicts.count(verdict) for verdict in reversed(_BEST_FIRST)}
+
+
+def denominator(rows: Iterable[Row]) -> str:
+    """What was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not claimed, ...``."""
+    rows = list(rows)
+    properties = len({row.property for row in rows})
+    subjects = len({(row.kernel, row.dtype) for row in rows})
+    counted = count(rows)
+    order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
+    found = ", ".join(f"{counted[verdict]} {verdict}" for verdict in order)
+    return f"{_plural(properties, 'property')} x {_plural(subjects, 'subject')} = {len(rows)} verdicts: {found}"
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """0 certified, suspects or not; 1 when a claim is refuted; 3 when one was not exercised, or none held."""
+    counted = count(rows)
+    if counted[Verdict.REFUTED]:
+        return 1
+    return 3 if counted[Verdict.NOT_EXERCISED] or not counted[Verdict.HELD] else 0
+
+
+def _plural(number: int, noun: str) -> str:
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number} {noun if number == 1 else plural}"

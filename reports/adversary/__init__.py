@@ -1,0 +1,1 @@
+"""Attacks on the bounds: every rounding chosen for the worst."""

@@ -1,0 +1,159 @@
+"""An arithmetic whose every rounding is chosen, as the standard model allows, instead of made.
+
+An operation returns x(1 + u e) where the contract lets it round, and x + eta e where the result is subnormal, for an
+e in [-1, 1] of its own (``attn_spec.error.roundoff``). The kernels are those of ``emulated``, in torch, so that what
+``attack`` does to an e is done to what the other tests execute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from array_api_compat import torch as namespace
+from torch import Tensor
+
+from attn_spec.emulation.arithmetic import Arithmetic
+from attn_spec.error import products, roundoff
+from attn_spec.error.roundoff import Rounding, elementary_error, is_power_of
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS, Format
+
+#: Roundings smaller than this are not worth a choice.
+SMALLEST = 2.0**-40
+
+
+@dataclass
+class Choices:
+    """The e of every operation, in the order of a run."""
+
+    found: list[Tensor] = field(default_factory=list)
+    place: int = 0
+
+    def next(self, shape: torch.Size) -> Tensor:
+        """The choices of the next operation, 0 when it is met for the first time."""
+        if self.place == len(self.found):
+            self.found.append(torch.zeros(shape, dtype=torch.float64, requires_grad=True))
+        self.place += 1
+        return self.found[self.place - 1]
+
+
+class Adversary(Arithmetic):
+    """Steps of an arithmetic whose roundings are chosen; to stand in front of those of an emulated kernel."""
+
+    xp = namespace
+    #: The formats of q, k and v, and the choices of all calls.
+    dtype: str
+    choices: Choices
+    #: Batch entries, in each of which one element is attacked.
+    entries: int
+
+    def array(self, x: Any) -> Tensor:
+        return torch.from_numpy(np.array(x))
+
+    def read(self, tensor: Any) -> Tensor:
+        """The values of a tensor, with the choices they depend on."""
+        return tensor if isinstance(tensor, Tensor) else self.array(bits.values_of(tensor))
+
+    # Roundings
+
+    def chosen(self, x: Any, rounding: Rounding, form: Format) -> Tensor:
+        """x with an error chosen, where it is no number of the format."""
+        x = self.as_array(x)
+        if rounding.u < SMALLEST and not rounding.eta:
+            return x
+        at, e = x.detach().numpy(), self.choices.next(x.shape)
+        subnormal = torch.from_numpy((np.abs(at) < form.smallest_normal) & (at != 0))
+        tiny = torch.from_numpy(np.minimum(rounding.eta, np.abs(at)))
+        exact = torch.from_numpy(bits.nearest(at, form.name) == at) & ~(
+            subnormal & (rounding.eta >= form.smallest_normal)
+        )
+        return torch.where(exact, x, torch.where(subnormal, x + tiny * e, x * (1 + rounding.u * e)))
+
+    def round(self, x: Any, stage: str) -> Tensor:
+        return self.chosen(x, roundoff.rounding(self.c, stage), self.c.format(stage))
+
+    def convert(self, x: Any, stage: str, source: str) -> Tensor:
+        return self.chosen(x, roundoff.conversion(self.c, stage, self.format_of(source)), self.c.format(stage))
+
+    def format_of(self, source: str) -> Format:
+        """The format of a stage, of "input", or of its own name."""
+        return (
+            FORMATS[{"input": self.dtype}.get(source, source)]
+            if source in {"input", *FORMATS}
+            else self.c.format(source)
+        )
+
+    def enter(self, x: Any, source: str = "input") -> Tensor:
+        return self.chosen(x, products.entry(self.c, self.format_of(source)), self.c.format("multiplicands"))
+
+    def constant(self, x: float, roundings: int = 1) -> Tensor:
+        """A constant rounded anew for each batch entry: no tensor holds the number, so no format tells if it does."""
+        u = roundoff.rounding(self.c, "score_accumulation").u
+        if is_power_of(2, abs(float(x))) or u < SMALLEST:
+            return torch.full((1,), float(x), dtype=torch.float64)
+        y = torch.full((self.entries, 1, 1, 1), float(x), dtype=torch.float64)
+        for _ in range(roundings):
+            y = y * (1 + u * self.choices.next(y.shape))
+        return y
+
+    @cached_property
+    def _exponent_factor(self) -> Any:
+        return super().exponent_factor()  # type: ignore[misc]
+
+    def exponent_factor(self) -> Any:
+        """One number for both passes over a row; a single pass may even hold several."""
+        once = self.c.normalize == "before_product"
+        return self._exponent_factor if once else super().exponent_factor()  # type: ignore[misc]
+
+    def times(self, x: Any, constant: Any, stage: str) -> Tensor:
+        value = np.abs(self.as_array(constant).detach().numpy())
+        exact = value.size == 1 and (value == 0 or is_power_of(2, value.item()))
+        return self.as_array(x * constant) if exact else self.round(x * constant, stage)
+
+    def rescale(self, x: Any, alpha: Any, stage: str) -> Tensor:
+        y = self.as_array(x * alpha)
+        return torch.where((alpha == 1) | (alpha == 0), y, self.round(y, stage))
+
+    # Elementary functions
+
+    def error_of(self, function: str, x: Tensor) -> Tensor:
+        """The error of an elementary function."""
+        size = elementary_error(self.c, function)
+        return size * self.choices.next(x.shape) if size > SMALLEST else torch.zeros_like(x)
+
+    # Sums
+
+    def add(self, total: Any, term: Any, stage: str) -> Tensor:
+        """total + term; to add to 0, or 0 itself, rounds nothing."""
+        total, term = self.as_array(total), self.as_array(term)
+        y = total + term
+        return torch.where((total == 0) | (term == 0), y, self.round(y, stage))
+
+    def products(self, x: Any, y: Any) -> list[Tensor]:
+        """A product, less what is left out of it."""
+        left = products.left_out(self.c, *[self.format_of("input")] * 2)
+        return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
+
+    def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:
+        """Each term but the largest is cut, and the sum; a total that nothing is added to was cut before."""
+        form, parts = self.c.format(accumulator), torch.broadcast_tensors(self.as_array(total), *block)
+        sizes = torch.stack([part.detach().abs() for part in parts])
+        largest = sizes.amax(0)
+        cut = 2 * form.unit_roundoff
+        fits = 2 * self.c.format("multiplicands").precision <= form.precision + self.c.matrix_extra_bits
+        terms = (sizes > 0).sum(0) - (1 if fits and self.c.matrix_extra_bits >= 0 else 0)
+        lost = terms.clamp(min=0) * cut * 2.0**-self.c.matrix_extra_bits * largest if self.c.matrix_block > 1 else 0.0
+        y = sum(parts) + lost * self.choices.next(largest.shape)
+        exact = (terms <= 0) | ~(sizes[1:] > 0).any(0)
+        return torch.where(exact, sum(parts), self.chosen(y, Rounding(cut, 0.0), form))
+
+
+def kernel_of(steps: tuple[type[Any], ...], dtype: str, choices: Choices, entries: int) -> type[Any]:
+    """The emulated kernel of these steps, the first in front of the others, with all roundings chosen."""
+    front = [one for one in steps if issubclass(one, Adversary)] or [Adversary]
+    others = [one for one in steps if not issubclass(one, Adversary)]
+    return type("Worst", (*front, *others), {"dtype": dtype, "choices": choices, "entries": entries})

@@ -1,0 +1,203 @@
+"""Attack one element of an answer: choose every rounding of an emulated kernel for the largest error.
+
+All e of the ``adversary`` are chosen at once as the signs of the derivatives of the element by them, a few times over,
+which is exact to first order. An error above its bound shows that the derivation misses a term; one far below it how
+loose the bound is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import TiledGradients
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.error.bounds import forward_bound
+from attn_spec.error.contract import Contract
+from attn_spec.error.gradient_bounds import gradient_bound
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.problem.problem import Problem
+
+from .arithmetic import Adversary, Choices, kernel_of
+
+#: How often the signs are chosen anew.
+STEPS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What is attacked: a contract, executed in one way, on one problem."""
+
+    problem: Problem
+    contract: Contract
+    order: Order = field(default_factory=lambda: Order(kv_tile=1, fused=False))
+    steps: type[TiledAttention] = TiledAttention
+    #: Steps of the backward pass, and dO [B, Hq, Sq, Dv]; None leaves the gradients out.
+    gradients: type[TiledGradients] = TiledGradients
+    cotangent: np.ndarray | None = None
+    #: dL [B, Hq, Sq].
+    lse_cotangent: np.ndarray | None = None
+    #: Steps in front of those of the adversary.
+    above: tuple[type[Adversary], ...] = ()
+    #: Elements of each quantity that are attacked, at most.
+    elements: int = 3
+    seed: int = 0
+
+
+Ratios = dict[str, float]
+Arrays = dict[str, np.ndarray]
+#: What may be attacked.
+QUANTITIES = ("output", "lse", "dq", "dk", "dv", "dbias")
+FORWARD, BACKWARD = QUANTITIES[:2], QUANTITIES[2:]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The largest error of one element in one direction that the adversary found."""
+
+    quantity: str
+    place: tuple[int, ...]
+    error: float
+
+
+def attained(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Ratios:
+    """The largest error / bound of each quantity that the adversary found, under the contract's first reading."""
+    quantities = tuple(quantities)
+    return ratios(errors(attack, quantities), allowed(attack, quantities))
+
+
+def ratios(found: Iterable[Found], bounds: Arrays) -> Ratios:
+    """The largest error / bound of each quantity; inf where a bound is 0 and the error is not."""
+    largest: Ratios = {}
+    for one in found:
+        bound = float(bounds[one.quantity][one.place])
+        ratio = one.error / bound if bound else math.inf if one.error else 0.0
+        largest[one.quantity] = max(largest.get(one.quantity, 0.0), ratio)
+    return largest
+
+
+def errors(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> list[Found]:
+    """The largest errors that the adversary found, which no bound takes part in but by saying what is attacked."""
+    truths, bounds = _truths(attack, quantities), allowed(attack, quantities)
+    forward, backward = _contracts(attack)
+    found: list[Found] = []
+    for c, names, run in ((forward, FORWARD, _run_forward), (backward, BACKWARD, _run_backward)):
+        found += _climb(attack, c, {name: truths[name] for name in names if name in truths}, bounds, run)
+    return found
+
+
+def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
+    """The bounds of the quantities that an attack has, under the contract's first reading; NaN outside the domain."""
+    (forward, backward), wanted, x = _contracts(attack), set(quantities), intermediates(attack.problem)
+    bounds: Arrays = {}
+    if wanted & set(FORWARD):
+        bound = forward_bound(x, forward)
+        bounds["output"] = np.where(bound.in_domain[..., None], bound.output, np.nan)
+        bounds["lse"] = np.where(bound.in_domain, bound.lse, np.nan)
+    if attack.cotangent is not None and wanted & set(BACKWARD):
+        bound = gradient_bound(x, gradient_intermediates(x, attack.cotangent, attack.lse_cotangent), backward)
+        usable = 1.0 if bound.in_domain.all() else np.nan
+        bounds |= {name: getattr(bound, name) * usable for name in BACKWARD if getattr(bound, name) is not None}
+    return {name: bound for name, bound in bounds.items() if name in wanted}
+
+
+def _contracts(attack: Attack) -> tuple[Contract, Contract]:
+    """The first readings of both passes."""
+    c = attack.contract.at(attack.problem.dtype)
+    return readings(c)[0], gradient_readings(c)[0]
+
+
+def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:
+    x = intermediates(attack.problem)
+    truths: Arrays = {"output": x.O, "lse": x.L[..., 0]}
+    if attack.cotangent is not None:
+        g = gradient_intermediates(x, attack.cotangent, attack.lse_cotangent)
+        truths |= {name: getattr(g, name) for name in BACKWARD if getattr(g, name) is not None}
+    return {name: truths[name] for name in QUANTITIES if name in truths and name in set(quantities)}
+
+
+def _climb(
+    attack: Attack,
+    c: Contract,
+    truths: Mapping[str, np.ndarray],
+    bounds: Mapping[str, np.ndarray],
+    run: Callable[[Attack, Contract, Choices, int], Mapping[str, Tensor]],
+) -> list[Found]:
+    """Attack chosen elements, each up and down, in a batch entry of its own."""
+    targets = list(_targets(attack, truths, bounds))
+    if not targets:
+        return []
+    signs = torch.tensor([sign for _, _, sign in targets], dtype=torch.float64)
+    true = torch.tensor([truths[name][at] for name, at, _ in targets], dtype=torch.float64)
+    choices, best = Choices(), np.zeros(len(targets))
+
+    def excess() -> Tensor:
+        choices.place = 0
+        answer = run(attack, c, choices, len(targets))
+        picked = torch.stack([answer[name][(entry, *at[1:])] for entry, (name, at, _) in enumerate(targets)])
+        return signs * (picked - true)
+
+    for _ in range(STEPS):
+        reached = excess()
+        best = np.fmax(best, reached.detach().numpy())
+        slopes = torch.autograd.grad(reached.sum(), choices.found, allow_unused=True)
+        with torch.no_grad():
+            for e, slope in zip(choices.found, slopes, strict=True):
+                e.copy_(torch.zeros_like(e) if slope is None else torch.sign(torch.nan_to_num(slope)))
+    best = np.fmax(best, excess().detach().numpy())
+    return [Found(name, at, error) for error, (name, at, _) in zip(best.tolist(), targets, strict=True)]
+
+
+def _targets(
+    attack: Attack, truths: Mapping[str, np.ndarray], bounds: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, tuple[int, ...], float]]:
+    rng = np.random.default_rng(attack.seed)
+    for name, truth in truths.items():
+        places = np.argwhere(np.isfinite(truth) & np.isfinite(bounds[name]) & (bounds[name] > 0))
+        for at in rng.permutation(places)[: attack.elements]:
+            for sign in (1.0, -1.0):
+                yield name, tuple(int(n) for n in at), sign
+
+
+def _options(problem: Problem, entries: int) -> dict[str, Any]:
+    """The options of a problem of one batch entry, for as many equal entries."""
+    given = {"scale": problem.scale, "causal": problem.causal, "softcap": problem.softcap, "window": problem.window}
+    for name in ("mask", "bias"):
+        option = getattr(problem, name)
+        if option is not None:
+            given[name] = np.repeat(option, entries, axis=0)
+    return given | {"causal_alignment": problem.causal_alignment}
+
+
+def _repeated(problem: Problem, entries: int) -> list[np.ndarray]:
+    return [np.repeat(x, entries, axis=0) for x in (problem.q, problem.k, problem.v)]
+
+
+def _kernel(attack: Attack, steps: type[Any], choices: Choices, entries: int) -> type[Any]:
+    return kernel_of((*attack.above, steps), attack.problem.dtype, choices, entries)
+
+
+def _run_forward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:
+    steps = _kernel(attack, attack.steps, choices, entries)
+    call = steps(c, attack.order, *_repeated(attack.problem, entries), **_options(attack.problem, entries))
+    return dict(zip(("output", "lse"), call(), strict=True))
+
+
+def _run_backward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:
+    out, lse = _run_forward(attack, c, choices, entries).values()
+    dO = np.repeat(np.asarray(attack.cotangent), entries, axis=0)
+    options = _options(attack.problem, entries)
+    if attack.lse_cotangent is not None:
+        options["dlse"] = np.repeat(attack.lse_cotangent, entries, axis=0)
+    steps = _kernel(attack, attack.gradients, choices, entries)
+    saved = (*_repeated(attack.problem, entries), out, lse)
+    call = steps(c, attack.order, dO, saved, **options)
+    return dict(zip(("dq", "dk", "dv", "dbias"), call(), strict=False))

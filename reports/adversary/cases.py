@@ -1,0 +1,282 @@
+"""What the adversary attacks: every stage of a contract alone narrow, in every way of computing, and the presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import StoredWeights, TiledGradients
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.passes import Renormalized, TwoPasses
+from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import FP64
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+
+from .attack import Attack
+
+#: float64 without errors of elementary functions: a stage that is changed is the only error left to see.
+FINE = replace(
+    FP64, exp_error=0.0, log_error=0.0, tanh_error=0.0, exponent="natural", matrix_rounding=None, gradient_stores=16
+)
+#: The format of a stage that is made narrow, and of the numbers of a problem, which it holds.
+NARROW = "float16"
+#: Stages of both passes.
+STAGES = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
+    *("output_accumulation", "output", "lse", "partial_outputs"),
+    *("score_gradients", "gradient_accumulation", "partial_gradients"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way of computing attention, and a kind of problem."""
+
+    name: str
+    #: Arguments of :func:`small_problem`, fields of the contract and of the order.
+    problem: dict[str, Any] = field(default_factory=dict)
+    contract: dict[str, Any] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
+    steps: type[TiledAttention] = TiledAttention
+    gradients: type[TiledGradients] = TiledGradients
+    #: Sizes of dO and of dL.
+    cotangent: float = 1.0
+    lse_cotangent: float = 0.0
+
+
+#: Fields of contracts that many ways have, and those of problems and orders.
+STORED: dict[str, Any] = {
+    "backward_weights": "stored",
+    "normalize": "before_product",
+    "kv_tile": None,
+    "delta": "probabilities",
+}
+_EAGER: dict[str, Any] = {"contract": STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
+OPERANDS: dict[str, Any] = {"scale_on": "operands"}
+MERGES: dict[str, Any] = {"lse_merges": 2, "kv_tile": 1}
+LIGHT: dict[str, Any] = {"spread": 4.0, "queries": 4.0, "scale": 0.6}
+TINY: dict[str, Any] = {"value_spread": 2.0**-15, "value": 2.0**-16}
+ONE: dict[str, Any] = {"n": 1, "D": 1}
+TWO: dict[str, Any] = {"n": 2, "queries": 2.0**-5, "value": 1.0}
+WHOLE: dict[str, Any] = {"kv_tile": None}
+_SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": MERGES, "problem": {"n": 6}}
+
+WAYS = (
+    Way(name="plain"),
+    Way(name="another seed", problem={"seed": 5, "spread": 2.0}),
+    Way(name="scale 1", problem={"scale": 1.0}),
+    Way(name="scale 1/8", problem={"scale": 0.125}),
+    Way(name="large scores", problem={"spread": 4.0}),
+    Way(name="V = 1", problem={"value": 1.0}),
+    Way(name="V = 8 and little more", problem={"value": 8.0, "value_spread": 2.0**-4}),
+    Way(name="equal scores", problem={"queries": 0.0}),
+    Way(name="one key", problem={"n": 1}),
+    Way(name="D = 1", problem={"D": 1}),
+    Way(name="softcap", problem={"softcap": 2.0}),
+    Way(name="bias", problem={"bias": True}),
+    Way(name="bias and softcap", problem={"bias": True, "softcap": 3.0}),
+    Way(name="bias first", problem={"bias": True}, order={"bias_first": True}),
+    Way(name="bias first, base 2", problem={"bias": True}, order={"bias_first": True}, contract={"exponent": "base2"}),
+    Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
+    Way(name="base 2", contract={"exponent": "base2"}),
+    Way(name="base 2, softcap", contract={"exponent": "base2"}, problem={"softcap": 2.0}),
+    Way(name="base 2, bias", contract={"exponent": "base2"}, problem={"bias": True}),
+    Way(name="base 2 inside the exponent", contract={"exponent": "base2"}, order={"exponent_folded": True}),
+    Way(name="roots of the scale", contract=OPERANDS),
+    Way(name="scaled query", contract=OPERANDS, order={"scaling": "query"}),
+    Way(name="scaled query, softcap", contract=OPERANDS, order={"scaling": "query"}, problem={"softcap": 2.0}),
+    Way(name="softcap folded", contract=OPERANDS, order={"scaling": "folded"}, problem={"softcap": 2.0}),
+    Way(name="roots, base 2", contract=OPERANDS | {"exponent": "base2"}),
+    Way(name="log2(e) folded", contract=OPERANDS | {"exponent": "base2"}, order={"scaling": "folded"}),
+    Way(
+        name="log2(e) folded, scale 1",
+        contract=OPERANDS | {"exponent": "base2"},
+        order={"scaling": "folded"},
+        problem={"scale": 1.0},
+    ),
+    Way(name="one tile", contract={"kv_tile": None}, order={"kv_tile": None}),
+    Way(name="tiles of 2", contract={"kv_tile": 2}, order={"kv_tile": 2}),
+    Way(name="division", order={"divides": True}),
+    Way(name="row sum of the cast", contract={"row_sum_of": "cast"}),
+    Way(name="exp(0) is not 1", contract={"exp_of_zero_is_one": False}),
+    Way(name="eager", **_EAGER),
+    Way(name="dL", lse_cotangent=1.0),
+    Way(name="dL alone, eager", **_EAGER, cotangent=0.0, lse_cotangent=1.0),
+    Way(name="eager, V = 1", **_EAGER, problem={"value": 1.0}),
+    Way(name="eager, softcap and bias", **_EAGER, problem={"bias": True, "softcap": 2.0}),
+    Way(name="eager, division", **dict(_EAGER, order={"kv_tile": None, "divides": True})),
+    Way(name="eager, P dP - P D", **dict(_EAGER, order={"kv_tile": None, "expands_dS": True})),
+    Way(name="eager, delta of O", **dict(_EAGER, contract=STORED | {"delta": "output"})),
+    Way(name="eager, cast P in dS", **dict(_EAGER, contract=STORED | {"score_gradients_of": "cast"})),
+    Way(
+        name="normalized weights, tiles",
+        contract={"normalize": "before_product"},
+        steps=TwoPasses,
+        problem={"n": 6},
+    ),
+    Way(name="weights exp(s - LSE)", contract={"normalize": "by_lse"}, steps=TwoPasses),
+    Way(
+        name="weights exp(s - LSE), base 2",
+        contract={"normalize": "by_lse", "exponent": "base2"},
+        steps=TwoPasses,
+    ),
+    Way(name="delta of P", contract={"delta": "probabilities"}),
+    Way(name="delta of P, V = 8", contract={"delta": "probabilities"}, problem={"value": 8.0, "value_spread": 0.1}),
+    Way(name="cast P in dS", contract={"score_gradients_of": "cast"}),
+    Way(name="scaled dS", order={"gradient_scaling": "dS"}),
+    Way(name="scaled slope", order={"gradient_scaling": "slope"}, problem={"scale": 0.3, "softcap": 9.0}),
+    Way(name="parts by accumulators", steps=SplitAttention, problem={"n": 6}),
+    Way(name="parts by LSE", **_SPLIT),
+    Way(name="parts by LSE, V = 1", **dict(_SPLIT, problem={"n": 6, "value": 1.0})),
+    Way(name="parts of one key", **dict(_SPLIT, problem={"n": 3})),
+    Way(name="parts of one key, V = 1", **dict(_SPLIT, problem={"n": 3, "value": 1.0})),
+    Way(name="parts of one key, equal scores", **dict(_SPLIT, problem={"n": 3, "value": 1.0, "queries": 0.0})),
+    Way(name="parts by LSE, base 2", **dict(_SPLIT, contract=MERGES | {"exponent": "base2"})),
+    Way(name="ring", **dict(_SPLIT, steps=RingAttention)),
+    Way(name="ring of single keys, V = 1", steps=RingAttention, contract=MERGES, problem={"n": 3, "value": 1.0}),
+    Way(name="ring by difference", **dict(_SPLIT, steps=RingAttention, contract=MERGES | {"merging": "difference"})),
+    Way(
+        name="ring by difference, light keys",
+        steps=RingAttention,
+        contract=MERGES | {"merging": "difference"},
+        problem=LIGHT | {"n": 6, "seed": 4},
+    ),
+    Way(
+        name="ring of single keys by difference, V = 1",
+        steps=RingAttention,
+        contract=MERGES | {"merging": "difference"},
+        problem={"n": 3, "value": 1.0},
+    ),
+    Way(name="normalized after every tile", contract={"normalize": "every_tile"}, steps=Renormalized),
+    Way(
+        name="normalized after every tile, falling scores",
+        contract={"normalize": "every_tile"},
+        steps=Renormalized,
+        problem={"value": 1.0, "spread": 2.0, "seed": 8, "n": 6},
+    ),
+    Way(name="lazy rescaling", contract={"reference_slack": 3.0}, problem={"spread": 2.0}),
+    Way(name="no maximum", contract={"reference": "zero", "reference_range": 8.0}),
+    Way(name="no maximum, base 2", contract={"reference": "zero", "reference_range": 8.0, "exponent": "base2"}),
+    Way(name="upper bound", contract={"reference": "upper_bound", "reference_range": 16.0}),
+    Way(name="two pieces", contract={"multiplicand_pieces": 2}, problem={"dtype": "float64"}),
+    Way(name="three pieces", contract={"multiplicand_pieces": 3}),
+    Way(name="inner accumulator", contract={"inner_accumulation": NARROW, "inner_terms": 2}, problem={"n": 6, "D": 5}),
+    Way(
+        name="matrix unit",
+        contract={"multiplicands": NARROW, "matrix_rounding": "toward_zero", "matrix_block": 4},
+        problem={"D": 8, "n": 9, "Sq": 3},
+    ),
+    Way(
+        name="matrix unit, extra bits",
+        contract={"multiplicands": NARROW, "matrix_rounding": "toward_zero", "matrix_block": 8, "matrix_extra_bits": 1},
+        problem={"D": 16, "n": 9},
+    ),
+    Way(
+        name="matrix unit, fewer bits",
+        contract={
+            "multiplicands": NARROW,
+            "matrix_rounding": "toward_zero",
+            "matrix_block": 4,
+            "matrix_extra_bits": -3,
+        },
+        problem={"D": 8, "n": 9},
+    ),
+    Way(
+        name="matrix unit, one by one",
+        contract={"multiplicands": NARROW, "matrix_rounding": "toward_zero", "matrix_block": 1},
+        problem={"D": 8, "n": 6},
+    ),
+    *(
+        Way(
+            name=f"{what}, {kept}",
+            problem=sizes,
+            cotangent=size,
+            contract={"float16_subnormals": kept} | contract,
+            steps=TwoPasses if contract.get("normalize") == "by_lse" else TiledAttention,
+        )
+        for kept in ("kept", "flushed")
+        for what, sizes, size, contract in (
+            ("tiny values", TINY, 1.0, {}),
+            ("tiny values, by LSE", TINY, 1.0, {"normalize": "by_lse"}),
+            ("tiny cotangents", {}, 2.0**-15, {}),
+            ("tiny queries", {"queries": 2.0**-14, "spread": 2.0**6, "scale": 2.5}, 1.0, {}),
+            ("tiny scaled queries", {"queries": 2.0**-3, "spread": 2.0**9, "scale": 2.0**-11}, 1.0, OPERANDS),
+            ("tiny scores", {"queries": 2.0**-9, "spread": 2.0**-6, "value": 1.0, "value_spread": 2.0**-6}, 1.0, {}),
+            ("light keys", LIGHT, 1.0, {}),
+            ("light keys, softcap", {"spread": 4.0, "queries": 4.0, "scale": 0.6, "softcap": 9.0}, 2.0**-8, {}),
+            ("tiny bias", {"bias": True, "biases": 2.0**-14, "queries": 0.0, "value": 1.0}, 1.0, {}),
+        )
+    ),
+    Way(name="toward zero", contract={"rounding": "toward_zero"}),
+    Way(name="operands cut", contract={"entry_rounding": "toward_zero", "multiplicands": "bfloat16"}),
+)
+
+
+def small_problem(
+    *,
+    seed: int = 0,
+    n: int = 5,
+    Sq: int = 1,
+    Hq: int = 1,
+    D: int = 3,
+    scale: float = 0.3,
+    spread: float = 1.0,
+    queries: float = 2.0,
+    value: float = 0.0,
+    value_spread: float = 0.0,
+    bias: bool = False,
+    biases: float = 2.0,
+    dtype: str = "float64",
+    **options: Any,
+) -> Problem:
+    """A problem of few numbers of the format NARROW; V is random, or ``value`` and ``value_spread`` times random."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(*shape: int, size: float = spread) -> np.ndarray:
+        return bits.nearest(rng.standard_normal(shape) * size, NARROW)
+
+    q, k, v = drawn(1, Hq, Sq, D, size=queries), drawn(1, 1, n, D), drawn(1, 1, n, 2)
+    if value:
+        v = bits.nearest(value + value_spread * v, NARROW)
+    added = drawn(1, 1, Sq, n, size=biases) if bias else None
+    return Problem(q=q, k=k, v=v, bias=added, scale=scale, dtype=dtype, **options)
+
+
+def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
+    """Every stage alone narrow, in every way: the stage, the way and the attack."""
+    for stage in STAGES:
+        for way in ways:
+            merges = way.contract.get("lse_merges", FINE.lse_merges)
+            if stage not in way.contract and (merges or stage != "partial_outputs"):
+                yield stage, way.name, narrowed(way, (stage,), seed)
+
+
+def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
+    """The attack on some stages that are narrow together, in one way."""
+    problem = small_problem(**way.problem)
+    contract = replace(FINE, **dict.fromkeys(narrow, NARROW) | way.contract)
+    rng = np.random.default_rng(seed + 7)
+    dO = bits.nearest(way.cotangent * rng.standard_normal((*problem.score_shape[:3], problem.value_dim)), NARROW)
+    dL = bits.nearest(way.lse_cotangent * rng.standard_normal(problem.score_shape[:3]), NARROW)
+    found = attack(way, problem, contract, dO, seed)
+    return replace(found, lse_cotangent=dL) if way.lse_cotangent else found
+
+
+def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed: int) -> Attack:
+    """The attack of one way of computing."""
+    return Attack(
+        problem=problem,
+        contract=contract,
+        order=Order(**{"kv_tile": 1, "fused": False} | way.order),
+        steps=way.steps,
+        gradients=way.gradients,
+        cotangent=dO,
+        elements=2,
+        seed=seed,
+    )

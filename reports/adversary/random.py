@@ -1,0 +1,95 @@
+"""Attacks drawn at random: any arithmetic that the random sound kernels execute, a few stages of it narrow.
+
+``adversary_cases`` attacks what somebody thought of; here fields of the contract meet that nobody put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import StoredWeights, TiledGradients
+from attn_spec.error.contract import Contract
+from attn_spec.error.roundoff import elementary_error
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+
+from ..validation.random_kernels import drawn_order, drawn_steps, executed_arithmetic, one_of
+from .attack import Attack
+from .cases import FINE, NARROW, STAGES, small_problem
+
+#: Formats of narrow stages, NARROW as often as all others.
+_FORMATS = (NARROW, NARROW, "bfloat16", "tf32")
+
+
+def random_attacks(count: int, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
+    """So many attacks, each with "random" and the name by which :func:`random_attack` draws it again."""
+    for number in range(seed * 10**6, seed * 10**6 + count):
+        yield "random", f"random_attack({number})", random_attack(number)
+
+
+def random_attack(seed: int) -> Attack:
+    """The attack of a seed."""
+    rng = np.random.default_rng(seed)
+    # The adversary has no fused operations, and no order of additions but one after the other.
+    order = replace(
+        drawn_order(rng),
+        kv_tile=one_of(rng, (1, 1, 2, 3, None)),
+        sums="sequential",
+        fused=False,
+        inaccuracy=0.0,
+    )
+    contract = _contract(rng, order)
+    problem = _problem(rng)
+    dO, dL = (rng.standard_normal((*problem.score_shape[:3], n)) for n in (problem.value_dim, 1))
+    return Attack(
+        problem=problem,
+        contract=contract,
+        order=order,
+        steps=drawn_steps(rng, contract, order),
+        gradients=StoredWeights if contract.backward_weights == "stored" else TiledGradients,
+        cotangent=bits.nearest(dO * one_of(rng, (1.0, 1.0, 1.0, 0.0)), NARROW),
+        lse_cotangent=bits.nearest(dL[..., 0], NARROW) if rng.random() < 0.3 else None,
+        elements=2,
+        seed=seed,
+    )
+
+
+def _contract(rng: np.random.Generator, order: Order) -> Contract:
+    """An arithmetic without errors but those of one to three stages, and of the functions."""
+    narrow = rng.choice(STAGES, size=one_of(rng, (1, 1, 1, 2, 3)), replace=False)
+    formats: dict[str, Any] = {stage: getattr(FINE, stage) for stage in STAGES}
+    formats |= {str(stage): one_of(rng, _FORMATS) for stage in narrow}
+    unit = elementary_error(replace(FINE, **formats, exp_error=1.0), "exp_error")
+    errors = {name: one_of(rng, (0.0, 0.0, 2.0**-12 / unit)) for name in ("exp_error", "log_error", "tanh_error")}
+    drawn = executed_arithmetic(rng, "float64", order)
+    contract = replace(drawn, **formats | errors, gradient_stores=FINE.gradient_stores, kv_tile=order.kv_tile)
+    if contract.matrix_rounding:
+        contract = replace(contract, multiplicands=NARROW)
+    return replace(contract, inner_accumulation=NARROW) if contract.inner_accumulation else contract
+
+
+def _problem(rng: np.random.Generator) -> Problem:
+    """A small problem, with options."""
+    options: dict[str, Any] = {
+        "softcap": one_of(rng, (None, None, 2.0, 9.0)),
+        "causal": bool(rng.random() < 0.3),
+        "bias": bool(rng.random() < 0.3),
+    }
+    return small_problem(
+        seed=int(rng.integers(2**31)),
+        n=int(rng.integers(1, 9)),
+        Sq=one_of(rng, (1, 1, 3)),
+        Hq=one_of(rng, (1, 1, 2)),
+        D=int(rng.integers(1, 6)),
+        scale=one_of(rng, (0.125, 0.3, 0.6, 1.0)),
+        spread=one_of(rng, (0.5, 1.0, 4.0)),
+        queries=one_of(rng, (0.0, 1.0, 2.0, 4.0)),
+        value=one_of(rng, (0.0, 0.0, 1.0, 8.0)),
+        value_spread=one_of(rng, (0.0, 2.0**-4, 1.0)),
+        **options,
+    )

@@ -1,0 +1,121 @@
+"""The numeric error report: measure kernels, write the page, the Markdown and the rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attn_spec import __version__, atomic
+from attn_spec.evidence import certificate
+from attn_spec.evidence.provenance import environment
+from attn_spec.kernels import kernel as kernels
+from attn_spec.kernels.resolve import in_tree, resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search import verdict
+from attn_spec.search.preflight import preflight
+
+from . import page, svg, sweep, tables
+from .rows import Row, columns
+
+#: Version of the JSON document.
+SCHEMA = 1
+
+
+def write_report(
+    kernels: Sequence[str],
+    *,
+    dtypes: Sequence[str] | None,
+    device: str,
+    profile: str,
+    path: Path,
+    certificate: Path | None = None,
+    declared: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Measure ``kernels`` (by default those built in that run here) and write PATH.html, PATH.md and PATH.json.
+
+    A certificate adds its verdicts to the page; ``declared`` is what an undecorated callable claims. Raises
+    :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
+    :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown profile and
+    :class:`attn_spec.evidence.certificate.CertificateError`. Nothing is written unless everything is.
+    """
+    svg.matplotlib()
+    verdicts = [] if certificate is None else verdicts_of(certificate)
+    subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {})
+    rows = [row for point in _tracked(sweep.points(subjects, profile)) for row in sweep.measured(point)]
+    where = {"attn-spec": __version__, "profile": profile, **_known(environment(device))}
+    where |= {f"left out: {name}": reason for name, reason in left_out.items()}
+    texts = {
+        ".html": page.html(rows, where, verdicts),
+        ".md": tables.markdown(rows, where, verdicts),
+        ".json": document(rows, where),
+    }
+    stem = path.with_suffix("") if path.suffix in texts else path
+    return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+
+
+def subjects_of(
+    names: Sequence[str], dtypes: Sequence[str], device: str, declared: Mapping[str, Any]
+) -> tuple[list[Subject], dict[str, str]]:
+    """The subjects to measure, and which built-in kernels do not run here, with the reason."""
+    if names:
+        found = [preflight(resolve(name, **declared), dtypes, device) for name in names]
+        return [subject for examined in found for subject in examined.subjects], {}
+    subjects: list[Subject] = []
+    left_out: dict[str, str] = {}
+    for name in in_tree():
+        kernel = resolve(name)
+        wanted = [dtype for dtype in kernel.dtypes if not dtypes or dtype in dtypes]
+        try:
+            subjects += preflight(kernel, wanted, device).subjects if wanted else ()
+        except kernels.KernelError as error:
+            left_out[name] = str(error).splitlines()[0]
+    if not subjects:
+        raise kernels.KernelError(f"no kernel built in takes {', '.join(dtypes)} on {device}; choose another dtype")
+    return subjects, left_out
+
+
+def verdicts_of(path: Path) -> list[verdict.Row]:
+    """The verdicts that a certificate records. Raises :class:`attn_spec.evidence.certificate.CertificateError`."""
+    found = certificate.load(path)
+    return [
+        verdict.Row(
+            property=result.id,
+            kernel=found.subject.name,
+            dtype=dtype,
+            verdict=finding.verdict,
+            examples=finding.examples,
+            discarded=finding.discarded,
+            ratio=None if finding.ratio is None else float(finding.ratio.value),
+            case=finding.case,
+            message=finding.message,
+        )
+        for result in found.properties
+        for dtype, finding in result.dtypes.items()
+    ]
+
+
+def document(rows: Sequence[Row], where: dict[str, str]) -> str:
+    """The rows as JSON, column names once and a line for each row; non-finite numbers are strings."""
+    lines = [columns(row) for row in rows]
+    head = {"schema": SCHEMA, "environment": where, "columns": list(lines[0]) if lines else []}
+    body = ",\n".join(json.dumps(list(line.values()), allow_nan=False) for line in lines)
+    return f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{body}\n]}}\n'
+
+
+def _tracked(points: Sequence[sweep.Point]) -> Iterator[sweep.Point]:
+    """The points, with a bar on a terminal that says how far the work has come."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(points))
+        for point in points:
+            progress.update(task, description=f"{point.subject.kernel.name} {point.subject.dtype}")
+            yield point
+            progress.advance(task)
+
+
+def _known(values: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,161 @@
+"""Rows as one self-contained HTML page: no script, no network, readable in print and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.search import verdict
+
+from . import figures, svg, tables
+from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
+
+#: How each verdict is marked, without relying on colour.
+MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not claimed": "\N{EN DASH}", "not exercised": "?"}
+#: Sweeps drawn as lines, and what they vary.
+AGAINST = {"length": "key length", "magnitude": "score size"}
+#: Runs one line of the worst cases again.
+REPLAY = """\
+from attn_spec import Recipe
+from .. import sweep
+from attn_spec.resolve import resolve
+from attn_spec.subject import Subject
+
+subject = Subject(resolve("{spec}"), "{dtype}", "{device}")
+for measurement in sweep.judge(subject, {recipe}):
+    print(measurement.name, measurement.ratio, measurement.worst)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A figure with its heading."""
+
+    heading: str
+    svg: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A part of all elements, and the CSS class of its bar."""
+
+    name: str
+    style: str
+    elements: int
+
+
+def html(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[verdict.Row] = ()) -> str:
+    """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
+    loader = jinja2.PackageLoader(__package__ or "reports", ".")
+    jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    jinja.filters |= {"number": tables.number, "share": _share, "exact": repr, "shade": _shade}
+    return jinja.get_template("page.html.jinja").render(
+        **_numbers(rows, verdicts), **_verdicts(verdicts), environment=environment
+    )
+
+
+def headline(rows: Sequence[Row], verdicts: Sequence[verdict.Row] = ()) -> str:
+    """The finding in one sentence."""
+    if refuted := [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED]:
+        return f"{len(refuted)} of {len(verdicts)} verdicts are refuted"
+    pairs = {(row.kernel, row.dtype) for row in rows}
+    unsound = {(row.kernel, row.dtype) for row in rows if row.outside_bound or row.failure}
+    if unsound:
+        return f"{len(unsound)} of {len(pairs)} kernel and dtype pairs left their bound"
+    return "Every measured error lies inside its bound"
+
+
+def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
+    kernels, dtypes = kernels_of(rows), dtypes_of(rows)
+    measured = {row.quantity for row in rows}
+    passes = [[quantity for quantity in quantities if quantity in measured] for quantities in PASSES]
+    cases = worst_cases(rows)
+    return {
+        "headline": headline(rows, verdicts),
+        "opening": tables.opening(rows, verdicts),
+        "rows": rows,
+        "kernels": kernels,
+        "dtypes": dtypes,
+        "palette": list(enumerate(svg.PALETTE)),
+        "legend": {kernel: _glyph(index) for index, kernel in enumerate(kernels)},
+        "passes": [quantities for quantities in passes if quantities],
+        "cells": cells(rows),
+        "titles": tables.TITLES,
+        "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},
+        "measured": {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in dtypes},
+        "worst_cases": cases,
+        "replay": _replay(cases),
+        "shares": _shares(rows),
+        "failures": sum(1 for row in rows if row.failure),
+    }
+
+
+def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
+    grid: dict[str, dict[tuple[str, str], verdict.Row]] = {}
+    for row in verdicts:
+        grid.setdefault(row.property, {})[row.kernel, row.dtype] = row
+    return {
+        "verdicts": grid,
+        "subjects": sorted({(r.kernel, r.dtype) for r in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))),
+        "denominator": verdict.denominator(verdicts),
+        "refuted": [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED],
+        "marks": MARKS,
+    }
+
+
+def _panels(rows: Sequence[Row], order: Sequence[str], dtype: str) -> dict[str, list[Panel]]:
+    """The figures of one dtype: those shown, and those behind a fold. Colours do not depend on the dtype."""
+    own = [row for row in rows if row.dtype == dtype]
+    measured = {row.quantity for row in own if row.elements}
+    lines = {q: [_line(own, order, sweep, q) for sweep in AGAINST] for q in PASSES[0] if q in measured}
+    strips = [_strip(own, order, quantity) for quantity in QUANTITIES if quantity in measured]
+    return {"shown": lines.get("output", []) + strips, "folded": lines.get("lse", [])}
+
+
+def _line(rows: Sequence[Row], order: Sequence[str], sweep: str, quantity: str) -> Panel:
+    heading = f"{tables.TITLES[quantity]} against {AGAINST[sweep]}"
+    return Panel(heading=heading, svg=figures.error_against(rows, order, sweep, quantity))
+
+
+def _strip(rows: Sequence[Row], order: Sequence[str], quantity: str) -> Panel:
+    heading = f"{tables.TITLES[quantity]} in every regime: error / bound"
+    return Panel(heading=heading, svg=figures.ratio_by_regime(rows, order, quantity))
+
+
+def _share(ratio: float) -> str:
+    return tables.number(ratio) if not ratio < 1e-3 else "< 0.001"
+
+
+def _shade(ratio: float) -> float:
+    """Percent of the darkest shade: from 0 at ratio 0 to 100 at ratio 1 and beyond."""
+    return round(100 * min(ratio, 1.0), 1)
+
+
+def _glyph(index: int) -> Markup:
+    """The mark of kernel ``index`` as text in its colour."""
+    glyph = figures.MARKERS[index % len(figures.MARKERS)][1]
+    colour = index % len(svg.PALETTE)
+    return Markup('<span class="glyph" style="color: var(--k{})">{}</span>').format(colour, glyph)
+
+
+def _replay(cases: Sequence[Row]) -> str:
+    row = next((row for row in cases if row.worst), None)
+    if row is None or row.worst is None:
+        return ""
+    return REPLAY.format(spec=row.spec, dtype=row.dtype, device=row.device, recipe=row.worst.recipe)
+
+
+def _shares(rows: Sequence[Row]) -> list[Share]:
+    """How many elements lay inside the bound, outside it, and outside the domain in which a bound exists."""
+    outside = sum(row.outside_bound for row in rows)
+    unclaimed = sum(row.outside_domain for row in rows)
+    return [
+        Share(name="inside the bound", style="inside", elements=sum(row.elements for row in rows) - outside),
+        Share(name="outside the bound", style="outside", elements=outside),
+        Share(name="outside the contract's domain, nothing claimed", style="unclaimed", elements=unclaimed),
+    ]

@@ -1,0 +1,148 @@
+"""Rows as Markdown for a pull request, and how every page writes a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from attn_spec.search.verdict import Row as VerdictRow
+from attn_spec.search.verdict import Verdict, count, denominator
+
+from .rows import QUANTITIES, Cell, Row, Spread, cells, dtypes_of, kernels_of, worst_cases
+
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+TITLES = {
+    "output": "Output O",
+    "lse": "Log-sum-exp",
+    "dq": "Gradient dQ",
+    "dk": "Gradient dK",
+    "dv": "Gradient dV",
+}
+#: Names in running text; the output needs none.
+SYMBOLS = {"lse": "LSE", "dq": "dQ", "dk": "dK", "dv": "dV"}
+
+
+def number(x: float) -> str:
+    """Two significant digits, at least up to the units: 0.043, 1.2, 1,370, 3.4 × 10⁶, ∞; – for none."""
+    if math.isnan(x):
+        return "\N{EN DASH}"
+    if math.isinf(x):
+        return "∞" if x > 0 else "-∞"
+    mantissa, exponent = f"{x:.1e}".split("e")
+    if x == 0 or 1e-3 <= abs(x) < 99_999.5:
+        return f"{x:,.{max(1 - int(exponent), 0) if x else 0}f}"
+    return f"{mantissa} \N{MULTIPLICATION SIGN} 10{str(int(exponent)).translate(SUPERSCRIPT)}"
+
+
+def opening(rows: Sequence[Row], verdicts: Sequence[VerdictRow] = ()) -> list[tuple[str, str]]:
+    """The three numbers that a report begins with, each with what it is."""
+    found = cells(rows).values()
+    tight = max(found, key=lambda cell: (not cell.is_sound, _known(cell.ratio.max)))
+    ratio = (number(tight.ratio.max), f"largest error / bound, 1 being the limit: {_named(tight)}")
+    if verdicts:
+        counted, total = count(verdicts), len(verdicts)
+        return [
+            ratio,
+            (f"{counted[Verdict.REFUTED]} of {total}", "verdicts are refuted"),
+            (f"{counted[Verdict.NOT_EXERCISED]} of {total}", "verdicts were not exercised enough to count"),
+        ]
+    coarse = max(
+        (cell for cell in found if cell.quantity == "output"), key=lambda cell: _known(cell.row_ulps.max), default=tight
+    )
+    return [
+        ratio,
+        (number(coarse.row_ulps.max), f"largest error in ulp on ordinary data: {_named(coarse)}"),
+        (f"{sum(row.elements for row in rows):,}", f"elements measured, in {len(rows):,} rows"),
+    ]
+
+
+def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[VerdictRow] = ()) -> str:
+    """The report for a pull request or a job summary."""
+    parts = [
+        "# Numeric error report",
+        "\n".join(f"- **{value}** {meaning}" for value, meaning in opening(rows, verdicts)),
+    ]
+    if verdicts:
+        parts.append(denominator(verdicts))
+    parts += [_matrix(rows, quantity) for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
+    parts += [
+        _distribution(cells(rows).values()),
+        _worst(rows),
+        "## Environment",
+        table(["", ""], environment.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _named(cell: Cell) -> str:
+    return ", ".join([cell.kernel, cell.dtype, *(SYMBOLS[q] for q in (cell.quantity,) if q in SYMBOLS)])
+
+
+def _known(x: float) -> float:
+    return -math.inf if math.isnan(x) else x
+
+
+def _matrix(rows: Sequence[Row], quantity: str) -> str:
+    found, dtypes = cells(rows), dtypes_of(rows)
+    lines = [[f"`{k}`", *(_cell(found.get((k, dtype, quantity))) for dtype in dtypes)] for k in kernels_of(rows)]
+    heading = f"## {TITLES[quantity]}: largest error in ulp on ordinary data (largest error / bound on any data)"
+    return f"{heading}\n\n{table(['kernel', *dtypes], lines)}"
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    if cell.failures:
+        return f"**no answer** to {cell.failures} problem{'s' if cell.failures > 1 else ''}"
+    text = f"{number(cell.row_ulps.max)} ({number(cell.ratio.max)})"
+    return text if cell.is_sound else f"**{text}, {cell.outside_bound:,} outside**"
+
+
+def _distribution(found: Iterable[Cell]) -> str:
+    header = ["kernel", "dtype", "quantity", "contract", "ulp", "relative", "error / bound"]
+    lines = [
+        [
+            f"`{c.kernel}`",
+            c.dtype,
+            c.quantity,
+            f"`{c.contract}`",
+            _spread(c.row_ulps),
+            _spread(c.relative),
+            _spread(c.ratio),
+        ]
+        for c in found
+    ]
+    return f"## Median / 99 % / largest\n\n{table(header, lines)}"
+
+
+def _spread(spread: Spread) -> str:
+    return " / ".join(number(x) for x in (spread.median, spread.p99, spread.max))
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    header = ["error / bound", "ulp", "kernel", "dtype", "quantity", "regime", "worst element, and its problem again"]
+    lines = [
+        [
+            number(row.ratio.max),
+            number(row.row_ulps.max),
+            f"`{row.kernel}`",
+            row.dtype,
+            row.quantity,
+            row.regime,
+            _how(row),
+        ]
+        for row in worst_cases(rows)
+    ]
+    return f"## Worst cases\n\n{table(header, lines)}"
+
+
+def _how(row: Row) -> str:
+    if row.failure or row.worst is None:
+        return row.failure.replace("|", "\\|")
+    return f"`{list(row.worst.index)}` of `{row.worst.recipe}`"
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rule = ["---"] * len(header)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))

@@ -1,0 +1,1 @@
+"""The code of truth, bounds and judgement itself, mutated."""

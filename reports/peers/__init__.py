@@ -1,0 +1,1 @@
+"""The accept rules and inputs of other suites."""

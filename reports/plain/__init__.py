@@ -1,0 +1,1 @@
+"""Sound kernels, written the way the world writes them."""

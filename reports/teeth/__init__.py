@@ -1,0 +1,1 @@
+"""The mutation score of the suite, beside that of the rules in use."""

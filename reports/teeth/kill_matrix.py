@@ -1,0 +1,103 @@
+"""The kill matrix: every mutant against every property, and what the suite as a whole needs to refute one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.subject import Subject
+from attn_spec.search import property as properties
+from attn_spec.search.cases import Case
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import Property
+from attn_spec.search.search import PropertyError, search
+from attn_spec.search.verdict import Row, Verdict
+
+from ..zoo.mutants import Mutant
+
+#: Verdicts that tell a mutant from a sound kernel.
+CAUGHT = (Verdict.REFUTED, Verdict.SUSPECT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one property says of one mutant."""
+
+    mutant: str
+    claim: str
+    verdict: Verdict
+    #: Problems tried until the verdict.
+    examples: int
+    seconds: float
+
+    @property
+    def caught(self) -> bool:
+        return self.verdict in CAUGHT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """How a mutant was caught first: refuted, if it is, with the fewest problems; the catalogue breaks ties."""
+
+    mutant: str
+    claim: str
+    verdict: Verdict
+    examples: int
+    seconds: float
+    #: The smallest problem that shows it, as an expression; and what is wrong there.
+    problem: str
+    message: str
+
+
+def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]:
+    """One mutant against every property it claims, each with the profile's budget and without shrinking."""
+    plain = replace(profile, shrink_seconds=0.0)
+    cells = []
+    for claim in catalogue():
+        start = time.monotonic()
+        row, _ = examine(claim, mutant.kernel, mutant.dtype, plain, seed)
+        seconds = round(time.monotonic() - start, 2)
+        if row.verdict is Verdict.NOT_CLAIMED:
+            continue
+        found = {"verdict": row.verdict, "examples": row.examples, "seconds": seconds}
+        cells.append(Cell(mutant=mutant.id, claim=claim.id, **found))
+    return cells
+
+
+def first_kill(mutant: Mutant, cells: Sequence[Cell], profile: Profile, seed: int = 0) -> Kill | None:
+    """The first property to catch the mutant, run once more to shrink its problem; None when none did."""
+    caught = [cell for cell in cells if cell.caught]
+    if not caught:
+        return None
+    first = min(caught, key=lambda cell: (cell.verdict is Verdict.SUSPECT, cell.examples))
+    claim = properties.load_all()[first.claim]
+    row, case = examine(claim, mutant.kernel, mutant.dtype, profile, seed)
+    found = {"verdict": first.verdict, "examples": first.examples, "seconds": first.seconds}
+    problem = "" if case is None else repr(case.problem)
+    return Kill(mutant=mutant.id, claim=first.claim, problem=problem, message=row.message, **found)
+
+
+def examine(claim: Property, kernel: Kernel, dtype: str, profile: Profile, seed: int = 0) -> tuple[Row, Case | None]:
+    """The verdict of one property; a property that fails by itself has not exercised the kernel."""
+    try:
+        return search(claim, Subject(kernel, dtype), profile, seed)
+    except PropertyError as error:
+        return error.row, None
+
+
+def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:
+    """The mutants that a property alone catches, by property."""
+    unique: dict[str, list[str]] = {}
+    for mutant, row in groupby(sorted(cells, key=lambda cell: cell.mutant), key=lambda cell: cell.mutant):
+        caught = [cell.claim for cell in row if cell.caught]
+        if len(caught) == 1:
+            unique.setdefault(caught[0], []).append(mutant)
+    return unique
+
+
+def catalogue() -> list[Property]:
+    """Every property, in the order in which ``pytest properties`` runs them."""
+    return list(properties.load_all().values())

@@ -1,0 +1,142 @@
+"""Measure the power of the suite, in several processes: ``attn-spec teeth``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from attn_spec.search.profiles import PROFILES
+
+from ..validation import false_alarms
+from ..validation.false_alarms import Alarms
+from ..zoo import mutants
+from . import limits
+from .contest import contest
+from .document import Teeth, TeethError, Told
+from .kill_matrix import catalogue, first_kill, row_of_matrix
+
+#: What every property is given for every mutant, and again for a mutant that none of them catches.
+FIRST, SECOND = PROFILES["smoke"], PROFILES["ci"]
+#: Examples over sound kernels, and how many of them make one task.
+EXAMPLES, SHARE = 20_000, 250
+#: Seeds for each point of a curve of power, and multiply-adds for each seed.
+TRIALS, WORK = 3, 2**24
+#: Is told how many tasks of how many are done, and which one was.
+Watch = Callable[[int, int, str], None]
+#: What a task adds to the document: rows by the name of their list.
+Rows = dict[str, list[Any]]
+Task = tuple[str, Callable[..., Rows], tuple[Any, ...]]
+
+
+def measure(*, sample: int | None, budget: int, workers: int, seed: int, watch: Watch) -> Teeth:
+    """Measure everything, or a stratified sample of the mutants and the same share of the rest.
+
+    Raises :class:`TeethError`.
+    """
+    zoo = chosen(sample, seed)
+    made = Teeth(environment={}, properties=[claim.id for claim in catalogue()])
+    made.mutants = [_told(mutant) for mutant in zoo]
+    tasks = list(_tasks(zoo, budget, seed, share=len(zoo) / len(mutants.load_all()[0])))
+    for done, (name, rows) in enumerate(_run(tasks, workers), start=1):
+        for kind, found in rows.items():
+            getattr(made, kind).extend(found)
+        watch(done, len(tasks), name)
+    _in_order(made)
+    return made
+
+
+def chosen(sample: int | None, seed: int) -> list[mutants.Mutant]:
+    """All mutants, or ``sample`` of them dealt over the families in turn. Raises :class:`TeethError`."""
+    zoo = list(mutants.load_all()[0].values())
+    if sample is None:
+        return zoo
+    if not 1 <= sample <= len(zoo):
+        raise TeethError(f"a sample holds 1 to {len(zoo)} mutants, not {sample}")
+    families: dict[str, list[mutants.Mutant]] = {}
+    for mutant in random.Random(seed).sample(zoo, len(zoo)):  # noqa: S311 -- repeatable, not secret
+        families.setdefault(mutant.family, []).append(mutant)
+    dealt = [mutant for rank in range(len(zoo)) for own in families.values() for mutant in own[rank : rank + 1]]
+    return sorted(dealt[:sample], key=zoo.index)
+
+
+def examined(mutant_id: str, budget: int, seed: int) -> Rows:
+    """One mutant before every property and every contestant."""
+    mutant = mutants.load_all()[0][mutant_id]
+    profile = FIRST
+    cells = row_of_matrix(mutant, profile, seed)
+    if not any(cell.caught for cell in cells):
+        profile = SECOND
+        cells = row_of_matrix(mutant, profile, seed)
+    kill = first_kill(mutant, cells, profile, seed)
+    return {"cells": cells, "kills": [] if kill is None else [kill], "outcomes": contest(mutant, budget, seed)}
+
+
+def alarmed(examples: int, seed: int) -> Rows:
+    """A share of the examples over sound kernels."""
+    return {"alarms": [false_alarms.run(examples, seed)]}
+
+
+def limited(defect: str, dtype: str, seed: int) -> Rows:
+    """The power against one defect at one dtype."""
+    return {"powers": limits.measure([defect], [dtype], trials=TRIALS, work=WORK, seed=seed)}
+
+
+def _tasks(zoo: Sequence[mutants.Mutant], budget: int, seed: int, share: float) -> Iterator[Task]:
+    for mutant in zoo:
+        yield mutant.id, examined, (mutant.id, budget, seed)
+    for part in range(max(round(share * EXAMPLES / SHARE), 1)):
+        yield "false alarms", alarmed, (SHARE, seed + part)
+    if share == 1:
+        for defect in limits.DEFECTS:
+            for dtype in limits.DTYPES:
+                yield f"limits of {defect}", limited, (defect, dtype, seed)
+
+
+def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[str, Rows]]:
+    """The results as they come. Each process works in a folder of its own, with one thread."""
+    os.environ |= {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    with (
+        tempfile.TemporaryDirectory(prefix="attn-spec-") as folder,
+        ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), initializer=_elsewhere, initargs=(folder,)
+        ) as pool,
+    ):
+        waiting: dict[Future[Rows], str] = {pool.submit(function, *given): name for name, function, given in tasks}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+def _elsewhere(folder: str) -> None:
+    """Cases in flight are written to the working directory."""
+    own = Path(folder) / str(os.getpid())
+    own.mkdir()
+    os.chdir(own)
+
+
+def _told(mutant: mutants.Mutant) -> Told:
+    return Told(**{name: getattr(mutant, name) for name in (column.name for column in fields(Told))})
+
+
+def _in_order(made: Teeth) -> None:
+    """Rows in the same order, whichever process was faster."""
+    rank = {mutant.id: place for place, mutant in enumerate(made.mutants)}
+    for rows in (made.cells, made.kills, made.outcomes):
+        rows.sort(key=lambda row: rank[row.mutant])
+    made.alarms = [_together(made.alarms)]
+    made.powers.sort(key=lambda power: (power.defect, power.dtype, power.contestant, power.size))
+
+
+def _together(runs: Sequence[Alarms]) -> Alarms:
+    total = Alarms()
+    for run in runs:
+        total.add(run)
+        total.seconds += run.seconds
+    total.refuted.sort(key=lambda alarm: (alarm.seed, alarm.property))
+    return total

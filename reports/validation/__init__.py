@@ -1,0 +1,1 @@
+"""Sound kernels in great numbers: no answer outside its bound, no false alarm."""

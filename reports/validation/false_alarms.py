@@ -1,0 +1,168 @@
+"""Count false alarms: sound kernels drawn at random, each examined by every property it claims.
+
+    python -m attn_spec.reports.validation.false_alarms --examples 20000 --seed 0
+
+An example is one problem that one property checked on one kernel (``random_kernels`` tells what is drawn). Exit
+status 0: nothing was refuted; 1: a refutation, which means that a bound or a property is wrong, or that the emulation
+does not do what it declares. Each is printed with all it takes to repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from attn_spec.error.presets import describe
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import Property, load_all
+from attn_spec.search.search import PropertyError, search
+
+from .random_kernels import RandomKernel, random_kernel
+
+#: Effort for one property and one kernel: many kernels are worth more than many problems for one.
+PROFILE = Profile(name="false alarms", examples=4, floor=1, seconds=60, shrink_seconds=20, seed=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseAlarm:
+    """A refutation of a kernel that is sound."""
+
+    #: Seed of the kernel, for ``random_kernels.random_kernel``.
+    seed: int
+    property: str
+    dtype: str
+    #: The contract declared, the order executed.
+    contract: str
+    order: str
+    message: str
+    #: The shrunk problem, as an expression.
+    problem: str
+
+    def __str__(self) -> str:
+        lines = (self.property, f"random_kernel({self.seed}), {self.dtype}", self.contract, self.order)
+        return "\n  ".join(("FALSE ALARM", *lines, self.message, self.problem))
+
+
+@dataclass(kw_only=True)
+class Alarms:
+    """What a run saw."""
+
+    #: Problems checked, one property at a time.
+    examples: int = 0
+    kernels: int = 0
+    refuted: list[FalseAlarm] = field(default_factory=list)
+    #: Examples by family of properties, and by dtype.
+    by_family: dict[str, int] = field(default_factory=dict)
+    by_dtype: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, other: Alarms) -> None:
+        """Count what another run saw; its seconds are not added."""
+        self.examples, self.kernels = self.examples + other.examples, self.kernels + other.kernels
+        self.refuted += other.refuted
+        self.by_family = dict(Counter(self.by_family) + Counter(other.by_family))
+        self.by_dtype = dict(Counter(self.by_dtype) + Counter(other.by_dtype))
+
+
+def run(examples: int, seed: int, watch: Callable[[Alarms], None] = lambda total: None, jobs: int = 1) -> Alarms:
+    """Examine random kernels until ``examples`` problems were checked; ``watch`` is told the total after each kernel.
+
+    The result depends on ``examples`` and ``seed`` only, not on the number of processes, ``jobs``.
+    """
+    start, total = time.monotonic(), Alarms()
+    for found in _examined(seed, jobs):
+        total.add(found)
+        total.seconds = time.monotonic() - start
+        watch(total)
+        if total.examples >= examples:
+            break
+    return total
+
+
+def _examined(seed: int, jobs: int) -> Iterator[Alarms]:
+    """What each kernel of a run gave, in the order of their seeds: kernels of different runs differ."""
+    seeds = itertools.count(seed * 10**6)
+    if jobs == 1:
+        yield from map(examine, map(random_kernel, seeds))
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        while True:
+            yield from pool.map(examine_seed, itertools.islice(seeds, 4 * jobs))
+
+
+def examine_seed(seed: int) -> Alarms:
+    """:func:`examine` for a seed, which processes can send to one another, as they cannot a kernel."""
+    return examine(random_kernel(seed))
+
+
+def theorems() -> list[Property]:
+    """The properties that have no false alarms; statistical ones have, with a probability that they state."""
+    return [claim for claim in load_all().values() if not claim.false_alarm]
+
+
+def examine(drawn: RandomKernel, claims: Iterable[Property] | None = None) -> Alarms:
+    """Try properties, by default every theorem, on a kernel that may claim them."""
+    total, subject = Alarms(kernels=1), Subject(drawn.kernel, drawn.dtype)
+    for claim in theorems() if claims is None else claims:
+        family = claim.id.partition(".")[0]
+        try:
+            row, case = search(claim, subject, PROFILE, drawn.seed)
+        except PropertyError as error:
+            row, case = error.row, None
+            total.refuted.append(_alarm(drawn, claim.id, row.message, "unknown"))
+        if case is not None:
+            total.refuted.append(_alarm(drawn, claim.id, row.message, repr(case.problem)))
+        n = row.examples
+        total.add(Alarms(examples=n, by_family={family: n}, by_dtype={drawn.dtype: n}))
+    return total
+
+
+def _alarm(drawn: RandomKernel, claim: str, message: str, problem: str) -> FalseAlarm:
+    return FalseAlarm(
+        seed=drawn.seed,
+        property=claim,
+        dtype=drawn.dtype,
+        contract=describe(drawn.declares),
+        order=repr(drawn.order),
+        message=message,
+        problem=problem,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print every refutation when it is found, and the totals."""
+    parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.validation.false_alarms", description=__doc__)
+    parser.add_argument("--examples", type=int, default=20000, help="problems checked in all (default 20000)")
+    parser.add_argument("--seed", type=int, default=0, help="which kernels and problems are drawn (default 0)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    chosen = parser.parse_args(arguments)
+    printed = 0
+
+    def watch(total: Alarms) -> None:
+        nonlocal printed
+        for alarm in total.refuted[printed:]:
+            print(alarm)
+        printed = len(total.refuted)
+        print(f"{total.examples:7} examples, {total.kernels:4} kernels, {total.seconds:5.0f} s", flush=True)
+
+    total = run(chosen.examples, chosen.seed, watch, chosen.jobs)
+    print(summary(total))
+    return int(bool(total.refuted))
+
+
+def summary(total: Alarms) -> str:
+    """The totals of a run."""
+    counts = [", ".join(f"{name} {n}" for name, n in sorted(x.items())) for x in (total.by_family, total.by_dtype)]
+    first = f"{total.examples} examples on {total.kernels} random sound kernels: {len(total.refuted)} refuted"
+    return "\n  ".join((first, *counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Sound kernels drawn at random: a seed decides the arithmetic, the order, the conventions and the options.
+
+Each kernel executes what it declares, or less than it declares where a contract says "at most": fewer stores, smaller
+errors of elementary functions, larger tiles. What the emulation cannot execute is never drawn:
+
+- an output in another format than the inputs, which no kernel may return; a log-sum-exp in tf32, which torch lacks;
+- stored weights that are not normalized before the product, since the backward pass would need the row sum as well;
+- splits by accumulators that may be empty where exp(0) is not 1, since they rescale the others once more than there are
+  tiles;
+- gradients of kernels that return no log-sum-exp, or one in base 2, from which the backward pass starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
+from attn_spec.emulation.conventions import varied
+from attn_spec.emulation.forward import SUPPORTS, TiledAttention, emulate
+from attn_spec.emulation.passes import steps_of
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import UNDECLARED
+from attn_spec.error.products import terms
+from attn_spec.kernels.kernel import LAYOUTS, Conventions, Kernel
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.search.strategies import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
+
+#: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
+_DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
+#: Stages that may have any format; the output has the inputs'.
+_STAGES = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
+    *("output_accumulation", "lse", "partial_outputs", "score_gradients", "gradient_accumulation", "partial_gradients"),
+)
+#: Shares of those stages that leave the format they have in ``PRECISE``.
+_UNUSUAL = (0.0, 0.1, 0.2, 0.4)
+#: float64's own elementary functions, in the units of a contract, as NumPy computes them: for float32, for float64.
+_NUMPY_ERROR = (2.0**-20, 4.0)
+#: Errors of elementary functions, in the same units.
+_ERRORS = (0.0, 2.0, 8.0, 32.0)
+#: The longest row of keys that is searched.
+LONGEST = max(TILE_EDGES)
+#: Query heads that share a kv head, at most, whose gradients are stored one after the other.
+_MEMBERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomKernel:
+    """A kernel and how it was drawn."""
+
+    seed: int
+    dtype: str
+    #: What it does, and what it says it does.
+    executes: Contract
+    declares: Contract
+    order: Order
+    kernel: Kernel = field(repr=False)
+
+
+def random_kernel(seed: int, **worse: Any) -> RandomKernel:
+    """The sound kernel of a seed, at one dtype; ``worse`` are fields of the contract it executes but does not declare.
+
+    With those it is no longer sound: what else it does and declares is what it was.
+    """
+    rng = np.random.default_rng(seed)
+    dtype = one_of(rng, _DTYPES)
+    order = drawn_order(rng)
+    executes = executed_arithmetic(rng, dtype, order)
+    declares = _declared(rng, dtype, executes, order)
+    executes = replace(executes, **worse)
+    kernel = _kernel(rng, f"random_{seed}", executes, order, dtypes=(dtype,), contract=declares)
+    return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
+
+
+def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
+    """A kernel of that arithmetic, with conventions and options drawn."""
+    agreed = _conventions(rng)
+    supports = [option for option in SUPPORTS if rng.random() < 0.85]
+    declared |= {
+        "supports": supports,
+        "conventions": agreed,
+        "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
+        "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
+        "steps": varied(drawn_steps(rng, executes, order), agreed),
+        "layout": one_of(rng, LAYOUTS),
+        "length_multiple": one_of(rng, (1, 1, 1, 4)),
+        "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
+    }
+    if "lse" not in supports or agreed.lse_base == "2":
+        return emulate(name, executes, order, **declared)
+    stored = executes.backward_weights == "stored"
+    gradients = varied(StoredWeights if stored else TiledGradients, agreed)
+    return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _slowness(executes: Contract, order: Order) -> float:
+    """16 for each operation on arrays that the emulation takes beyond the plainest, for a key; 1 for the plainest.
+
+    Small problems keep a few such kernels from being most of a run.
+    """
+    inner = 1 if executes.inner_accumulation is None else 4
+    operations = math.ceil(16 / min(order.kv_tile or 16, 16)) * int(terms(executes, 1)) * inner
+    return 16.0 * operations if operations > 1 else 1.0
+
+
+def drawn_steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
+    """Steps that execute a contract."""
+    if executes.lse_merges:
+        by_difference = executes.merging == "difference"
+        return RingAttention if by_difference else one_of(rng, (NormalizedSplitAttention, RingAttention))
+    splits = executes.normalize == "after_product" and executes.exp_of_zero_is_one
+    plain = steps_of(executes, order)
+    return one_of(rng, (plain, SplitAttention)) if splits else plain
+
+
+def drawn_order(rng: np.random.Generator) -> Order:
+    """Tiles, sums and the other choices that no contract makes."""
+    return Order(
+        kv_tile=one_of(rng, (1, 3, 8, 16, 17, 64, None, None)),
+        tiles=one_of(rng, ("forward", "reverse", "random")),
+        sums=one_of(rng, ("sequential", "pairwise", "random")),
+        seed=int(rng.integers(2**31)),
+        fused=bool(rng.random() < 0.5),
+        scaling=one_of(rng, ("roots", "query", "folded")),
+        exponent_folded=bool(rng.random() < 0.5),
+        bias_first=bool(rng.random() < 0.3),
+        divides=bool(rng.random() < 0.3),
+        gradient_scaling=one_of(rng, ("products", "dS", "slope")),
+        expands_dS=bool(rng.random() < 0.3),
+        inaccuracy=one_of(rng, (0.0, 0.5, 1.0)),
+        error_signs=one_of(rng, ("random", "up", "down")),
+    )
+
+
+def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
+    """Formats, functions and steps."""
+    normalize = one_of(rng, ("after_product", "after_product", "before_product", "every_tile", "by_lse"))
+    stored = normalize == "before_product" and order.kv_tile is None and rng.random() < 0.5
+    contract = replace(
+        PRECISE,
+        **_formats(rng) | _products(rng) | _reference(rng),
+        scale_on=one_of(rng, ("scores", "operands")),
+        exponent=one_of(rng, ("natural", "base2")),
+        normalize=normalize,
+        backward_weights="stored" if stored else "recomputed",
+        delta=one_of(rng, ("output", "probabilities")),
+        score_gradients_of=one_of(rng, ("cast", "uncast")),
+        row_sum_of=one_of(rng, ("cast", "uncast")),
+        rounding=one_of(rng, ("nearest", "nearest", "toward_zero")),
+        subnormals=one_of(rng, ("kept", "flushed")),
+        float16_subnormals=one_of(rng, ("kept", "flushed_on_entry", "flushed")),
+        exp_of_zero_is_one=bool(rng.random() < 0.8),
+        lse_merges=one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
+        merging=one_of(rng, ("weighted", "difference")),
+    )
+    errors = {name: one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
+    return replace(contract, **errors, gradient_stores=_stores(contract.at(dtype), order))
+
+
+def _products(rng: np.random.Generator) -> dict[str, Any]:
+    """How factors enter products, and how these are summed."""
+    inner = {"inner_accumulation": one_of(rng, tuple(FORMATS)), "inner_terms": one_of(rng, (1, 3, 16, 128))}
+    return {
+        "multiplicand_pieces": one_of(rng, (1, 1, 1, 2, 3)),
+        "entry_rounding": one_of(rng, (None, None, "nearest", "toward_zero")),
+        "matrix_rounding": one_of(rng, (None, None, "toward_zero")),
+        "matrix_block": one_of(rng, (1, 4, 8, 16)),
+        "matrix_extra_bits": one_of(rng, (0, 0, 1, 2, -3)),
+    } | (inner if rng.random() < 0.15 else {})
+
+
+def _reference(rng: np.random.Generator) -> dict[str, Any]:
+    """What is subtracted from the scores."""
+    if rng.random() < 0.75:
+        return {"reference_slack": one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3)))}
+    return {"reference": one_of(rng, ("zero", "upper_bound")), "reference_range": one_of(rng, (4.0, 16.0, 60.0))}
+
+
+def _formats(rng: np.random.Generator) -> dict[str, str]:
+    """Other formats for some stages."""
+    share = one_of(rng, _UNUSUAL)
+    chosen = {stage: one_of(rng, tuple(FORMATS)) for stage in _STAGES if rng.random() < share}
+    if chosen.get("lse") == "tf32":
+        del chosen["lse"]
+    return chosen
+
+
+def _stores(contract: Contract, order: Order) -> int:
+    """How often a partial gradient is stored at most, in a format that rounds it; the default where none does."""
+    narrows = contract.format("partial_gradients").precision < contract.format("gradient_accumulation").precision
+    return max(_tiles(order), _MEMBERS) if narrows else PRECISE.gradient_stores
+
+
+def _tiles(order: Order) -> int:
+    return math.ceil(LONGEST / (order.kv_tile or LONGEST))
+
+
+def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: Order) -> Contract:
+    """What a user would promise: the executed arithmetic, in some fields less than it keeps."""
+    numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
+    errors = {name: getattr(executes, name) + numpy_error for name in ("exp_error", "log_error", "tanh_error")}
+    declares = replace(executes, **errors, kv_tile=one_of(rng, (1, order.kv_tile)))
+    plain = executes.multiplicand_pieces == 1 and executes.inner_accumulation is None and not executes.matrix_rounding
+    if order.sums == "pairwise" and plain and rng.random() < 0.5:
+        declares = replace(declares, summation_depth=_depth(order))
+    weaker = {
+        "scale_on": "operands",
+        "subnormals": "flushed",
+        "float16_subnormals": "flushed",
+        "exp_of_zero_is_one": False,
+        "matrix_rounding": executes.matrix_rounding or "toward_zero",
+        **dict.fromkeys(("row_sum_of", "backward_weights", "delta", "score_gradients_of"), "either"),
+    }
+    declares = replace(declares, **{name: value for name, value in weaker.items() if rng.random() < 0.2})
+    if rng.random() < 0.1:  # one of several contracts is kept
+        return replace(UNDECLARED, alternatives=(declares,))
+    return declares
+
+
+def _depth(order: Order) -> int:
+    """Roundings of one term: as a leaf, on the way up its tree, and when further tiles and splits are added to it."""
+    widest = max(order.kv_tile or LONGEST, *HEAD_DIMS, *VALUE_DIMS)
+    return 1 + math.ceil(math.log2(widest)) + _tiles(order) + SplitAttention.splits
+
+
+def _conventions(rng: np.random.Generator) -> Conventions:
+    return Conventions(
+        causal_alignment=one_of(rng, ("top_left", "bottom_right")),
+        empty_row=one_of(rng, ("zero", "zero", "mean_of_v", "nan")),
+        lse_base=one_of(rng, ("e", "e", "e", "2")),
+        empty_lse=one_of(rng, ("-inf", "-inf", "+inf", "undeclared")),
+        masked_nonfinite=one_of(rng, ("excluded", "excluded", "may_leak")),
+        deterministic=bool(rng.random() < 0.8),
+        batch_invariant=bool(rng.random() < 0.5),
+    )
+
+
+def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    """One of the choices, each as likely."""
+    return choices[int(rng.integers(len(choices)))]

@@ -1,0 +1,125 @@
+"""How gradients are rounded.
+
+Terms by module and by the attack that exceeds a bound without them: stage, way and quantity.
+"""
+
+from __future__ import annotations
+
+GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
+    "error.gradient_bounds": {
+        ("output", "another seed", "dv"): {
+            "a gradient's cast": "(error[- + out.u * (size + error)-] + out.eta)",
+        },
+        ("output", "parts by LSE, V = 1", "dq"): {
+            "underflow of a gradient's cast": "(size + error)[- + out.eta-])",
+        },
+        ("probabilities", "2 pieces, bfloat16, by LSE", "dq"): {
+            "keys' own errors in dq": "apart = [-b.own @ size + -]b.G",
+            "roundings of dq and dk": "unscaled = own[- + G * total-] +",
+        },
+        ("probabilities", "error of log, by LSE", "dq"): {
+            "the row's weights in dq": "[-b.G * kept + -]b.D * shared",
+        },
+        ("probabilities", "one tile", "dq"): {
+            "delta in dq": "kept[- + b.D * shared-]",
+        },
+        ("score_accumulation", "parts by accumulators", "dq"): {
+            "scaling in dq and dk": "[-*scaling, -]*_accumulated",
+            "all roundings of the last scale": "[-(work.u, last + (2 if scaled.u else 0))-]",
+        },
+        ("scores", "normalized weights, tiles", "dq"): {
+            "two roundings of the last scale": "else [-3-]{+1+}) + capped",
+        },
+        ("partial_gradients", "base 2, softcap", "dq"): {
+            "sums of dq and dk": "*scaling[-, *_accumulated(c, n)-])",
+        },
+        ("probabilities", "one tile", "dk"): {
+            "the error of dS in dq and dk": "unscaled = [-own + -]G * total",
+        },
+        ("multiplicands", "tiny cotangents, large scale, kept", "dk"): {
+            "underflow of dS on entry": "G * total[- + (1 + G) * dS_entry.eta * seen-]",
+        },
+        ("gradient_accumulation", "large bias, base 2", "dk"): {
+            "underflow of dq's and dk's sums": "tiny = [-tiny_sum * 4 * terms(c, n) + -]partial.eta * 2",
+            "all underflow of dq's and dk's sums": "[- + factor * tiny-] +",
+        },
+        ("gradient_accumulation", "tiny cotangents, scaled dS, kept", "dq"): {
+            "several underflows of dq's and dk's sums": "tiny = tiny_sum * [-4 * -]terms(c, n) + partial",
+        },
+        ("partial_gradients", "tiny values, kept", "dk"): {
+            "underflow of dq's and dk's stores": (
+                "tiny_sum * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n * (partial.u > 0))-]"
+            ),
+        },
+        ("stored_scores", "tiny cotangents, scaled dS, kept", "dk"): {
+            "underflow of a dS that is scaled early": "n * dS_entry.eta)[- + early-]",
+        },
+        ("gradient_accumulation", "tiny cotangents, large scale, kept", "dq"): {
+            "a scale that magnifies underflow": "[-factor * -]tiny + work.eta\n",
+        },
+        ("score_accumulation", "tiny cotangents, toward zero", "dk"): {
+            "underflow of the last scale": "factor * tiny[- + work.eta-]",
+        },
+        ("multiplicands", "tiny queries, flushed", "dk"): {
+            "underflow of operands in dq and dk": (
+                "[-(operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + -]early"
+            ),
+            "underflow of operands on entry in dq and dk": "entering = ([-operand.eta + -]scaled",
+        },
+        ("lse", "2 pieces, bfloat16", "dv"): {
+            "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *_acc",
+        },
+        ("stored_scores", "2 pieces, bfloat16, by LSE", "dv"): {
+            "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*_acc",
+        },
+        ("probabilities", "tiny values, inner, kept", "dv"): {
+            "sums of dv": "(missing, 1)[-, *_accumulated(c, n)-])\n    own",
+            "roundings of dv": "return own[- + G * total-] + (1",
+        },
+        ("probabilities", "one tile", "dv"): {
+            "weights in dv": "return [-own + -]G * total + (1",
+        },
+        ("several", "many light keys, probabilities", "dv"): {
+            "underflow of weights in dv": "(1 + G) * ([-eta + -]cotangent",
+        },
+        ("gradient_accumulation", "tiny cotangents, kept", "dv"): {
+            "underflow of dv's sums": "tiny = [-_tiny_sum(c) * 4 * terms(c, n) + -]partial.eta",
+        },
+        ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dv"): {
+            "several underflows of dv's sums": "_tiny_sum(c) * [-4 * -]terms(c, n)",
+        },
+        ("partial_gradients", "tiny cotangents, kept", "dv"): {
+            "underflow of dv's stores": "_tiny_sum(c) * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n)-]",
+        },
+        ("multiplicands", "light keys, softcap, flushed", "dv"): {
+            "underflow of dO on entry": "(eta[- + cotangent.eta * entered-])",
+        },
+        ("gradient_accumulation", "grouped heads, bias", "dbias"): {
+            "sums of dbias": "[-(accumulator.u, np.minimum(n, c.summation_depth or np.inf)), -](partial",
+        },
+        ("partial_gradients", "bias", "dbias"): {
+            "stores of dbias": "or np.inf)), [-(partial.u, stores), -](cast",
+        },
+        ("score_gradients", "bias first", "dbias"): {
+            "the cast of dbias": "(partial.u, stores), [-(cast.u, 1), -](narrow",
+            "all roundings of dbias": "keepdims=True)[- + G * total-] + 2",
+        },
+        ("probabilities", "tiny bias, flushed", "dbias"): {
+            "the error of dA in dbias": "return [-b.dA.sum(axis=axes, keepdims=True) + -]G",
+        },
+        ("score_gradients", "tiny cotangents, grouped, bias, kept", "dbias"): {
+            "underflow of dbias": "G * total[- + 2 * tiny-]",
+            "underflow of dA's cast in dbias": 'n * ([-rounding(c, "score_gradients").eta + -]stored',
+        },
+        ("probabilities", "inner accumulator", "dv"): {
+            "sums in the accumulator of gradients": (
+                'return ([-*sums(c, "gradient_accumulation", n), -](partial.u, stores)[-)-]{+,)+}'
+            ),
+        },
+        ("partial_gradients", "parts by accumulators", "dv"): {
+            "stores between partial sums of gradients": (
+                '(*sums(c, "gradient_accumulation", n), [-(partial.u, stores)-])'
+            ),
+        },
+    },
+}

@@ -1,0 +1,241 @@
+"""What keeps the judge honest, and an answer for each guard that is judged wrongly without it.
+
+No attack shows these: they decide about NaN, rows that see no key, rows outside the domain and choices of a contract.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.attention.enclosure import Enclosed, enclose
+from attn_spec.error import gradient_bounds, row_sum_bounds
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.error.presets import FP32, FP64
+from attn_spec.judgement import measure, oracle
+from attn_spec.kernels.kernel import kernel
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers.bits import nearest
+from attn_spec.problem.problem import Problem
+from attn_spec.search import assertions
+from attn_spec.search.property import Refutation
+
+from .deletions import Deletion, deleted
+from .struck import struck
+
+NAN = float("nan")
+_FLOAT32 = FP32.at("float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """A guard, and whether an answer is judged as it must be."""
+
+    deletion: Deletion
+    right: Callable[[], bool]
+
+
+def missed(guards: tuple[Guard, ...]) -> Iterator[str]:
+    """Names of guards that judge their answer wrongly as they stand, or rightly when they are taken away."""
+    for guard in guards:
+        stands = guard.right()
+        with deleted(guard.deletion):
+            if not stands or guard.right():
+                yield guard.deletion.name
+
+
+def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> Problem:
+    """Two keys [1] and their values; one query, by default of equal scores."""
+    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, ((1.0,), (1.0,)), v))
+    return Problem(q=q, k=k, v=v, **options)
+
+
+#: The second of two queries sees no key; the mean of V is 2.
+_BLIND = _problem(((0.0,), (0.0,)), mask=np.array([[[[True, True], [False, False]]]]))
+#: Scores beyond float16, which accumulates them.
+_OVERFLOWING = _problem(((2.0**16,),))
+
+
+def _refuted(problem: Problem, *values: float, quantity: str = "output", **options: Any) -> bool:
+    """Whether values of an output, or of a log-sum-exp, are refuted."""
+    contract = options.pop("contract", _FLOAT32)
+    shape = (1, 1, problem.query_length) + ((1,) if quantity == "output" else ())
+    got: dict[str, Any] = {quantity: np.array(values, dtype=np.float64).reshape(shape)}
+    return measure.judge(problem, contract, **got, **options).refuted
+
+
+def _nan_bound() -> np.ndarray:
+    """The bound of dQ where the error of a factor is NaN."""
+    x = intermediates(_problem())
+    g = replace(gradient_intermediates(x, np.ones(x.O.shape)), dS=np.full(x.s.shape, NAN))
+    return gradient_bounds.gradient_bound(x, g, FP64.at("float64")).dq
+
+
+def _nan_row_sum() -> np.ndarray:
+    x = intermediates(_problem())
+    w = replace(row_sum_bounds.weight_error(x, _FLOAT32), C=np.full(x.s.shape, NAN))
+    return row_sum_bounds.row_sum_error(x, w)
+
+
+def _seen_nan() -> np.ndarray:
+    """The radius of a row that sees a NaN."""
+    return enclose(_problem(v=((NAN,), (3.0,)))).output.radius
+
+
+@kernel(
+    framework="numpy",
+    dtypes=["float32"],
+    contract="fp32",
+    supports=["mask"],
+    conventions={"empty_row": "mean_of_v"},
+)
+def _filled(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, mask: np.ndarray | None = None) -> np.ndarray:
+    """Attention that hides scores behind -1e9: the mean of V where no key is seen."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
+    s = s if mask is None else np.where(mask, s, np.float32(-1e9))
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return (p / p.sum(axis=-1, keepdims=True)) @ v
+
+
+def _mean_is_accepted() -> bool:
+    """Whether hidden keys may change the mean that a kernel declares for rows that see no key."""
+    try:
+        assertions.hidden_keys_have_no_influence(Subject(_filled, "float32"), _BLIND)
+    except Refutation:
+        return False
+    return True
+
+
+def _base_2() -> bool:
+    """Whether a logarithm of base 2 is accepted that was made of one of base e by a rounded constant."""
+    c = replace(FP64.at("float64"), lse="float16")
+    half, once = 2.0**-11 * 0.99, nearest(np.log(2.0), "float16")
+    answer = float(once / np.log(2.0)) * (1 + half) ** 3
+    return not _refuted(_problem(), answer, quantity="lse", contract=c, lse_base="2")
+
+
+def _chosen() -> bool:
+    """Whether an answer outside the domain of one reading is measured by the other one."""
+    silent = replace(_FLOAT32, score_accumulation="float16", stored_scores="float16")
+    both = replace(silent, alternatives=(_FLOAT32,))
+    judgement = measure.judge(_OVERFLOWING, both, output=np.full((1, 1, 1, 1), 2.0))
+    return judgement.exercised
+
+
+def _gradients_are_refuted() -> bool:
+    """Whether gradients of NaN are refuted where scores may overflow."""
+    found = {"dq": np.full((1, 1, 1, 1), NAN), "dv": np.full((1, 1, 2, 1), NAN)}
+    contract = replace(_FLOAT32, score_accumulation="float16")
+    return measure.judge_gradients(_OVERFLOWING, contract, np.ones((1, 1, 1, 1)), found).refuted
+
+
+def _measured(got: float) -> measure.Measurement:
+    """A number beside 0 +- 1, of which 1 is the error allowed."""
+    truth = Enclosed(np.zeros(1), np.zeros(1), np.ones(1))
+    one = np.ones(1)
+    return measure._measure("output", "float32", got * one, truth=truth, allowed=one, measured=one > 0)  # noqa: SLF001
+
+
+_ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
+    "a NaN radius is infinite": (
+        "judgement.oracle",
+        "np.where(np.isnan(radius), [-np.inf-]{+0.0+}, radius)",
+        lambda: bool(np.isinf(oracle._enclosed(np.ones(1), np.full(1, NAN)).radius)),  # noqa: SLF001 - the guard itself
+    ),
+    "a NaN bound of a gradient is infinite": (
+        "error.gradient_bounds",
+        "np.where(np.isnan(total), [-np.inf-]{+0.0+}, total)",
+        lambda: bool(np.isinf(_nan_bound()).all()),
+    ),
+    "a NaN error of a row sum is infinite": (
+        "error.row_sum_bounds",
+        "return np.where(np.isnan(X), [-np.inf-]{+0.0+}, X)",
+        lambda: bool(np.isinf(_nan_row_sum()).all()),
+    ),
+    "a row that sees a NaN has no true value": (
+        "attention.enclosure",
+        "np.array([np.nan, 0.0, [-np.inf-]{+0.0+}])",
+        lambda: bool(np.isinf(_seen_nan()).all()),
+    ),
+    "NaN is as far away as can be": (
+        "judgement.measure",
+        "np.where(exact, 0.0, [-np.where(np.isfinite(distance), distance, np.inf)-]{+distance+})",
+        lambda: _refuted(_problem(), NAN),
+    ),
+    "the same infinity is no error": (
+        "judgement.measure",
+        "distance = np.where([-exact-]{+exact & False+}, 0.0,",
+        lambda: not _refuted(_BLIND, math.log(2), -math.inf, quantity="lse"),
+    ),
+    "another infinity is an error": (
+        "judgement.measure",
+        "exact = [-same & -]~np.isfinite(truth.value)",
+        lambda: _refuted(_BLIND, math.log(2), math.inf, quantity="lse"),
+    ),
+    "rows outside the domain are not measured": (
+        "judgement.measure",
+        "measured = np.broadcast_to([-inside[..., None]-]{+True+}, output.shape)",
+        lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
+    ),
+    "scores that overflow are outside the domain": (
+        "error.domain",
+        "constants_fit(x, c)[- & _scores_fit(x, c)-]",
+        lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
+    ),
+    "outputs that overflow are outside the domain": (
+        "error.domain",
+        'return inside[- & (widest < 0.99 * c.format("output").largest)-]',
+        lambda: not _refuted(_problem(v=((7e4,), (7e4,))), math.inf, contract=replace(_FLOAT32, output="float16")),
+    ),
+    "gradients outside the domain are not measured": (
+        "judgement.measure",
+        'return np.broadcast_to([-inside.all() if name == "dbias" else inside-]{+True+}, shape)',
+        lambda: not _gradients_are_refuted(),
+    ),
+    "rows that see no key are measured": (
+        "judgement.measure",
+        "inside = bound.in_domain[- | problem.empty_rows-]",
+        lambda: _refuted(_BLIND, 2.0, 1.0),
+    ),
+    "a mean of V in such rows is measured": (
+        "judgement.measure",
+        "np.where(problem.empty_rows, [-mean_bound.in_domain-]{+False+}, bound.in_domain)",
+        lambda: _refuted(_BLIND, 2.0, 1.0, empty_row="mean_of_v"),
+    ),
+    "a mean of V has a bound": (
+        "judgement.measure",
+        "np.where(empty, [-mean_bound.output-]{+0.0+}, bound.output)",
+        lambda: not _refuted(_BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v"),
+    ),
+    "hidden keys may change a mean of V": (
+        "search.assertions",
+        "rows = rows[- & ~problem.empty_rows-]",
+        _mean_is_accepted,
+    ),
+    "an undeclared log-sum-exp of no keys is not measured": (
+        "judgement.measure",
+        '(empty[- & (empty_lse != "undeclared")-])',
+        lambda: not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", empty_lse="undeclared"),
+    ),
+    "roundings of a logarithm of base 2": ("judgement.measure", "(1 + 2.0**-40)[- + extra-]", _base_2),
+    "a reading has to say something": (
+        "judgement.measure",
+        "if [-judgement.exercised and -]not judgement.refuted:",
+        _chosen,
+    ),
+    "what an enclosure leaves open refutes nothing": (
+        "judgement.measure",
+        "outside = measured & (distance[- - truth.radius-] > allowed)",
+        lambda: not _measured(1.5).outside.any(),
+    ),
+    "an error is counted from the far end of an enclosure": (
+        "judgement.measure",
+        "error = distance[- + np.where(np.isfinite(truth.value), truth.radius, 0.0)-]",
+        lambda: _measured(1.5).ratio > 2,
+    ),
+}
+GUARDS = tuple(Guard(deletion=struck(name, module, text), right=right) for name, (module, text, right) in _ROWS.items())

@@ -1,0 +1,142 @@
+"""How outputs are rounded.
+
+Terms by module and by the attack that exceeds a bound without them: stage, way and quantity.
+"""
+
+from __future__ import annotations
+
+OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
+    "error.bounds": {
+        ("probabilities", "one tile", "output"): {
+            "the probabilities' cast in the numerator": ("[-(0.0 if casts_row_sum(c) else cast.u, 1)-]{+(0.0, 1)+}"),
+            "roundings of the numerator alone": "underflow + [-(w.P1A * B) @ size_v + -](w",
+            "terms of the numerator beside the weights": "* slack[- + e.rest-]) / e.kappa",
+        },
+        ("lse", "2 pieces, bfloat16", "output"): {
+            "entry of the values": "        [-(entry.u, 1),-]\n        (left_out",
+        },
+        ("several", "2 pieces, bfloat16", "output"): {
+            "pieces left out of the output": "        [-(left_out_of_output(x, c), 1),-]\n        (softmax.u",
+        },
+        ("softmax", "eager, P dP - P D", "output"): {
+            "normalization before the product": "(softmax.u, 3 * every or [-2 * before-]{+0.0+}),",
+            "one rounding of normalization before the product": "(softmax.u, 3 * every or [-2 * -]before),",
+        },
+        ("probabilities", "inner accumulator", "output"): {
+            "sums of the output": "B = growth(*own, [-*_output_sums(x, c), -](rescaled",
+        },
+        ("output_accumulation", "four queries", "output"): {
+            "rescalings of the output": "moved = every - 1 if every else [-w.R-]{+0 * w.R+}",
+        },
+        ("output_accumulation", "ring by difference, light keys", "output"): {
+            "merges by a difference": "+ out.eta[- + _difference_error(x, c, w, most_B)-],",
+            "the range of what is subtracted": "own * ([-high - low + -]4 * off",
+        },
+        ("softmax", "normalized after every tile, falling scores", "output"): {
+            "roundings of normalizing after every tile": "[-3 * every or 2 * before-]{+0.0+}),",
+            "two of three roundings of normalizing after every tile": "[-3 * -]every or 2",
+        },
+        ("output_accumulation", "normalized after every tile, falling scores", "output"): {
+            "rescaling after every tile": "moved = [-every - 1 if every else -]w.R",
+        },
+        ("partial_outputs", "ring", "output"): {
+            "storing partial outputs": "[-, (partial.u, merges)-])",
+        },
+        ("several", "a light key of a large value, probabilities", "output"): {
+            "underflow of the probabilities' cast": "([-cast.eta + -]2 * (before + every)",
+        },
+        ("output_accumulation", "tiny values, flushed", "output"): {
+            "underflow of the output's sums": "total_v[- + 4 * steps * tiny_sum-])",
+        },
+        ("output_accumulation", "tiny values, eager, kept", "output"): {
+            "several underflows of each of the output's sums": "total_v + [-4 * -]steps * tiny_sum",
+        },
+        ("multiplicands", "tiny values, flushed", "output"): {
+            "underflow of values on entry": "+ [-entering * w.P1A.sum(-1, keepdims=True)-]{+0.0+}",
+        },
+        ("several", "a low maximum, no reference", "output"): {
+            "underflow of the weights in the numerator": "([-(1 + most_B) * w.eta * total_v + -]x.keys",
+        },
+        ("several", "tiny values, one key, merged, partial", "output"): {
+            "underflow of partial outputs": "tiny_sum[- + partial.eta-])",
+        },
+        ("several", "tinier values, one key, merged, partial", "output"): {
+            "underflow of partial outputs in the hull": "entering[- + 2 * waiting-]",
+            "underflow outside the hull": "slack[- + e.outside_hull-])",
+        },
+        ("row_sum", "eager, cast P in dS", "output"): {
+            "roundings of the row sum alone": "@ size_v[- + (w.P1A * w.C).sum(-1, keepdims=True) * size_o-]",
+        },
+        ("softmax", "V = 8 and little more", "output"): {
+            "the accumulator narrowed to the softmax": "[-, (narrowing, 1)-], (out",
+            "one of two roundings of the normalization": "finish = growth((softmax.u, [-2 * -](1 - before))",
+        },
+        ("partial_gradients", "light keys, tf32 to float16", "output"): {
+            "both roundings of the normalization": ("finish = growth([-(softmax.u, 2 * (1 - before)), -](narrowing"),
+        },
+        ("output", "another seed", "output"): {
+            "the output's cast": "(narrowing, 1)[-, (out.u, 1)-])",
+        },
+        ("stored_scores", "light keys, tiny cotangents, kept", "output"): {
+            "a row sum that falls below the output's": "kappa=1[- - w.fall.sum(-1, keepdims=True)-] -",
+            "the denominator": "e.rest)[- / e.kappa-],",
+        },
+        ("softmax", "tiny values, flushed", "output"): {
+            "underflow of the normalization": "tiny=[-3 * softmax.eta + -]out.eta",
+            "last underflow of the output": "+ slack + X)[- + e.tiny-])",
+        },
+        ("several", "tiny values, one key, normalization", "output"): {
+            "two of three underflows of the normalization": "tiny=[-3 * -]softmax.eta + out.eta",
+        },
+        ("output", "tiny values, kept", "output"): {
+            "underflow of the output's cast": "3 * softmax.eta[- + out.eta-]",
+        },
+        ("probabilities", "operands cut", "output"): {
+            "weights that move the output": "np.where(e.kappa > 0, ([-_spread(w.PA, x.v, o) + -]w.PA",
+        },
+        ("lse", "light keys, tf32 to float16", "output"): {
+            "last roundings of the output": "(X[- + e.finish * (np.abs(o) + slack + X)-] + e.tiny)",
+        },
+        ("probabilities", "2 pieces, bfloat16, by LSE", "output"): {
+            "the cast of weights exp(s - LSE)": "factors = [[-(cast.u, 1), -](entry",
+            "roundings of terms with weights exp(s - LSE)": "A[- + np.log1p(B)-], 0.0)",
+        },
+        ("stored_scores", "2 pieces, bfloat16, by LSE", "output"): {
+            "values with weights exp(s - LSE)": "(cast.u, 1), [-(entry.u, 1), -](left",
+            "pieces with weights exp(s - LSE)": "(entry.u, 1), [-(left_out_of_output(x, c), 1), -]*_out",
+        },
+        ("output_accumulation", "weights exp(s - LSE)", "output"): {
+            "sums with weights exp(s - LSE)": ", 1)[-, *_output_sums(x, c)-]]",
+        },
+        ("partial_gradients", "2 pieces, bfloat16, by LSE", "output"): {
+            "the error of weights exp(s - LSE)": "np.where(x.visible, [-A + -]np.log1p(B)",
+        },
+        ("several", "a light key of a large value, by LSE, probabilities", "output"): {
+            "underflow of the cast of weights exp(s - LSE)": "(([-cast.eta + -]4 * softmax.eta)",
+        },
+        ("several", "a light key, flushed, by LSE", "output"): {
+            "underflow of weights exp(s - LSE)": "(cast.eta[- + 4 * softmax.eta-])",
+        },
+        ("output_accumulation", "tiny values, by LSE, kept", "output"): {
+            "underflow of sums with weights exp(s - LSE)": "total_v[- + 4 * terms(c, x.keys) * tiny-])",
+            "several underflows of sums with weights exp(s - LSE)": "total_v + [-4 * -]terms(c, x.keys) * tiny",
+        },
+        ("multiplicands", "tiny values, by LSE, flushed", "output"): {
+            "underflow of values with weights exp(s - LSE)": (
+                "absolute[- + (1 + B) * entry.eta * (P1A * w.widen).sum(-1, keepdims=True)-]"
+            ),
+        },
+        ("stored_scores", "error of log, by LSE", "output"): {
+            "the LSE and the weights together": "X = [-(1 + G) * -]own + G",
+        },
+        ("probabilities", "error of log, by LSE", "output"): {
+            "the LSE's error in the output": "own[- + G * (np.abs(o) + slack)-]\n    return",
+        },
+        ("output", "weights exp(s - LSE)", "output"): {
+            "the cast of an output by LSE": "(X[- + out.u * (np.abs(o) + slack + X)-] + out.eta)",
+        },
+        ("output", "tiny values, by LSE, kept", "output"): {
+            "underflow of the cast of an output by LSE": "+ slack + X)[- + out.eta-])",
+        },
+    },
+}

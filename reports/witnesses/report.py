@@ -1,0 +1,109 @@
+"""Show that every term of a bound is needed: without it, some choice of roundings leaves the bound.
+
+    python -m attn_spec.reports.witnesses.report
+    python -m attn_spec.reports.witnesses.report --module score_bounds
+
+A witness is a term, and an attack whose error exceeds the bound of one quantity when the term is deleted from the
+source (``deletions``), and not as the source stands. The attacks are those of ``adversary_cases`` and, where none of
+them will do, of ``witness_attacks``; roundings are chosen under the theorems as they stand. Guards of the
+judge have answers instead (``witnesses_guards``); terms without a witness have a reason (``unwitnessed``). Exit status
+0: each of them is needed; 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..adversary.attack import allowed, errors, ratios
+from ..adversary.report import TOLERANCE
+from .attacks import attack_of
+from .deletions import Deletion, deleted
+from .gradients import GRADIENTS
+from .guards import GUARDS, missed
+from .output import OUTPUT
+from .score_gradients import SCORE_GRADIENTS
+from .scores import SCORES
+from .struck import struck
+from .unwitnessed import UNWITNESSED
+from .weights import WEIGHTS
+
+TABLES = SCORES | WEIGHTS | OUTPUT | SCORE_GRADIENTS | GRADIENTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """A term, and the attack that exceeds a bound without it."""
+
+    deletion: Deletion
+    #: The attack: its stage and way, and the quantity whose bound is exceeded.
+    stage: str
+    way: str
+    quantity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The largest error / bound of a witness, with its term and without."""
+
+    witness: Witness
+    with_term: float
+    without: float
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the term is what keeps the attack within its bound."""
+        return self.with_term <= 1 + TOLERANCE < self.without
+
+
+WITNESSES = tuple(
+    Witness(deletion=struck(name, module, text), stage=stage, way=way, quantity=quantity)
+    for module, attacks in TABLES.items()
+    for (stage, way, quantity), terms in attacks.items()
+    for name, text in terms.items()
+)
+
+
+def outcomes(witnesses: Iterable[Witness] = WITNESSES) -> Iterator[Outcome]:
+    """What each witness attains; every attack is made once."""
+    by_attack: dict[tuple[str, str], list[Witness]] = defaultdict(list)
+    for witness in witnesses:
+        by_attack[witness.stage, witness.way].append(witness)
+    for (stage, way), group in by_attack.items():
+        attack, quantities = attack_of(stage, way), {witness.quantity for witness in group}
+        found = errors(attack, quantities)
+        bounds = allowed(attack, quantities)
+        for witness in group:
+            wanted = {witness.quantity}
+            own = [one for one in found if one.quantity == witness.quantity]
+            with deleted(witness.deletion):
+                without = allowed(attack, wanted)
+            first, second = (ratios(own, allowed_errors)[witness.quantity] for allowed_errors in (bounds, without))
+            yield Outcome(witness=witness, with_term=first, without=second)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what every witness attains, with its term and without."""
+    parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.witnesses.report", description=__doc__)
+    parser.add_argument("--module", choices=TABLES, help="terms of this module only")
+    chosen = parser.parse_args(arguments).module
+    found = list(outcomes(w for w in WITNESSES if chosen in {None, w.deletion.module}))
+    print("error / bound with the term and without")
+    for outcome in found:
+        w = outcome.witness
+        name = f"{w.deletion.module}: {w.deletion.name}"
+        print(f"{name:75s} {outcome.with_term:8.5f} {outcome.without:8.5g}  {w.stage}, {w.way}: {w.quantity}")
+    superfluous = [outcome.witness.deletion.name for outcome in found if not outcome.is_needed]
+    guards = [] if chosen else list(missed(GUARDS))
+    print(f"\n{len(found)} terms: {len(superfluous)} not shown to be needed", *superfluous, sep="\n")
+    if not chosen:
+        print(f"{len(GUARDS)} guards of the judge: {len(guards)} not shown to be needed", *guards, sep="\n")
+        print(f"{len(UNWITNESSED)} terms have a reason instead of a witness")
+    return int(bool(superfluous or guards))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

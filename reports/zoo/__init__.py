@@ -1,0 +1,1 @@
+"""Correct kernels with one documented bug put in."""

@@ -1,0 +1,103 @@
+"""Mutants that are right when they are called plainly, and wrong in what autograd records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.kernel import Kernel
+
+from .mutants import Attention, add, family_of, story_of
+
+#: (asked, dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias]); asked: which of q, k, v, bias need one.
+Gradients = Callable[..., tuple[Any, ...]]
+
+
+def recorded(attention: Attention, gradients: Gradients) -> Attention:
+    """The function (q, k, v, **options) -> (out, lse) whose derivative, for autograd, is ``gradients``."""
+    import torch
+
+    class Recorded(torch.autograd.Function):
+        """One call of the function."""
+
+        @staticmethod
+        def forward(ctx: Any, options: dict[str, Any], *inputs: Any) -> tuple[Any, Any]:
+            *qkv, bias = inputs
+            ctx.options = options if bias is None else {**options, "bias": bias}
+            out, lse = attention(*qkv, **ctx.options)
+            ctx.save_for_backward(*qkv, out, lse)
+            return out, lse
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
+            dout, dlse = grad_outputs
+            found = gradients(ctx.needs_input_grad[1:], dout, *ctx.saved_tensors, dlse=dlse, **ctx.options)
+            return (None, *found, *[None] * (4 - len(found)))
+
+    def kernel(q: Any, k: Any, v: Any, *, bias: Any = None, **options: Any) -> tuple[Any, Any]:
+        return Recorded.apply(options, q, k, v, bias)
+
+    return kernel
+
+
+def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[[Kernel], Attention]], Any]:
+    """Register a function that turns the sound kernel into one that autograd follows; a control if nothing names it."""
+
+    def register(wrap: Callable[[Kernel], Attention]) -> Callable[[Kernel], Attention]:
+        def build(dtype: str) -> Kernel:
+            sound = emulate_both(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
+            return replace(sound, function=wrap(sound), backward_function=None)
+
+        told = {"family": family_of(wrap), "source": source, "named_by": named_by}
+        add(wrap.__name__, story_of(wrap), build, **told, dtype="float32")
+        return wrap
+
+    return register
+
+
+def explicit(sound: Kernel) -> Gradients:
+    """The backward pass, which the sound kernel has."""
+    return cast("Gradients", sound.backward_function)
+
+
+def all_gradients(sound: Kernel) -> Gradients:
+    """The sound gradients, whichever are asked for."""
+    return lambda asked, *saved, **options: explicit(sound)(*saved, **options)
+
+
+@autograd_mutant(source="made up: the sound kernel behind autograd", named_by=None)
+def recorded_rightly(sound: Kernel) -> Attention:
+    """Autograd calls the explicit backward pass."""
+    return recorded(sound.function, all_gradients(sound))
+
+
+@autograd_mutant(
+    source="pytorch/pytorch#188302",
+    named_by="gradient_independence.each_gradient_may_be_asked_for_without_the_others",
+)
+def lse_unsaved_for_bias(sound: Kernel) -> Attention:
+    """The log-sum-exp is not saved when only the bias needs a gradient."""
+
+    def gradients(asked: tuple[bool, ...], *saved: Any, **options: Any) -> tuple[Any, ...]:
+        *others, lse = saved
+        return explicit(sound)(*others, lse if any(asked[:3]) else 0 * lse, **options)
+
+    return recorded(sound.function, gradients)
+
+
+@autograd_mutant(
+    source="made up: one path for training, one for inference",
+    named_by="gradient_independence.asking_for_gradients_leaves_the_output_alone",
+)
+def training_path_differs(sound: Kernel) -> Attention:
+    """The output is one part in a thousand too large when a gradient is needed."""
+    right = recorded(sound.function, all_gradients(sound))
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
+        out, lse = right(q, k, v, **options)
+        return (out * 1.001, lse) if out.requires_grad else (out, lse)
+
+    return kernel

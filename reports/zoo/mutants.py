@@ -1,0 +1,206 @@
+"""Correct kernels with one documented bug put in: what the properties must catch.
+
+A mutant is a subclass of :class:`~attn_spec.emulation.forward.TiledAttention` that overrides one step, or the same
+kernel executing a worse arithmetic than it declares, or a function that cheats. Its docstring tells the story in
+one line, ``source`` is the report it retells, ``named_by`` the property that must name it. Controls are the
+opposite: unusual kernels that are right, and must pass.
+
+Each is an attribute of this module: ``attn-spec certify attn_spec.reports.zoo.mutants:causal_top_left`` examines one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import itertools
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import TiledGradients, emulate_both
+from attn_spec.emulation.forward import CONVENTIONS, SUPPORTS, TiledAttention, emulate
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import FUSED
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.search.verdict import Verdict
+
+#: A kernel's function (q, k, v, **options) -> (out, lse).
+Attention = Callable[..., Any]
+
+#: The dtypes at which a wrong step is wrong, whatever it is.
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One bug, or for a control none."""
+
+    id: str
+    #: What goes wrong, in one line.
+    story: str
+    #: Where it happened: owner/repository#number, or why it was made up.
+    source: str
+    #: Mutants that share a kind of step: the module that registers them, or "arithmetic".
+    family: str
+    #: The property whose refutation names the bug; None for a control.
+    named_by: str | None
+    #: What that property says of it.
+    verdict: Verdict = Verdict.REFUTED
+    #: The dtype it is tried at.
+    dtype: str
+    #: The dtypes at which the change is a defect.
+    dtypes: tuple[str, ...] = DTYPES
+    #: A new kernel for inputs of a dtype.
+    build: Callable[[str], Kernel] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._require(self.dtype)
+
+    @property
+    def kernel(self) -> Kernel:
+        """A new kernel, without memory of earlier calls, at the dtype it is tried at."""
+        return self.at(self.dtype)
+
+    def at(self, dtype: str) -> Kernel:
+        """A new kernel for inputs of ``dtype``. Raises ``ValueError`` where the change is no defect."""
+        self._require(dtype)
+        return self.build(dtype)
+
+    def _require(self, dtype: str) -> None:
+        if dtype not in self.dtypes:
+            raise ValueError(f"{self.id} is made for {', '.join(self.dtypes)}, not for {dtype}")
+
+
+#: Mutants and controls by id.
+MUTANTS: dict[str, Mutant] = {}
+CONTROLS: dict[str, Mutant] = {}
+
+
+def mutant(
+    *,
+    source: str,
+    named_by: str | None,
+    dtype: str = "float32",
+    dtypes: tuple[str, ...] = DTYPES,
+    executes: Contract = PRECISE,
+    order: Order | None = None,
+    lacks: tuple[str, ...] = (),
+    conventions: Mapping[str, Any] | None = None,
+    contract: str | Contract = "fused",
+    verdict: Verdict = Verdict.REFUTED,
+) -> Callable[[type[TiledAttention]], type[TiledAttention]]:
+    """Register a subclass of the tiled kernel, as a control when no property names it.
+
+    It does the arithmetic of ``executes`` but declares ``contract``, as a user would, with tiles as small as its own,
+    all options but ``lacks``, and the emulated kernels' conventions changed by ``conventions``.
+    """
+    if contract == "fused" and order is not None and order.kv_tile is not None:
+        contract = replace(FUSED, kv_tile=min(FUSED.kv_tile or order.kv_tile, order.kv_tile))
+
+    def register(steps: type[TiledAttention]) -> type[TiledAttention]:
+        name = _snake(steps.__name__)
+
+        def build(dtype: str) -> Kernel:
+            declared = {
+                "dtypes": (dtype,),
+                "contract": contract,
+                "supports": [option for option in SUPPORTS if option not in lacks],
+                "conventions": {**CONVENTIONS, **(conventions or {})},
+            }
+            made = type(steps.__name__, (steps,), {"calls": itertools.count()})
+            if issubclass(made, TiledGradients):
+                return emulate_both(name, executes, order, gradients=made, **declared)
+            return emulate(name, executes, order, steps=made, **declared)
+
+        told = {"family": family_of(steps), "source": source, "named_by": named_by, "verdict": verdict}
+        add(name, story_of(steps), build, **told, dtype=dtype, dtypes=dtypes)
+        return steps
+
+    return register
+
+
+def narrow(
+    name: str,
+    story: str,
+    *,
+    source: str,
+    named_by: str,
+    dtype: str,
+    inaccuracy: float = 0.0,
+    contract: str | Contract = "fused",
+    **executed: Any,
+) -> None:
+    """Register the unchanged kernel executing a worse arithmetic than the contract it declares.
+
+    ``executed`` are fields of the contract that is executed instead.
+    """
+    order, executes = Order(inaccuracy=inaccuracy), replace(PRECISE, **executed)
+
+    def build(dtype: str) -> Kernel:
+        return emulate(name, executes, order, dtypes=(dtype,), contract=contract)
+
+    told = {"family": "arithmetic", "source": source, "named_by": named_by}
+    add(name, story, build, **told, dtype=dtype, dtypes=(dtype,))
+
+
+def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Callable[[Attention], Attention]], Any]:
+    """Register a function that wraps the sound kernel's function into a dishonest one."""
+
+    def register(wrap: Callable[[Attention], Attention]) -> Callable[[Attention], Attention]:
+        def build(dtype: str) -> Kernel:
+            honest = emulate(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
+            return Kernel(**{**vars(honest), "function": wrap(honest.function)})
+
+        told = {"family": family_of(wrap), "source": source, "named_by": named_by}
+        add(wrap.__name__, story_of(wrap), build, **told, dtype=dtype)
+        return wrap
+
+    return register
+
+
+def add(name: str, story: str, build: Callable[[str], Kernel], **told: Any) -> None:
+    """Register a mutant, or a control when no property names it. ``told`` are further fields of :class:`Mutant`."""
+    made = Mutant(id=name, story=story, build=build, **told)
+    (CONTROLS if made.named_by is None else MUTANTS)[made.id] = made
+
+
+def story_of(told: Any) -> str:
+    """The first line of the docstring of a class or function."""
+    return inspect.cleandoc(told.__doc__ or "").splitlines()[0]
+
+
+def family_of(told: Any) -> str:
+    """The family of a class or function: the name of its module."""
+    return told.__module__.rpartition(".")[2]
+
+
+def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:
+    """Import every module of this folder, which registers its family; the mutants and the controls."""
+    package = importlib.import_module(__package__ or "")
+    for module in pkgutil.iter_modules(package.__path__):
+        if f"{package.__name__}.{module.name}" != __name__:
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    return MUTANTS, CONTROLS
+
+
+def __getattr__(name: str) -> Kernel:
+    """A new kernel of the mutant or control with that id, at the dtype it is tried at.
+
+    Raises :class:`KernelError` when there is none. Private names, which Python itself asks for, are not looked up.
+    """
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__} has no attribute {name!r}")
+    mutants, controls = load_all()
+    known = {**mutants, **controls}
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3) or sorted(known)
+        raise KernelError(f"no mutant is called {name!r}; there are {', '.join(close)}")
+    return known[name].kernel
+
+
+def _snake(name: str) -> str:
+    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).removeprefix("_")

@@ -1,0 +1,268 @@
+"""The domain: each condition alone leaves out a row that could overflow, and not the same row with smaller numbers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.error.bounds import forward_bound
+from attn_spec.error.gradient_bounds import gradient_bound
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.problem.problem import Problem
+
+
+class Edge(NamedTuple):
+    """The edge of the domain: a problem of a size, or a contract of a distance, and the sizes on both sides."""
+
+    make: Callable[[Any], Any]
+    contract: dict[str, Any]
+    outside: float
+    inside: float
+
+    def check(self, what, found):
+        """``found`` tells of a size which rows are in the domain."""
+        assert not found(self.outside).any(), (
+            f"{what} may overflow at {self.outside:g}: a condition of domain.py is gone"
+        )
+        assert found(self.inside).all(), f"{what} fit at {self.inside:g}: a condition of domain.py is too strict"
+
+
+def vectors(q, k, v, dtype="float32", scale=1.0, **options):
+    """One head: lists of queries, keys and values, numbers or rows."""
+    q, k, v = (np.array(x, dtype=float).reshape(1, 1, len(x), -1) for x in (q, k, v))
+    return Problem(q=q, k=k, v=v, dtype=dtype, scale=scale, **options)
+
+
+def light(v):
+    """A value of weight e^-40 beside one of 0: neither a sum nor the output is as large."""
+    return vectors([1.0], [40.0, 0.0], [0.0, v])
+
+
+def bias(x):
+    return np.full((1, 1, 1, 1), x)
+
+
+#: What could overflow: a problem of some size, the contract, a size outside the domain and one inside.
+CASES = {
+    "sums of values": Edge(lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=2.0**125),
+    "sums of values whose weights pass 1": Edge(
+        lambda v: vectors([1.0], [20.0], [v]),
+        {"reference": "zero", "reference_range": 20.0},
+        outside=2.0**100,
+        inside=2.0**96,
+    ),
+    "an inner accumulator": Edge(
+        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]),
+        {"inner_accumulation": "float16", "inner_terms": 2},
+        outside=2e4,
+        inside=1e4,
+    ),
+    "row sums": Edge(
+        lambda n: vectors([1.0], [0.0] * n, [1.0] * n),
+        {"row_sum": "float16", "reference_slack": 4.0},
+        outside=700,
+        inside=300,
+    ),
+    "the reciprocal of a row sum": Edge(
+        lambda n: vectors([1.0], [0.0] * n, [1.0] * n),
+        {"softmax": "float16", "reference_slack": 4.0},
+        outside=200,
+        inside=100,
+    ),
+    "merged outputs": Edge(light, {"lse_merges": 1, "partial_outputs": "float16"}, outside=4e4, inside=3e4),
+    "differences of merged outputs": Edge(
+        light, {"lse_merges": 1, "partial_outputs": "float16", "merging": "difference"}, outside=2e4, inside=1.5e4
+    ),
+    "outputs normalized after every tile": Edge(
+        light, {"normalize": "every_tile", "output_accumulation": "float16"}, outside=4e4, inside=3e4
+    ),
+    "scores in an inner accumulator": Edge(
+        lambda k: vectors([1.0], [k], [1.0]),
+        {"inner_accumulation": "float16", "inner_terms": 2},
+        outside=2.0**15,
+        inside=2.0**13,
+    ),
+    "scores less the maximum": Edge(
+        lambda k: vectors([1.0], [k], [1.0]), {"softmax": "float16"}, outside=2.0**15, inside=2.0**13
+    ),
+    "scores times the scale": Edge(
+        lambda k: vectors([1.0], [k], [1.0], scale=8.0),
+        {"score_accumulation": "float16"},
+        outside=2.0**11,
+        inside=2.0**10,
+    ),
+    "scores and their bias": Edge(
+        lambda b: vectors([0.0], [0.0], [1.0], bias=bias(b)), {"stored_scores": "float16"}, outside=2e4, inside=1e4
+    ),
+    "a bias divided by the scale": Edge(
+        lambda b: vectors([0.0], [0.0], [1.0], scale=2.0**-6, bias=bias(b)),
+        {"score_accumulation": "float16"},
+        outside=2.0**9,
+        inside=2.0**7,
+    ),
+    "the inverse of a scale that a bias is divided by": Edge(
+        lambda s: vectors([0.0], [0.0], [1.0], scale=s, bias=bias(1.0)),
+        {"score_accumulation": "float16"},
+        outside=2.0**14,
+        inside=2.0**12,
+    ),
+    "scaled queries": Edge(
+        lambda q: vectors([q], [2.0**-10], [1.0], scale=128.0, dtype="float16"),
+        {"scale_on": "operands"},
+        outside=300.0,
+        inside=100.0,
+    ),
+    "scaled queries as they are stored": Edge(
+        lambda q: vectors([q], [2.0**-10], [1.0], scale=128.0),
+        {"scale_on": "operands", "stored_scores": "float16"},
+        outside=300.0,
+        inside=100.0,
+    ),
+    "queries divided by the softcap": Edge(
+        lambda q: vectors([q], [2.0**-10], [1.0], softcap=2.0**-5, dtype="float16"),
+        {"scale_on": "operands"},
+        outside=1000.0,
+        inside=500.0,
+    ),
+    "operands as they enter": Edge(
+        lambda v: vectors([1.0], [0.0], [v]),
+        {"multiplicands": "float16", "probabilities": "work"},
+        outside=7e4,
+        inside=6e4,
+    ),
+    "outputs of the softmax": Edge(
+        lambda v: vectors([1.0], [0.0], [v]), {"softmax": "float16"}, outside=6.5e4, inside=6e4
+    ),
+    "outputs": Edge(lambda v: vectors([1.0], [0.0], [v]), {"output": "float16"}, outside=6.5e4, inside=6e4),
+    "log-sum-exps": Edge(lambda k: vectors([1.0], [k], [1.0]), {"lse": "float16"}, outside=4e4, inside=3e4),
+    "a reference of zero": Edge(
+        lambda k: vectors([1.0], [k], [1.0]), {"reference": "zero", "reference_range": 10.0}, outside=11.0, inside=9.0
+    ),
+    "an upper bound of the longest key": Edge(
+        lambda k: vectors([[1.0, 0.0]], [[1.0, 0.0], [0.0, k]], [1.0, 1.0]),
+        {"reference": "upper_bound", "reference_range": 10.0},
+        outside=12.0,
+        inside=9.0,
+    ),
+    "an upper bound with a bias": Edge(
+        lambda b: vectors(
+            [0.0], [0.0, 0.0], [1.0, 1.0], bias=np.array([[[[0.0, b]]]]), mask=np.array([[[[True, False]]]])
+        ),
+        {"reference": "upper_bound", "reference_range": 10.0},
+        outside=12.0,
+        inside=9.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_rows_that_could_overflow_are_outside_the_domain(what):
+    edge = CASES[what]
+
+    def found(size):
+        problem = edge.make(size)
+        return forward_bound(intermediates(problem), replace(PRECISE, **edge.contract).at(problem.dtype)).in_domain
+
+    edge.check(what, found)
+
+
+#: How far from the maximum a reference may lie: the contract, too far and near enough.
+DISTANCES = {
+    "row sums below their format": Edge(
+        lambda r: {"reference_range": r}, {"row_sum": "float16", "reference": "zero"}, outside=9.2, inside=6.0
+    ),
+    "weights below their format": Edge(
+        lambda r: {"reference_range": r}, {"softmax": "float16", "reference": "zero"}, outside=9.2, inside=6.0
+    ),
+    "weights below their format, normalized before the product": Edge(
+        lambda r: {"reference_range": r},
+        {"softmax": "float16", "reference": "zero", "normalize": "before_product"},
+        outside=9.2,
+        inside=6.0,
+    ),
+    "weights above the format of multiplicands": Edge(
+        lambda r: {"reference_slack": r},
+        {"multiplicands": "float16", "probabilities": "work"},
+        outside=11.0,
+        inside=8.0,
+    ),
+    "weights above the format they enter in": Edge(
+        lambda r: {"reference_slack": r}, {"probabilities": "float16"}, outside=11.0, inside=8.0
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DISTANCES)
+def test_rows_of_a_reference_too_far_away_are_outside_the_domain(what):
+    edge = DISTANCES[what]
+    x = intermediates(vectors([0.0], [1.0], [1.0]))
+
+    def found(distance):
+        return forward_bound(x, replace(PRECISE, **edge.make(distance), **edge.contract).at("float32")).in_domain
+
+    edge.check(what, found)
+
+
+#: What a gradient passes through.
+STAGES = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"),
+    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output"),
+)
+#: A gradient of some size: q, k and v, the cotangent, the contract, a size outside the domain and one inside.
+GRADIENTS = {
+    **{
+        f"dP as {stage} holds it": Edge(lambda z: ([1.0], [1.0], [z], 1.0), {stage: "float16"}, outside=8e3, inside=2e3)
+        for stage in STAGES
+    },
+    "dP times the scale": Edge(
+        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
+    ),
+    "dP times the softcap": Edge(
+        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
+    ),
+    "dP times the scale over the softcap": Edge(
+        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=5e2, inside=1e2
+    ),
+    "dQ": Edge(
+        lambda z: ([0.0], [z, -z], [1.0, -1.0], 1.0), {"gradient_accumulation": "float16"}, outside=2.4e4, inside=2e3
+    ),
+    "dK": Edge(
+        lambda z: ([z], [0.0, 0.0], [1.0, -1.0], 1.0), {"gradient_accumulation": "float16"}, outside=4e4, inside=4e3
+    ),
+    "dV": Edge(lambda z: ([0.0], [0.0], [0.0], z), {"gradient_accumulation": "float16"}, outside=2e4, inside=1e4),
+}
+#: Softcaps of those that have one.
+SOFTCAPS = {"dP times the softcap": 4.0, "dP times the scale over the softcap": 0.25}
+
+
+@pytest.mark.parametrize("what", GRADIENTS)
+def test_gradients_that_could_overflow_are_outside_the_domain(what):
+    edge = GRADIENTS[what]
+    contract = replace(PRECISE, **edge.contract).at("float32")
+
+    def found(size):
+        *tensors, dO = edge.make(size)
+        x = intermediates(vectors(*tensors, scale=4.0 if "scale" in what else 1.0, softcap=SOFTCAPS.get(what)))
+        return gradient_bound(x, gradient_intermediates(x, np.full((1, 1, 1, 1), dO), None), contract).in_domain
+
+    edge.check(what, found)
+
+
+def test_rows_that_see_no_key_are_outside_the_domain():
+    problem = vectors([1.0, 1.0], [1.0], [1.0], mask=np.array([[[[True], [False]]]]))
+
+    assert forward_bound(intermediates(problem), PRECISE.at("float32")).in_domain.ravel().tolist() == [True, False]
+
+
+def test_a_scale_over_a_softcap_is_a_normal_number():
+    """A kernel may multiply by it, though neither of them is too large or too small."""
+
+    def found(scale):
+        contract = replace(PRECISE, score_accumulation="float16").at("float32")
+        return forward_bound(intermediates(vectors([1.0], [1.0], [1.0], scale=scale, softcap=256.0)), contract)
+
+    assert not found(2.0**-6).in_domain.any()
+    assert found(2.0**-4).in_domain.all()

@@ -1,0 +1,187 @@
+"""Measurements on answers whose errors are known beforehand, and the conventions for rows that see no key."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
+from attn_spec.judgement.measure import judge, judge_gradients, presets_that_hold, truth_and_bound
+from attn_spec.kernels.kernel import from_callable
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.regimes import Recipe
+
+FLOAT32 = FP32.at("float32")
+
+
+def one_head(q, k, v, **options):
+    """A float32 problem of one batch entry and one head from rows of numbers."""
+    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
+    return Problem(q=q, k=k, v=v, **options)
+
+
+#: Scores 0 and 0, so o = 2 and L = log 2; the ulp of float32 at 2 is 2^-22.
+TWO_KEYS = one_head([[0.0]], [[1.0], [1.0]], [[1.0], [3.0]])
+#: The second of two queries sees no key; the mean of V is 2.
+BLIND = one_head([[0.0], [0.0]], [[1.0], [1.0]], [[1.0], [3.0]], mask=np.array([[[[True, True], [False, False]]]]))
+LOG2 = math.log(2)
+
+
+def output(problem, *values, **conventions):
+    """The measurement of an output given value by value."""
+    got = np.array(values, dtype=np.float64).reshape(1, 1, problem.query_length, 1)
+    return judge(problem, FLOAT32, output=got, **conventions).measurements[0]
+
+
+def log_sum_exp(problem, *values, **conventions):
+    got = np.array(values, dtype=np.float64).reshape(1, 1, problem.query_length)
+    return judge(problem, FLOAT32, lse=got, **conventions).measurements[0]
+
+
+def test_ulps_relative_error_and_ratio_of_one_ulp():
+    m = output(TWO_KEYS, 2 + 2.0**-22)
+
+    assert m.ulps.item() == pytest.approx(1.0, rel=1e-6)
+    assert m.relative.item() == pytest.approx(2.0**-23, rel=1e-6)
+    assert m.ratios.item() == pytest.approx(2.0**-22 / m.allowed.item(), rel=1e-6)
+    assert m.ratio == m.ratios.item()
+    assert not m.outside.any()
+
+
+def test_an_exact_answer_has_the_error_of_the_oracle_alone():
+    m = output(TWO_KEYS, 2.0)
+
+    assert m.error.item() <= 2.0**-10 * m.allowed.item()
+    assert m.ulps.item() < 2.0**-10
+
+
+def test_an_error_just_inside_and_just_outside_what_is_allowed():
+    allowed = output(TWO_KEYS, 2.0).allowed.item()
+
+    assert not output(TWO_KEYS, 2 + 0.999 * allowed).outside.any()
+    assert output(TWO_KEYS, 2 + 1.002 * allowed).outside.all()
+    assert output(TWO_KEYS, 2 - 1.002 * allowed).outside.all()
+
+
+@pytest.mark.parametrize("got", [np.nan, np.inf, -np.inf])
+def test_an_answer_that_is_no_number_is_infinitely_wrong(got):
+    for m in (output(TWO_KEYS, got), log_sum_exp(TWO_KEYS, got)):
+        assert m.outside.all()
+        assert m.ratio == np.inf
+        assert m.ulps.item() == np.inf
+
+
+def test_an_error_of_a_hundred_orders_of_magnitude_is_still_an_error():
+    assert output(TWO_KEYS, 1e300).outside.all()
+
+
+def test_the_lse_is_measured_in_the_contracts_format():
+    m = log_sum_exp(TWO_KEYS, float(np.float32(LOG2)) + 2.0**-24)
+
+    assert m.dtype == "float32"
+    assert 0.5 < m.ulps.item() < 1.5
+    assert judge(TWO_KEYS, replace(FLOAT32, lse="bfloat16"), lse=m.got).measurements[0].ulps.item() < 2.0**-15
+
+
+def test_base_2():
+    assert log_sum_exp(TWO_KEYS, 1.0, lse_base="2").ulps.item() < 2.0**-10
+    assert log_sum_exp(TWO_KEYS, LOG2, lse_base="2").outside.all()
+    assert log_sum_exp(TWO_KEYS, 1.0).outside.all()
+
+
+@pytest.mark.parametrize(("convention", "value"), [("zero", 0.0), ("mean_of_v", 2.0), ("nan", np.nan)])
+def test_a_row_that_sees_no_key_follows_the_convention(convention, value):
+    for got in (0.0, 2.0, np.nan):
+        same = got == value or (np.isnan(got) and np.isnan(value))
+        assert output(BLIND, 2.0, got, empty_row=convention).outside.ravel().tolist() == [False, not same]
+
+
+def test_a_row_of_zeros_is_exactly_zero_but_a_mean_is_rounded():
+    assert output(BLIND, 2.0, 1e-300).outside.any()
+    assert output(BLIND, 2.0, -0.0).ratio < 1
+    assert not output(BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v").outside.any()
+
+
+@pytest.mark.parametrize(("convention", "right"), [("-inf", -np.inf), ("+inf", np.inf)])
+def test_the_lse_of_a_row_that_sees_no_key(convention, right):
+    for got in (-np.inf, np.inf, 0.0, np.nan, -1e30):
+        m = log_sum_exp(BLIND, np.float32(LOG2), got, empty_lse=convention)
+        assert m.outside.ravel().tolist() == [False, got != right]
+
+
+def test_an_undeclared_lse_is_not_measured():
+    m = log_sum_exp(BLIND, np.float32(LOG2), 12345.0, empty_lse="undeclared")
+
+    assert m.measured.ravel().tolist() == [True, False]
+    assert np.isnan(m.ratios[0, 0, 1])
+    assert not m.outside.any()
+
+
+def test_the_worst_element_is_that_of_the_largest_ratio():
+    problem = one_head([[0.0]] * 3, [[1.0], [1.0]], [[1.0], [3.0]])
+
+    assert output(problem, 2.0, 2 + 2.0**-22, 2.0).worst == (0, 0, 1, 0)
+    assert output(problem, 2.5, 2 + 2.0**-22, 2.0).worst == (0, 0, 0, 0)
+    assert output(problem, 2.5, 2.0, np.nan).worst == (0, 0, 2, 0)
+
+
+def test_a_judgement_names_the_worse_quantity():
+    got = {"output": np.full((1, 1, 1, 1), 2.0), "lse": np.full((1, 1, 1), 0.7)}
+    judgement = judge(TWO_KEYS, FLOAT32, **got)
+
+    assert judgement.refuted
+    assert judgement.worst.name == "lse"
+    assert judgement.ratio == judgement.worst.ratio
+    assert [m.name for m in judgement.measurements] == ["output", "lse"]
+
+
+def test_rows_that_may_overflow_are_not_measured():
+    problem = one_head([[2.0]], [[2.0**14]], [[1.0]], dtype="float16")
+    narrow = replace(FUSED, score_accumulation="float16").at("float16")
+
+    judgement = judge(problem, narrow, output=np.full((1, 1, 1, 1), np.nan))
+
+    assert not judgement.exercised
+    assert not judgement.refuted
+    assert judgement.ratio == 0.0
+
+
+def test_no_queries_is_nothing_measured():
+    problem = Problem(q=np.ones((1, 1, 0, 3)), k=np.ones((1, 1, 4, 3)), v=np.ones((1, 1, 4, 2)))
+    judgement = judge(problem, FLOAT32, output=np.zeros((1, 1, 0, 2)), lse=np.zeros((1, 1, 0)))
+
+    assert not judgement.exercised
+    assert judgement.ratio == 0.0
+
+
+def test_the_oracle_is_a_thousand_times_sharper_than_the_bound():
+    problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4, dtype="float64").problem()
+    contract = FUSED.at("float64")
+
+    truth, bound = truth_and_bound(problem, contract)
+
+    assert (truth.output.radius <= 2.0**-10 * bound.output).all()
+    assert (truth.lse.radius <= 2.0**-10 * bound.lse).all()
+
+
+def test_presets_that_hold_are_those_coarse_enough():
+    problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4).problem()
+    truth, bound = truth_and_bound(problem, FLOAT32)
+
+    assert presets_that_hold(problem, output=truth.output.value) == ["fused", "fp32", "tf32", "eager", "split_kv"]
+    assert presets_that_hold(problem, output=truth.output.value + 4 * bound.output) == ["tf32"]
+    assert presets_that_hold(problem, output=truth.output.value + 1.0) == []
+
+
+def test_sdpa_that_declares_nothing_is_within_the_bounds_of_its_gradients():
+    """A fused backward pass subtracts rowsum(dO O) with O as stored, which the gradients of eager attention do not."""
+    problem = Recipe(dtype="float16", batch=3, query_length=15, key_length=3, head_dim=16, value_dim=16, scale=1.0)
+    problem, dO = problem.problem(), np.ones((3, 1, 15, 16))
+    sdpa = from_callable(lambda q, k, v, scale: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale))
+    found = Subject(sdpa, "float16").gradients(problem, dO)
+
+    assert judge_gradients(problem, EAGER.at("float16"), dO, found).refuted
+    assert not judge_gradients(problem, UNDECLARED.at("float16"), dO, found).refuted

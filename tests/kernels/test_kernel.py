@@ -1,0 +1,190 @@
+"""The kernel door: declarations are checked, names are found, an undecorated callable is read."""
+
+import numpy as np
+import pytest
+
+from attn_spec import Contract, Conventions, kernel
+from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
+from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
+from attn_spec.kernels.resolve import in_tree, resolve
+
+DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
+
+
+def identity(q, k, v, *, softmax_scale=None, is_causal=False, attn_mask=None):
+    return v
+
+
+def test_the_decorator_keeps_the_function_and_the_declarations():
+    made = kernel(**DECLARED, supports=("scale", "gqa"), conventions={"empty_row": "nan"}, layout="BSHD")(identity)
+
+    assert made(1, 2, 3) == 3
+    assert made.supports == {"scale", "gqa"}
+    assert made.conventions == Conventions(empty_row="nan")
+    assert made.layout == "BSHD"
+    assert made.contract_declared("float32") == FUSED
+    assert made.contract_for("float32") == FUSED.at("float32")
+    assert made.declared
+
+
+def test_a_contract_may_differ_by_dtype():
+    both = {"float32": "fp32", "float16": Contract(kv_tile=64)}
+    made = kernel(**{**DECLARED, "dtypes": ("float32", "float16"), "contract": both})(identity)
+
+    assert made.contract_declared("float32") == FP32
+    assert made.contract_declared("float16").kv_tile == 64
+
+
+def test_options_travel_under_the_names_the_function_gives_them():
+    made = kernel(**DECLARED, supports=("scale", "causal", "mask"))(identity)
+    names = {option: made.keyword(option) for option in ("scale", "causal", "mask", "bias")}
+
+    assert names == {"scale": "softmax_scale", "causal": "is_causal", "mask": "attn_mask", "bias": "bias"}
+
+
+REFUSED = {
+    "option": ({"supports": ("rope",)}, "declares unknown options rope; known are scale, causal"),
+    "dtype": ({"dtypes": ("int8",)}, "declares unknown dtypes int8; known are float64, float32, float16, bfloat16"),
+    "contract": ({"contract": "exact"}, "unknown contract 'exact'; known are fused, fp32, tf32, eager, split_kv, fp64"),
+    "contract of a dtype": ({"contract": {"float16": "fused"}}, "declares no contract for float32"),
+    "convention": ({"conventions": {"mood": "good"}}, "unknown conventions mood; known are causal_alignment"),
+    "choice": (
+        {"conventions": {"empty_row": "one"}},
+        "convention empty_row must be one of ('zero', 'mean_of_v', 'nan')",
+    ),
+    "framework": ({"framework": "jax"}, "framework must be one of numpy, torch, not 'jax'"),
+    "layout": ({"layout": "HBSD"}, "layout must be one of BHSD, BSHD, not 'HBSD'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_declaration_that_names_nothing_known_is_refused(name):
+    changes, text = REFUSED[name]
+
+    with pytest.raises(KernelError) as refused:
+        kernel(**{**DECLARED, **changes})(identity)
+    assert text in str(refused.value)
+
+
+def test_an_undecorated_callable_is_read_from_its_signature():
+    made = from_callable(identity)
+
+    assert not made.declared
+    assert made.framework == "numpy"
+    assert made.dtypes == ("float64", "float32")
+    assert made.supports == {"scale", "causal", "mask"}
+    assert made.contract_declared("float32") == UNDECLARED
+
+
+def test_what_is_declared_beside_an_undecorated_callable_is_kept():
+    made = from_callable(identity, framework="torch", contract="fused", supports=("lse",), dtypes=())
+
+    assert (made.framework, made.contract_declared("float16")) == ("torch", FUSED)
+    assert made.supports == {"scale", "causal", "mask", "lse"}
+
+
+@pytest.fixture
+def source(folder):
+    folder.joinpath("mine.py").write_text(
+        "from attn_spec import kernel\n"
+        "attention = kernel(framework='numpy', dtypes=('float32',))(lambda q, k, v: v)\n"
+        "def bare(q, k, v): return v\n"
+        "number = 3\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("spec", ["mine.py", "mine.py:attention", "./mine.py:attention", "mine:attention"])
+def test_a_kernel_is_found_by_file_or_module(source, spec):
+    found = resolve(spec)
+
+    assert isinstance(found, Kernel)
+    assert found.spec == spec
+    assert found.declared
+
+
+def test_every_kernel_in_the_tree_is_found_by_its_short_name():
+    names = in_tree()
+
+    assert {"numpy_naive", "numpy_tiled", "torch_eager", "torch_tiled"} <= set(names)
+    assert [resolve(name).name for name in names] == names
+
+
+NOT_FOUND = {
+    "nowhere.py:f": "nowhere.py does not exist (looked in ",
+    "mine.py:absent": "mine has no 'absent'; it has attention",
+    "mine:number": "mine:number is a int, not a function or a kernel",
+    "no.such.module:f": "no.such.module does not import: ModuleNotFoundError: No module named 'no'",
+    "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, or one of: numpy_naive",
+    "torch_sdpa:nothing": "attn_spec.implementations.torch_sdpa has no 'nothing'; it has ",
+}
+
+
+@pytest.mark.parametrize("spec", NOT_FOUND)
+@pytest.mark.usefixtures("source")
+def test_what_cannot_be_found_says_where_it_was_looked_for(spec):
+    with pytest.raises(KernelError) as refused:
+        resolve(spec)
+    assert NOT_FOUND[spec] in str(refused.value)
+
+
+@pytest.mark.usefixtures("source")
+def test_declarations_beside_a_decorated_kernel_are_refused():
+    with pytest.raises(KernelError, match="mine:attention declares itself with @kernel; drop the options for contract"):
+        resolve("mine:attention", contract="fused", framework=None)
+    assert resolve("mine:bare", contract="fused", framework=None).given == {"contract": "fused"}
+
+
+def test_the_digest_follows_the_source(source):
+    before = resolve("mine.py:bare").digest
+    path = source / "mine.py"
+    path.write_text(path.read_text() + "# changed\n")
+
+    assert len(before) == 64
+    assert resolve("mine.py:bare").digest != before
+
+
+def test_an_entry_point_gives_a_short_name(monkeypatch):
+    class Entry:
+        name = "plugged"
+
+        @staticmethod
+        def load():
+            return kernel(**DECLARED)(identity)
+
+    monkeypatch.setattr(
+        "attn_spec.kernels.resolve.entry_points", lambda group: [Entry] if group == "attn_spec.kernels" else []
+    )
+
+    assert resolve("plugged").spec == "plugged"
+    assert resolve("plugged")(1, 2, np.pi) == np.pi
+
+
+def test_a_builtin_without_a_signature_is_to_be_wrapped():
+    with pytest.raises(
+        KernelError, match=r"no signature found for builtin .*; wrap it in a Python function that names"
+    ):
+        resolve("torch.nn.functional:scaled_dot_product_attention")
+
+
+def test_objects_with_a_call_method_are_read_too(folder):
+    folder.joinpath("objects.py").write_text(
+        "import functools, torch\n"
+        "class Attention:\n    def __call__(self, q, k, v, *, causal=False): return v\n"
+        "attention = Attention()\n"
+        "def options(q, k, v, causal, scale): return v\n"
+        "partial = functools.partial(options, scale=1.0)\n"
+    )
+    found, partial = resolve("objects.py:attention"), resolve("objects.py:partial")
+
+    assert (found.framework, found.supports, found.module) == ("torch", {"causal"}, "objects")
+    assert (partial.framework, partial.supports, partial.module) == ("torch", {"causal", "scale"}, "objects")
+
+
+def test_a_contract_that_leaves_the_backward_weights_open_is_read_both_ways():
+    open_to_both = UNDECLARED.at("bfloat16")
+
+    assert {c.backward_weights for c in gradient_readings(open_to_both)} == {"stored", "recomputed"}
+    assert {c.lse for c in gradient_readings(open_to_both) if c.backward_weights == "recomputed"} == {"float32"}
+    assert gradient_readings(EAGER.at("bfloat16")) == readings(EAGER.at("bfloat16"))

@@ -1,0 +1,70 @@
+"""Every layout holds the values it was given, lies in memory as it says, and is made for NumPy and torch alike."""
+
+import numpy as np
+import pytest
+import torch
+
+from attn_spec.kernels import memory
+
+VALUES = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
+KINDS = {"numpy": VALUES.copy, "torch": lambda: torch.from_numpy(VALUES.copy())}
+
+
+@pytest.fixture(params=KINDS)
+def tensor(request):
+    return KINDS[request.param]()
+
+
+def is_packed(tensor):
+    return tensor.flags.c_contiguous if isinstance(tensor, np.ndarray) else tensor.is_contiguous()
+
+
+def around(view):
+    """The buffer that a view lies in."""
+    return (
+        view.base
+        if isinstance(view, np.ndarray)
+        else torch.as_strided(view, (view.untyped_storage().size() // 4,), (1,), 0)
+    )
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (2, 3)])
+def test_swapped_axes_hold_the_same_values(tensor, axes):
+    arranged = memory.swapped(tensor, *axes)
+
+    assert (np.asarray(arranged) == VALUES).all()
+    assert not is_packed(arranged)
+
+
+def test_a_slice_lies_in_a_buffer_of_nan(tensor):
+    arranged = memory.sliced(tensor)
+
+    assert (np.asarray(arranged) == VALUES).all()
+    assert not is_packed(arranged)
+    assert np.isnan(np.asarray(around(arranged))).sum() == 2 * 3 * (7 * 36 - 5 * 4)
+
+
+@pytest.mark.parametrize(
+    ("axes", "leading"), [((0,), VALUES[:1]), ((0, 2), VALUES[:1, :, :1]), (range(4), VALUES[:1, :1, :1, :1])]
+)
+def test_an_expanded_tensor_repeats_its_first_entries_with_stride_zero(tensor, axes, leading):
+    arranged = memory.expanded(tensor, axes)
+    strides = arranged.strides if isinstance(arranged, np.ndarray) else arranged.stride()
+
+    assert (np.asarray(arranged) == np.broadcast_to(leading, VALUES.shape)).all()
+    assert all(strides[axis] == 0 for axis in axes)
+
+
+def test_later_rounds_are_written_where_the_first_lay(tensor):
+    rounds = [tensor * factor for factor in (1, 2, 3, 4)]
+    arrange = memory.in_the_same_place(tensors=2)
+    first, second, third, fourth = map(arrange, rounds)
+
+    assert third is first
+    assert fourth is second
+    assert (np.asarray(first) == 3 * VALUES).all()
+    assert (np.asarray(second) == 4 * VALUES).all()
+
+
+def test_what_follows_freed_nan_is_the_tensor_itself(tensor):
+    assert memory.after_freed_nan(tensor, [(2, 3)]) is tensor

@@ -1,0 +1,206 @@
+"""A subject hands out fresh, exact tensors in the kernel's own words, and refuses what no attention kernel may do."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from attn_spec import Problem, kernel
+from attn_spec.kernels.subject import CallFailed, Misbehaviour, OutOfTime, Subject, time_limit
+from attn_spec.numbers import bits
+
+RNG = np.random.default_rng(0)
+
+
+def problem(dtype="float32", heads=(2, 2), lengths=(3, 4), **options):
+    (hq, hkv), (sq, sk) = heads, lengths
+    shapes = {"q": (2, hq, sq, 5), "k": (2, hkv, sk, 5), "v": (2, hkv, sk, 6)}
+    tensors = {name: bits.nearest(RNG.standard_normal(shape), dtype) for name, shape in shapes.items()}
+    return Problem(**tensors, dtype=dtype, **options)
+
+
+def subject(function, framework="numpy", dtype="float32", call_limit=60.0, **declared):
+    made = kernel(framework=framework, dtypes=(dtype,), contract="fused", **declared)(function)
+    return Subject(made, dtype, call_limit=call_limit)
+
+
+def zeros(q, v):
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_values_pass_both_ways_bit_for_bit(dtype):
+    p = problem(dtype, lengths=(4, 4))
+    answer = subject(lambda q, k, v: (v, q[..., 0]), "torch", dtype, supports=("lse",))(p)
+
+    assert bits.identical(answer.output, p.v).all()
+    assert bits.identical(answer.lse, p.q[..., 0]).all()
+
+
+def test_every_call_gets_fresh_tensors():
+    seen = []
+
+    def hold(q, k, v):
+        seen.append(q)
+        return zeros(q, v)
+
+    p, s = problem(), subject(hold)
+    s(p)
+    s(p)
+    assert seen[0] is not seen[1]
+    assert not np.shares_memory(seen[0], seen[1])
+    assert not np.shares_memory(seen[0], p.q)
+
+
+def test_only_options_that_are_used_and_supported_are_passed():
+    seen = []
+
+    def note(q, k, v, **options):
+        seen.append(options)
+        return zeros(q, v)
+
+    s = subject(note, supports=("scale", "causal", "window", "softcap", "causal_alignment"))
+    s(problem())
+    s(problem(scale=0.5, causal=True, window=(None, 0), softcap=3.0))
+    s(problem(causal=True, causal_alignment="bottom_right"))
+
+    assert seen == [
+        {},
+        {"scale": 0.5, "causal": True, "window": (None, 0), "softcap": 3.0},
+        {"causal": True, "causal_alignment": "bottom_right"},
+    ]
+
+
+def test_the_other_layout_is_swapped_both_ways():
+    def transposed(q, k, v):
+        assert q.shape == (2, 4, 2, 5)
+        return v.copy()
+
+    p = problem(lengths=(4, 4))
+    assert bits.identical(subject(transposed, layout="BSHD")(p).output, p.v).all()
+
+
+def test_a_function_that_wants_to_be_told_of_grouped_heads_is_told():
+    seen = []
+
+    def sdpa(q, k, v, *, enable_gqa=False):
+        seen.append(enable_gqa)
+        return zeros(q, v)
+
+    s = subject(sdpa, supports=("gqa",))
+    s(problem(heads=(4, 2)))
+    s(problem(heads=(2, 2)))
+    assert seen == [True, False]
+
+
+def test_tensors_may_be_laid_out_anew():
+    def strided(q, k, v):
+        assert not v.is_contiguous()
+        return v
+
+    def views(tensor):
+        return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+    p = problem(lengths=(4, 4))
+    assert bits.identical(subject(strided, "torch")(p, arrange=views).output, p.v).all()
+
+
+def mutate(q, k, v):
+    k[0, 0, 0, 0] += 1
+    return zeros(q, v)
+
+
+REFUSED = {
+    "none": (lambda q, k, v: None, {}, "out is a NoneType; it must be a ndarray"),
+    "subclass": (
+        lambda q, k, v: np.ma.array(zeros(q, v)),
+        {},
+        "out is a MaskedArray",
+    ),
+    "shape": (lambda q, k, v: zeros(q, v)[:1], {}, r"out has shape \(1, 2, 3, 6\); it must be \(2, 2, 3, 6\)"),
+    "dtype": (lambda q, k, v: zeros(q, v).astype("float64"), {}, "out has dtype float64; it must be float32"),
+    "no lse": (lambda q, k, v: zeros(q, v), {"supports": ("lse",)}, r"declares lse but returned no \(out, lse\) pair"),
+    "lse shape": (
+        lambda q, k, v: (zeros(q, v),) * 2,
+        {"supports": ("lse",)},
+        r"lse has shape \(2, 2, 3, 6\); it must be \(2, 2, 3\)",
+    ),
+    "mutation": (mutate, {}, "the kernel changed its input k in place; it must leave its inputs alone"),
+    "raise": (lambda q, k, v: q["x"], {}, "the kernel's call raised IndexError: .*test_subject.py"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_misbehaviour_is_named(name):
+    function, declared, text = REFUSED[name]
+
+    with pytest.raises(Misbehaviour, match=text):
+        subject(function, **declared)(problem())
+
+
+def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
+    def stubborn(q, k, v):
+        try:
+            time.sleep(5)
+        except Exception:
+            time.sleep(5)
+        return zeros(q, v)
+
+    start = time.monotonic()
+    with pytest.raises(CallFailed, match=r"the kernel's call did not return within 0.1 s"):
+        subject(stubborn, call_limit=0.1)(problem())
+    assert time.monotonic() - start < 2
+
+
+def test_a_time_limit_ends_with_its_block():
+    with pytest.raises(OutOfTime), time_limit(0.01):
+        time.sleep(1)
+    with time_limit(0.01):
+        pass
+    time.sleep(0.02)
+
+
+def test_gradients_are_those_of_autograd():
+    def product(q, k, v, *, bias=None):
+        return (q @ k.transpose(-1, -2) + bias) @ v
+
+    p = problem("float64", bias=np.ones((1, 1, 3, 4)))
+    cotangent = RNG.standard_normal((2, 2, 3, 6))
+    found = subject(product, "torch", "float64", supports=("bias", "backward")).gradients(p, cotangent)
+
+    score = p.q @ p.k.swapaxes(-1, -2) + p.bias
+    np.testing.assert_allclose(found["dv"], score.swapaxes(-1, -2) @ cotangent)
+    np.testing.assert_allclose(found["dq"], cotangent @ p.v.swapaxes(-1, -2) @ p.k)
+    np.testing.assert_allclose(found["dbias"], (cotangent @ p.v.swapaxes(-1, -2)).sum((0, 1), keepdims=True))
+
+
+def test_an_input_without_influence_has_gradient_zero():
+    found = subject(lambda q, k, v: v * 2, "torch", supports=("backward",)).gradients(
+        problem(lengths=(4, 4)), np.ones((2, 2, 4, 6))
+    )
+
+    assert not found["dq"].any()
+    assert (found["dv"] == 2).all()
+
+
+class Unfinished(torch.autograd.Function):
+    @staticmethod
+    def forward(_, v):
+        return v.clone()
+
+    @staticmethod
+    def backward(_, *cotangents):
+        raise NotImplementedError("backward of tile 3")
+
+
+def test_a_backward_that_raises_is_named():
+    unfinished = subject(lambda q, k, v: Unfinished.apply(v), "torch")
+
+    with pytest.raises(CallFailed, match="the kernel's backward raised NotImplementedError: backward of tile 3"):
+        unfinished.gradients(problem(lengths=(4, 4)), np.ones((2, 2, 4, 6)))
+
+
+def test_results_on_another_device_are_refused():
+    with pytest.raises(Misbehaviour, match="out is on device meta; it must be on cpu, the inputs' device"):
+        subject(lambda q, k, v: torch.empty((*q.shape[:3], v.shape[3]), device="meta"), "torch")(problem())

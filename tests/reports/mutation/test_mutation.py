@@ -1,0 +1,74 @@
+"""The mutation run: what is drawn, what kills and what survives."""
+
+from pathlib import Path
+
+import pytest
+from attn_spec.reports.mutation import report as mutation
+from attn_spec.reports.mutation.report import MODULES, Mutant, MutationError, main, places, run, sampled
+
+from attn_spec.problem import masks
+
+
+def source_of(module):
+    return Path(module.__file__).read_text(encoding="utf-8")
+
+
+def test_a_sample_is_that_of_its_seed():
+    every = places(["masks", "readings"])
+
+    drawn = [mutant.change for mutant in sampled(every, 3, seed=0)]
+
+    assert drawn == [mutant.change for mutant in sampled(every, 3, seed=0)]
+    assert len(set(drawn)) == 3
+    assert drawn != [mutant.change for mutant in sampled(every, 3, seed=1)]
+
+
+def test_annotations_and_defaults_of_types_are_not_mutated():
+    """``X | None`` in an annotation is never evaluated."""
+    every = [place for place in places(["measure"]) if place[1] == "core/ReplaceBinaryOperator_BitOr_BitAnd"]
+
+    changed = list(sampled(every, 100, seed=0))
+
+    assert len(changed) < len(every)
+    assert not any("None" in mutant.change for mutant in changed)
+
+
+def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
+    source = source_of(masks)
+    broken = Mutant("masks", "core/AddNot", source + "\nraise ValueError\n")
+    equal = Mutant("masks", "none", source + "\nUNUSED = 1\n")
+
+    as_it_is, killed, survived = run([None, broken, equal], 1, ("masks",))
+
+    assert as_it_is.killed_by is None
+    assert killed.killed_by is not None
+    assert survived.killed_by is None
+    assert str(survived).endswith("masks: SURVIVED")
+    assert not hasattr(masks, "UNUSED")
+
+
+def test_a_survivor_without_a_reason_fails_the_run(monkeypatch, capsys):
+    monkeypatch.setattr(mutation, "run", lambda sample, _: (mutation.Outcome(one, None, 0.0) for one in sample))
+
+    assert main(["--mutants", "2", "--module", "masks", "--jobs", "1"]) == 1
+
+    shown = capsys.readouterr().out
+    assert shown.count("masks: SURVIVED\ncore/") == 2
+    assert shown.count("no reason is known") == 2
+    assert "0 of 2 mutants killed (0%); 2 without a reason" in shown
+
+
+def test_tests_that_fail_without_a_mutation_are_named(monkeypatch):
+    monkeypatch.setattr(mutation, "run", lambda *_: iter([mutation.Outcome(None, "test_x", 0.0)]))
+
+    with pytest.raises(MutationError, match="the tests fail without a mutation: test_x; mend that first"):
+        main(["--mutants", "1", "--module", "masks"])
+
+
+def test_missing_tests_are_named():
+    with pytest.raises(MutationError, match=r"no test file .*test_nothing.py: run this in a checkout"):
+        list(run([None], 1, ("nothing",)))
+
+
+def test_every_module_exists():
+    assert all(mutation._path(module).exists() for module in MODULES)

@@ -1,0 +1,90 @@
+"""The speed figures: candidates take turns, the figures are ratios, and what is timed is attention."""
+
+import itertools
+
+import numpy as np
+import pytest
+from attn_spec.reports import speed
+from click.testing import CliRunner
+
+from attn_spec.attention import definition
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.regimes import Recipe
+
+PROBLEM = Recipe(query_length=48, key_length=48, head_dim=32, value_dim=32).problem()
+
+
+def test_candidates_take_turns_after_one_unmeasured_turn():
+    order = []
+    runs = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+
+    assert set(speed.side_by_side(runs, rounds=3)) == {"a", "b"}
+    assert order == ["a", "b"] * 4
+
+
+def test_the_median_of_the_rounds_counts(monkeypatch):
+    taken = itertools.chain([1.0, 9.0, 2.0])
+    monkeypatch.setattr(speed, "timed", lambda run: next(taken))
+
+    assert speed.side_by_side({"a": lambda: None}, rounds=3) == {"a": 2.0}
+
+
+def test_ratios_name_both_sides_and_what_was_expected():
+    seconds = {"definition": 4.0, "enclosure": 0.1, "tier 0": 0.01, "float64 attention": 0.002}
+
+    assert [str(ratio) for ratio in speed.ratios(seconds)] == [
+        "definition / enclosure: 40  (at least 20 expected)",
+        "definition / tier 0: 400  (at least 300 expected)",
+        "enclosure / float64 attention: 50",
+        "tier 0 / float64 attention: 5",
+    ]
+
+
+def test_what_is_timed_is_attention():
+    runs = speed.candidates(PROBLEM)
+    truth = definition.attention(PROBLEM, speed.PRECISION).astype(float)
+    plain = runs["float64 attention"]()
+
+    assert np.allclose(plain[0] if isinstance(plain, tuple) else plain, truth, rtol=1e-12, atol=1e-12)
+    assert np.allclose(runs["enclosure"]().output.value, truth, rtol=1e-15, atol=1e-15)
+    assert np.allclose(runs["tier 0"]().output.value, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_each_tier_is_much_faster_than_the_one_above_it():
+    seconds = speed.side_by_side(speed.candidates(PROBLEM), rounds=3)
+    seconds["definition"] = speed.timed(lambda: definition.attention(PROBLEM, speed.PRECISION))
+
+    # Far below the promise for 128 x 128, so that a busy machine does not make the test fail.
+    assert seconds["definition"] > 4 * seconds["enclosure"] > 8 * seconds["tier 0"]
+
+
+def test_rates_are_examples_per_second_of_each_property():
+    subject = Subject(resolve("numpy_naive"), "float32")
+    rates = dict(speed.example_rates(subject, only="accuracy."))
+
+    assert len(rates) >= 2
+    assert all(name.startswith("accuracy.") and rate > 0 for name, rate in rates.items())
+
+
+def test_the_command_prints_ratios_rates_and_the_time_of_a_certificate(monkeypatch):
+    asked = []
+    monkeypatch.setattr(speed, "example_rates", lambda subject: [("accuracy.output", 41.3)])
+    monkeypatch.setattr(speed, "certify", asked.append)
+    result = CliRunner().invoke(speed.main, ["--length=8", "--head-dim=4", "--rounds=1"])
+
+    assert result.exit_code == 0, result.output
+    assert [request.profile for request in asked] == ["smoke"]
+    for line in (
+        "one head, 8 queries and keys, D = 4",
+        "definition / tier 0: ",
+        "accuracy.output",
+        "41.3",
+        "certificate of",
+    ):
+        assert line in result.output
+
+
+@pytest.mark.parametrize("option", ["--kernel", "--length", "--rounds"])
+def test_the_options_are_explained(option):
+    assert option in CliRunner().invoke(speed.main, ["--help"]).output

@@ -1,0 +1,142 @@
+"""Random sound kernels are accused of nothing, and the same search refutes one that does a little less than it says."""
+
+import itertools
+from dataclasses import fields
+
+import pytest
+from attn_spec.reports.validation import false_alarms
+from attn_spec.reports.validation.false_alarms import Alarms, examine, main, run, summary, theorems
+from attn_spec.reports.validation.random_kernels import random_kernel
+
+from attn_spec.error.contract import _CHOICES, Contract
+from attn_spec.kernels.kernel import OPTIONS, Conventions
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+PROPERTIES = load_all()
+OUTPUT = "accuracy.output_is_within_its_bound"
+LSE = "accuracy.log_sum_exp_is_within_its_bound"
+DQ_DK = "gradients.query_and_key_gradients_are_within_their_bounds"
+DV = "gradients.value_gradients_are_within_their_bounds"
+#: Stages of a kernel of float32 throughout, and what must notice that one of them is tf32.
+STAGES = {
+    "multiplicands": OUTPUT,
+    "score_accumulation": OUTPUT,
+    "stored_scores": LSE,
+    "softmax": LSE,
+    "row_sum": LSE,
+    "probabilities": OUTPUT,
+    "output_accumulation": OUTPUT,
+    "lse": LSE,
+    "score_gradients": DQ_DK,
+    "gradient_accumulation": DV,
+    "partial_gradients": DV,
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Cases in flight are written to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module", name="uniform")
+def _uniform():
+    """The first random kernel that declares float32 for every stage, rounding to nearest, and gradients."""
+    for drawn in map(random_kernel, itertools.count()):
+        c = drawn.declares.at(drawn.dtype)
+        uniform = {getattr(c, stage) for stage in STAGES} == {"float32"} and c.rounding == "nearest"
+        uniform &= c.multiplicand_pieces == 1 and not c.alternatives
+        if uniform and drawn.dtype == "float32" and drawn.kernel.supports >= {"backward", "gqa", "dv"}:
+            return drawn
+    raise AssertionError
+
+
+def verdict(claim, kernel, examples=60):
+    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
+    return search(PROPERTIES[claim], Subject(kernel, "float32"), profile, seed=0)[0].verdict
+
+
+def test_random_sound_kernels_are_accused_of_nothing():
+    """A sample: twenty kernels, each with another few of the properties."""
+    total, claims = Alarms(), theorems()
+
+    for seed in range(20):
+        total.add(examine(random_kernel(seed), claims[seed % 18 :: 18]))
+
+    assert total.refuted == [], summary(total)
+    assert total.kernels == 20
+    assert total.examples > 250
+    assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
+    assert set(total.by_family) == {claim.id.partition(".")[0] for claim in claims}
+    assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_random_kernel_with_one_stage_a_format_narrower_than_declared_is_refuted(uniform, stage):
+    narrower = "bfloat16" if stage == "lse" else "tf32"  # torch has no tf32
+    worse = random_kernel(uniform.seed, **{stage: narrower})
+
+    assert worse.declares == uniform.declares
+    assert verdict(STAGES[stage], uniform.kernel) is Verdict.HELD
+    assert verdict(STAGES[stage], worse.kernel) is Verdict.REFUTED
+
+
+def test_kernels_are_drawn_by_their_seed_and_differ():
+    drawn = [random_kernel(seed) for seed in range(60)]
+
+    assert random_kernel(7).declares == drawn[7].declares
+    assert random_kernel(7).order == drawn[7].order
+    assert len({repr((one.declares, one.order)) for one in drawn}) == 60
+
+
+def test_every_field_convention_and_ability_is_drawn():
+    """Whatever a contract can say, some random kernel says, executes, or both; half of them are BSHD."""
+    drawn = [random_kernel(seed) for seed in range(400)]
+    every = [c for one in drawn for c in (one.executes, one.declares, *one.declares.alternatives)]
+
+    for name in {item.name for item in fields(Contract)} - {"output"}:  # which no kernel may return otherwise
+        assert len({getattr(c, name) for c in every}) > 1, name
+    for name, allowed in _CHOICES.items():
+        if name not in STAGES and len(allowed) < 4:
+            assert {getattr(c, name) for c in every} >= set(allowed), name
+    for item in fields(Conventions):
+        assert len({getattr(one.kernel.conventions, item.name) for one in drawn}) > 1, item.name
+    assert set.union(*({*one.kernel.supports} for one in drawn)) == set(OPTIONS)
+    for name in ("head_dims", "length_multiple", "exclusive", "slowness"):
+        assert len({getattr(one.kernel, name) for one in drawn}) > 1, name
+    assert 150 < sum(one.kernel.layout == "BSHD" for one in drawn) < 250
+
+
+def test_a_refutation_is_printed_with_all_it_takes_to_repeat_it(uniform, monkeypatch, capsys):
+    monkeypatch.setattr(false_alarms, "random_kernel", lambda _: random_kernel(uniform.seed, row_sum="tf32"))
+    monkeypatch.setattr(false_alarms, "theorems", lambda: [PROPERTIES[OUTPUT], PROPERTIES[LSE]])
+
+    status = main(["--examples", "1"])
+
+    printed = capsys.readouterr().out
+    assert status == 1
+    for text in (
+        "FALSE ALARM",
+        "accuracy.",
+        f"random_kernel({uniform.seed}), float32",
+        "Order(kv_tile=",
+        "Recipe(",
+        "1 random",
+    ):
+        assert text in printed
+
+
+def test_a_run_is_a_function_of_its_seed_and_stops_when_it_has_enough(monkeypatch, capsys):
+    monkeypatch.setattr(false_alarms, "theorems", lambda: [PROPERTIES[OUTPUT]])
+    watched = []
+
+    one, same = (run(6, seed=3, watch=lambda so_far: watched.append(so_far.examples)) for _ in range(2))
+
+    assert (one.examples, one.kernels, one.by_dtype) == (same.examples, same.kernels, same.by_dtype)
+    assert watched == [4, 8, 4, 8]
+    assert main(["--examples", "6", "--seed", "3"]) == 0
+    assert "8 examples on 2 random sound kernels: 0 refuted" in capsys.readouterr().out

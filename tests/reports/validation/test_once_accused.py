@@ -1,0 +1,85 @@
+"""Sound kernels that random search once saw accused: by a property that asked too much, or a bound without a term."""
+
+from dataclasses import replace
+
+import pytest
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.passes import Renormalized, TwoPasses
+from attn_spec.emulation.sound import PRECISE, PRECISE64
+from attn_spec.emulation.split import NormalizedSplitAttention
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.assertions import cotangent, gradients_within_bound, within_bound
+from attn_spec.search.profiles import Profile
+from attn_spec.search.property import load_all
+from attn_spec.search.regimes import Recipe
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+PROFILE = Profile(name="test", examples=30, floor=1, seconds=60, shrink_seconds=0, seed=0)
+#: A bound on all scores of the row, those of hidden keys included, is subtracted from them.
+BOUNDED = replace(PRECISE, reference="upper_bound", reference_range=4.0)
+#: Every tile normalizes again, tiles without a visible key too.
+RENORMALIZED = replace(PRECISE, normalize="every_tile", softmax="bfloat16", kv_tile=1)
+KERNELS = {
+    "masking.the_bias_at_masked_keys_changes_nothing": emulate("bounded", BOUNDED),
+    "scaling.scaled_scores_of_unit_variance_inputs_have_variance_one": emulate(
+        "bounded_half", replace(BOUNDED, softmax="float16", float16_subnormals="flushed")
+    ),
+    "masking.a_padded_sequence_is_solved_as_the_shorter_one": emulate(
+        "bounded_by_lse",
+        replace(BOUNDED, normalize="by_lse", log_error=2.0**10),
+        Order(inaccuracy=1.0),
+        steps=TwoPasses,
+    ),
+    "causality.decoding_one_query_gives_its_row_of_the_whole": emulate(
+        "renormalized", RENORMALIZED, Order(kv_tile=1), steps=Renormalized
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", KERNELS)
+def test_a_property_asks_only_what_the_contract_promises(claim, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # cases in flight are written there
+
+    row, _ = search(load_all()[claim], Subject(KERNELS[claim], "float32"), PROFILE, seed=0)
+
+    assert row.verdict is not Verdict.REFUTED, row.message
+
+
+def test_a_bias_over_a_power_of_two_may_have_more_bits_than_the_quotient():
+    """The scale is 1/8, so only the bias, cut to the accumulator's eleven bits, is rounded."""
+    kernel = emulate("bias_first", replace(PRECISE, score_accumulation="float16"), Order(bias_first=True))
+    problem = Recipe(regime="tiny", bias="normal@11QK").problem()
+
+    within_bound(subject := Subject(kernel, "float32"), problem, subject(problem))
+
+
+def test_an_output_that_waits_may_underflow_where_weights_are_as_good_as_unknown():
+    contract = replace(PRECISE64, lse_merges=2, partial_outputs="float16", score_accumulation="bfloat16")
+    kernel = emulate("split", contract, Order(kv_tile=1), steps=NormalizedSplitAttention, dtypes=("float64",))
+    problem = Recipe(regime="normal+v_tiny", dtype="float64", head_dim=16, value_dim=16).problem()
+
+    within_bound(subject := Subject(kernel, "float64"), problem, subject(problem))
+
+
+def test_a_backward_pass_that_may_recompute_starts_from_the_log_sum_exp_as_it_is_declared():
+    executed = replace(PRECISE, lse="bfloat16")
+    kernel = emulate_both("coarse", executed, contract=replace(executed, backward_weights="either"))
+    problem = Recipe(head_dim=64, value_dim=64, shift=30.0).problem()
+    dO = cotangent(problem)
+
+    gradients_within_bound(subject := Subject(kernel, "float32"), problem, dO, subject.gradients(problem, dO))
+
+
+def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
+    """FlashAttention-2: dS is scaled by 1/200 before its cast to half, where it underflows; the products by 50."""
+    order = Order(gradient_scaling="slope")
+    kernel = emulate_both("scaled_slope", PRECISE, order, dtypes=("float16",))
+    sizes = {"query_length": 2, "key_length": 2, "head_dim": 16, "value_dim": 16}
+    problem = Recipe(regime="large", dtype="float16", softcap=50.0, **sizes).problem()
+    dO = cotangent(problem)
+
+    gradients_within_bound(subject := Subject(kernel, "float16"), problem, dO, subject.gradients(problem, dO))

@@ -1,0 +1,81 @@
+"""Properties of gradients draw the problems that independent normal numbers never reach, and enough of them."""
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given
+
+from attn_spec.emulation.sound import SOUND
+from attn_spec.error.intermediates import intermediates
+from attn_spec.kernels.subject import Subject
+from attn_spec.search import assertions
+from attn_spec.search.property import load_all
+
+PROPERTIES = load_all()
+SUBJECT = Subject(SOUND["sequential"], "float32")
+SHIFTED = "gradient_laws.a_constant_added_to_all_scores_changes_no_gradient"
+STRUCTURED = "gradients.gradients_of_structured_activations_are_within_their_bounds"
+EXAMPLES = 200
+
+
+def drawn(claim):
+    """The problems that a search of a property would draw."""
+    found = []
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(PROPERTIES[claim].problems(SUBJECT))
+    def collect(problem):
+        found.append(problem)
+
+    collect()
+    return found
+
+
+def lowest_lse(problem):
+    L = intermediates(problem).L
+    return L[np.isfinite(L)].min(initial=np.inf)
+
+
+def largest_score(problem):
+    return np.abs(intermediates(problem).s).max(initial=0.0)
+
+
+def is_low_rank(problem):
+    """Whether one direction holds most of the size of the queries."""
+    q = problem.q.reshape(-1, problem.head_dim)
+    singular = np.linalg.svd(q, compute_uv=False)
+    return problem.head_dim > 1 and len(q) > 1 and singular[0] ** 2 > 0.8 * (singular**2).sum()
+
+
+@pytest.mark.parametrize(
+    ("claim", "reached", "at_least"),
+    [
+        (SHIFTED, lambda p: lowest_lse(p) < -88.7 and p.key_length % 64 != 0, 50),
+        (SHIFTED, lambda p: lowest_lse(p) < -88.7 and p.key_length % 16 != 0 and p.key_length > 16, 10),
+        (STRUCTURED, lambda p: is_low_rank(p) and largest_score(p) > 88.7, 10),
+        (STRUCTURED, lambda p: p.batch > 1 and p.group > 1, 10),
+        ("gradients.hidden_keys_have_gradient_zero", lambda p: p.empty_rows.any(), 10),
+        ("gradients.keys_that_no_query_sees_change_no_gradient", lambda p: (~p.visible.any(axis=(1, 2))).any(), 60),
+    ],
+)
+def test_a_search_draws_enough_of_the_problems_that_matter(claim, reached, at_least):
+    assert sum(map(reached, drawn(claim))) >= at_least
+
+
+def test_a_search_draws_every_broadcast_of_a_bias():
+    problems = drawn("gradients.bias_gradients_are_within_their_bounds")
+    kept = {tuple(length > 1 for length in p.bias.shape) for p in problems}
+    assert len(kept) >= 7
+
+
+@pytest.mark.parametrize("size", [2.0**n for n in range(-3, 4)])
+def test_cotangents_of_every_size_are_drawn(size):
+    problems = drawn("gradients.query_and_key_gradients_are_within_their_bounds")
+    assert any(size / 2 < np.abs(assertions.cotangent(p)).max(initial=0.0) <= 2 * size for p in problems)

@@ -1,0 +1,111 @@
+"""The catalogue is complete: each property states its claim, its source and the bug it hunts, and can be exercised."""
+
+import inspect
+import re
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given
+
+from attn_spec.kernels import kernel as kernels
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.property import load_all
+
+REGISTRY = load_all()
+FAMILIES = [
+    "accuracy",
+    "causality",
+    "gradient_independence",
+    "gradient_laws",
+    "gradients",
+    "independence",
+    "linearity",
+    "masking",
+    "online_rescaling",
+    "permutation",
+    "scaling",
+    "softmax",
+    "special_values",
+    "statistics",
+    "temperature",
+]
+
+
+def test_every_family_has_properties():
+    assert sorted({name.partition(".")[0] for name in REGISTRY}) == FAMILIES
+
+
+def test_every_test_function_is_one_registered_property():
+    modules = {inspect.getmodule(claim.check) for claim in REGISTRY.values()}
+    tests = [name for module in modules for name in vars(module) if name.startswith("test_")]
+    assert len(tests) == len(set(tests)) == len(REGISTRY)
+
+
+@pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
+def test_a_property_states_what_it_claims(claim):
+    assert claim.id == f"{claim.id.partition('.')[0]}.{claim.check.__name__.removeprefix('test_')}"
+    assert re.fullmatch(r"\S.*\w.*[.]", claim.statement), claim.statement
+    assert len(claim.statement) <= 120
+    assert claim.source
+    assert claim.hunts
+    assert set(claim.needs) <= set(kernels.OPTIONS)
+
+
+def test_statements_are_unique():
+    statements = [claim.statement for claim in REGISTRY.values()]
+    assert len(set(statements)) == len(statements)
+
+
+@pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
+def test_a_property_draws_problems_that_use_what_it_needs(claim):
+    """For a kernel with every option, and for one that declares no more than the property needs."""
+    able = resolve("torch_eager")
+    barely = kernels.replace(able, supports=frozenset(claim.needs), head_dims=(64,), length_multiple=16)
+    for kernel in (able, barely):
+        subject = Subject(kernel, "float32")
+        options = [problem.options() for problem in examples(claim.problems(subject), 8)]
+        assert options
+        assert all(used <= kernel.supports for used in options)
+
+
+@pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
+def test_a_property_replays_exactly(claim):
+    """A check is a pure function of subject and problem: it says the same thing twice about a kernel that is wrong."""
+    subject = Subject(kernels.replace(resolve("torch_eager"), function=wrong), "float32")
+    for problem in examples(claim.problems(subject), 4):
+        assert verdict(claim, subject, problem) == verdict(claim, subject, problem)
+
+
+def wrong(q, k, v, **_):
+    """The first value of each kv head for every query, and LSE 0: wrong in nearly every way."""
+    first = v[:, :, :1] if v.shape[2] else v.new_zeros(*v.shape[:2], 1, v.shape[3])
+    out = first.repeat_interleave(q.shape[1] // k.shape[1], dim=1) + 0 * q.sum(dim=-1, keepdim=True)
+    return out, 0 * q.detach().sum(dim=-1)
+
+
+def verdict(claim, subject, problem):
+    try:
+        claim.check(subject, problem)
+    except AssertionError as error:
+        return str(error)
+    return "held"
+
+
+def examples(strategy, count):
+    found = []
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(strategy)
+    def collect(problem):
+        found.append(problem)
+
+    collect()
+    return found

@@ -1,0 +1,161 @@
+"""Strategies draw what a kernel declares and nothing else, cover it, and shrink to the smallest problem."""
+
+from collections import Counter
+from dataclasses import replace
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given
+
+from attn_spec.kernels import kernel as kernels
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.search import patterns, strategies
+from attn_spec.search.regimes import SCORE_REGIMES, VALUE_REGIMES
+
+SUBJECT = Subject(resolve("numpy_naive"), "float32")
+
+
+def subject(*supports, dtype="float32", **limits):
+    """A subject that declares these options and limits; it is never called."""
+    return Subject(replace(SUBJECT.kernel, supports=frozenset(supports), **limits), dtype)
+
+
+def drawn(strategy, examples=300):
+    """What a strategy draws in a number of examples."""
+    found = []
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(strategy)
+    def collect(example):
+        found.append(example)
+
+    collect()
+    return found
+
+
+def smallest(strategy, condition=lambda problem: True):
+    """The problem a failure shrinks to."""
+    settings = hypothesis.settings(max_examples=2000, database=None, deadline=None)
+    return hypothesis.find(strategy, condition, settings=settings, random=__import__("random").Random(0))
+
+
+def test_a_kernel_without_options_gets_none():
+    for problem in drawn(strategies.problems(subject())):
+        assert not problem.options()
+        assert problem.dtype == "float32"
+        assert problem.query_length > 0
+
+
+@pytest.mark.parametrize("option", [o for o in strategies.DRAWN if o != "causal_alignment"])
+def test_an_option_appears_only_when_declared_and_always_when_needed(option):
+    alone = subject(option)
+    assert {frozenset(problem.options()) - {option} for problem in drawn(strategies.problems(alone), 60)} == {
+        frozenset()
+    }
+    needed = drawn(strategies.problems(alone, needs=(option,)), 60)
+    assert sum(option in problem.options() for problem in needed) >= 0.9 * len(needed)
+    without = drawn(strategies.problems(SUBJECT, without=(option,)), 60)
+    assert not any(option in problem.options() for problem in without)
+
+
+@pytest.mark.parametrize("supports", [("empty",), ("empty", "cross")])
+def test_empty_lengths_are_drawn_when_needed(supports):
+    problems = drawn(strategies.problems(subject(*supports), needs=("empty",)), 60)
+    lengths = {(problem.query_length > 0, problem.key_length > 0) for problem in problems}
+    assert lengths == ({(False, False)} if supports == ("empty",) else {(False, False), (False, True), (True, False)})
+
+
+@pytest.mark.parametrize("supports", [(), ("cross",), ("cross", "dv", "gqa")])
+def test_declared_limits_are_respected(supports):
+    limited = subject(*supports, head_dims=(64, 128), length_multiple=16)
+    problems = drawn(strategies.problems(limited), 150)
+    assert {problem.head_dim for problem in problems} == {64, 128}
+    assert {problem.value_dim for problem in problems} <= {64, 128}
+    assert all(n % 16 == 0 for problem in problems for n in (problem.query_length, problem.key_length))
+    if "cross" not in supports:
+        assert all(problem.query_length == problem.key_length for problem in problems)
+
+
+@pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
+def test_the_alignment_is_the_kernels_own_unless_it_takes_both(alignment):
+    conventions = kernels.Conventions(causal_alignment=alignment)
+    fixed = drawn(strategies.problems(subject("causal", "cross", conventions=conventions)), 80)
+    assert {problem.causal_alignment for problem in fixed} == {alignment}
+    both = drawn(strategies.problems(subject("causal", "causal_alignment", "cross", conventions=conventions)), 80)
+    assert {problem.causal_alignment for problem in both} == {"top_left", "bottom_right"}
+
+
+def test_every_option_is_on_in_a_good_share_and_options_combine():
+    problems = drawn(strategies.problems(SUBJECT), 500)
+    counts = Counter(option for problem in problems for option in problem.options())
+    for option in ("scale", "causal", "window", "mask", "bias", "gqa", "dv", "cross"):
+        assert counts[option] >= 50, option
+    assert counts["softcap"] >= 20
+    assert counts["empty"] >= 5
+    assert sum(len(problem.options()) >= 4 for problem in problems) >= 100
+
+
+def test_every_regime_pattern_and_edge_is_drawn():
+    recipes = drawn(strategies.recipes(SUBJECT), 2500)
+    regimes = {name for recipe in recipes for name in recipe.regime.split("+")}
+    assert regimes == {*SCORE_REGIMES, *VALUE_REGIMES}
+    assert {(recipe.mask or "@").split("@")[0] for recipe in recipes} - {""} == set(patterns.MASKS)
+    assert {(recipe.bias or "@").split("@")[0] for recipe in recipes} - {""} == set(patterns.BIASES)
+    assert set(strategies.TILE_EDGES) <= {recipe.key_length for recipe in recipes}
+    assert set(strategies.HEAD_DIMS) == {recipe.head_dim for recipe in recipes}
+    heads = {(recipe.query_heads, recipe.kv_heads) for recipe in recipes}
+    assert heads == {*strategies.EQUAL_HEADS, *strategies.GROUPED_HEADS}
+    assert len({recipe.shift for recipe in recipes}) == 13
+    assert sum(recipe.query_length == 1 for recipe in recipes) > 50
+
+
+def test_problems_stay_small():
+    for problem in drawn(strategies.problems(SUBJECT), 300):
+        scores = int(np.prod(problem.score_shape))
+        assert scores * (max(problem.head_dim, problem.value_dim) + 48) <= strategies.BUDGET
+    sizes = [np.prod(problem.score_shape) for problem in drawn(strategies.problems(SUBJECT), 300)]
+    assert np.median(sizes) < 1000
+
+
+def test_a_search_without_conditions_shrinks_to_the_smallest_problem():
+    problem = smallest(strategies.problems(SUBJECT))
+    assert problem.score_shape == (1, 1, 1, 1)
+    assert problem.head_dim == problem.value_dim == 1
+    assert not problem.options()
+    assert not problem.q.any()
+
+
+def test_a_recipe_shrinks_to_the_plainest_one():
+    assert repr(smallest(strategies.recipes(SUBJECT))) == "Recipe()"
+
+
+def test_a_recipe_keeps_only_what_the_failure_needs():
+    found = smallest(strategies.recipes(SUBJECT), lambda recipe: recipe.causal and recipe.key_length > 40)
+    assert repr(found) == "Recipe(query_length=48, key_length=48, causal=True)"
+
+
+def test_fixed_fields_are_values_or_strategies():
+    lengths = hypothesis.strategies.sampled_from((5, 7))
+    recipes = drawn(strategies.recipes(SUBJECT, regimes=["uniform"], key_length=lengths, head_dim=3), 60)
+    assert {recipe.key_length for recipe in recipes} == {5, 7}
+    assert {(recipe.head_dim, recipe.regime) for recipe in recipes} == {(3, "uniform")}
+    assert all(recipe.value_dim == 3 or recipe.problem().options() >= {"dv"} for recipe in recipes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiny_problems_reach_the_ends_of_the_range(dtype):
+    problems = drawn(strategies.tiny_problems(subject("cross", "causal", dtype=dtype)), 200)
+    assert max(max(problem.q.shape[2:] + problem.k.shape[2:]) for problem in problems) == 3
+    largest = max(np.abs(problem.q).max() for problem in problems)
+    assert largest > 1e4
+    assert {problem.causal for problem in problems} == {True, False}
