@@ -78,7 +78,7 @@ def forget() -> None:
     for found in pkgutil.iter_modules(attn_spec.__path__):
         module = sys.modules.get(f"attn_spec.{found.name}")
         for value in vars(module).values() if module else ():
-            if hasattr(value, "cache_clear"):
+            if not inspect.ismodule(value) and hasattr(value, "cache_clear"):
                 value.cache_clear()
 
 
