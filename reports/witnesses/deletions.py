@@ -78,7 +78,7 @@ def forget() -> None:
     for found in pkgutil.walk_packages(attn_spec.__path__, "attn_spec."):
         module = sys.modules.get(found.name)
         for value in vars(module).values() if module else ():
-            if hasattr(value, "cache_clear"):
+            if not inspect.ismodule(value) and hasattr(value, "cache_clear"):
                 value.cache_clear()
 
 
