@@ -6,7 +6,6 @@ torch nor a kernel.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +88,7 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
 
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
-        _write_report([kernel], report, output, declared=declared, **shared)
+        _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
     suspect = document.summary["suspect"]
     colour = "yellow" if suspect and document.result != "refuted" else COLOURS.get(document.result)
     click.secho(document.result.upper() + (f", {suspect} suspect" if suspect else ""), bold=True, fg=colour)
@@ -134,7 +133,7 @@ def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     if kernels and all(name.endswith(".json") for name in kernels):
         _compare(kernels)
         return
-    _write_report(list(kernels), output, **chosen)
+    _write("report", output, kernels=kernels, **chosen)
 
 
 @main.command()
@@ -155,13 +154,7 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
 
     With DOCUMENT, the JSON of an earlier run, only the page is written again.
     """
-    command = importlib.import_module("attn_spec.reports.teeth.command")
-    try:
-        written = command.write_teeth(output, document=document, **chosen)
-    except (command.teeth.TeethError, command.svg.FigureError) as error:
-        raise CouldNotRun(str(error)) from None
-    for file in written:
-        click.echo(f"teeth: {file}")
+    _write("teeth", output, document=document, **chosen)
 
 
 @main.command()
@@ -183,18 +176,18 @@ def properties(name: str | None) -> None:
     click.echo(f"{len(found)} properties")
 
 
-def _write_report(kernels: list[str], path: Path, certificate: Path | None = None, **chosen: Any) -> None:
-    """Write the numeric error report next to ``path``: HTML, Markdown, JSON."""
+def _write(name: str, path: Path, **chosen: Any) -> None:
+    """Write a report next to ``path``: HTML, Markdown, JSON."""
+    from attn_spec.evidence import report
     from attn_spec.evidence.certificate import CertificateError
     from attn_spec.kernels.kernel import KernelError
 
-    command = importlib.import_module("attn_spec.reports.errors.command")
     try:
-        written = command.write_report(kernels=kernels, path=path, certificate=certificate, **chosen)
-    except (KernelError, CertificateError, command.svg.FigureError, command.sweep.SweepError) as error:
+        written = report.writer(name)(path, **chosen)
+    except (KernelError, CertificateError, report.ReportError) as error:
         raise CouldNotRun(str(error)) from None
     for file in written:
-        click.echo(f"report: {file}")
+        click.echo(f"{name}: {file}")
 
 
 def _compare(paths: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ PROPERTIES = '''
 import numpy as np
 from hypothesis import assume, strategies as st
 from attn_spec import Problem
-from attn_spec.property import Refutation, attention_property, observe
+from attn_spec.search.property import Refutation, attention_property, observe
 
 def ones(n):
     return Problem(q=np.ones((1, 1, n, 1)), k=np.ones((1, 1, n, 1)), v=np.ones((1, 1, n, 1)))
@@ -234,7 +234,7 @@ def test_a_wrong_option_ends_in_one_line(suite, arguments, text):
 
 SUSPICIOUS = '''
 """A toy statistic."""
-from attn_spec.property import Suspicion, attention_property
+from attn_spec.search.property import Suspicion, attention_property
 from test_toys import lengths
 
 @attention_property(source="toy", hunts="length", problems=lengths, false_alarm=1e-6)

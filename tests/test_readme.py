@@ -46,6 +46,6 @@ def test_the_targets_of_the_readme_exist(target):
 
 def test_every_file_of_the_package_is_named_once_in_reading_order():
     named = re.findall(r"`(\w+\.py)`", TEXT.partition("## Files")[2])
-    files = {path.name for path in (ROOT / "attn_spec").glob("*.py")} - {"__init__.py"}
+    files = [path.name for path in (ROOT / "attn_spec").rglob("*.py") if path.name != "__init__.py"]
 
     assert sorted(named) == sorted(files)

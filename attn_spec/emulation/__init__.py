@@ -1,1 +1,11 @@
-"""The executable meaning of a contract: attention under any arithmetic, one method per step."""
+"""The executable meaning of a contract: attention under any arithmetic, one method per step.
+
+A mutant of one's own is a subclass of :class:`TiledAttention`, or of :class:`TiledGradients`, that overrides a step.
+"""
+
+from .arithmetic import Order
+from .backward import TiledGradients, emulate_both
+from .forward import TiledAttention, emulate
+from .sound import PRECISE
+
+__all__ = ["PRECISE", "Order", "TiledAttention", "TiledGradients", "emulate", "emulate_both"]

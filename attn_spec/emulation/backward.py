@@ -1,8 +1,8 @@
 """The backward pass of attention under any arithmetic: a contract, executed literally, one method per step.
 
-:class:`TiledGradients` visits the tiles of keys that ``emulated`` visits and computes their weights again from the
+:class:`TiledGradients` visits the tiles of keys that ``forward`` visits and computes their weights again from the
 log-sum-exp, as in Dao et al., "FlashAttention" (arXiv 2205.14135), appendix B.2. Each step is a seam: a mutant
-(``mutants_backward``) is a subclass that overrides a single one, and what it inherits from the forward pass (the
+(``reports.zoo``) is a subclass that overrides a single one, and what it inherits from the forward pass (the
 diagonal, the mask, the heads) it may get wrong here alone. Symbols are those of ``attn_spec.attention.gradients``.
 """
 
@@ -232,7 +232,7 @@ def emulate_both(
     supports: Iterable[str] = SUPPORTS,
     **declared: Any,
 ) -> Kernel:
-    """A kernel of :func:`emulated.emulate`, and its backward pass under the same contract and in the same order."""
+    """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
     made = emulate(name, executes, order, supports=(*supports, "lse_backward"), **declared)
     swapped = made.layout == "BSHD"
 

@@ -21,7 +21,7 @@ def block(
     """The claim, the kernel, the problem, the worst element, and how to run it again."""
     problem = repr(case.problem)
     if len(problem) > 4 * WIDTH:
-        problem = f"reproduce.load(reproduce.find({case.id!r})[0]).problem"
+        problem = f"cases.load(cases.find({case.id!r})[0]).problem  # from attn_spec.search import cases"
     return "\n".join(
         [
             f"{verdict.upper()}  {claim.statement}",

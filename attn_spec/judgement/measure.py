@@ -122,7 +122,7 @@ def judge(
 ) -> Judgement:
     """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
 
-    The three conventions are fields of ``kernels.Conventions``. Neither quantity is required. Where the contract
+    The three conventions are fields of ``kernel.Conventions``. Neither quantity is required. Where the contract
     leaves a choice open ("either"), one choice has to explain output and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}

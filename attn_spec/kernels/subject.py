@@ -27,7 +27,7 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
 Guard = Callable[[float], AbstractContextManager[Any]]
-#: Gives a tensor another layout in memory, see ``layouts``.
+#: Gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
 
 #: Seconds one kernel call may take, compilation included.

@@ -1,8 +1,8 @@
 """An arithmetic whose every rounding is chosen, as the standard model allows, instead of made.
 
 An operation returns x(1 + u e) where the contract lets it round, and x + eta e where the result is subnormal, for an
-e in [-1, 1] of its own (``attn_spec.error.roundoff``). The kernels are those of ``emulated``, in torch, so that what
-``attack`` does to an e is done to what the other tests execute.
+e in [-1, 1] of its own (``attn_spec.error.roundoff``). The kernels are those of ``attn_spec.emulation``, in
+torch, so that what ``attack`` does to an e is done to what the other tests execute.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attack one element of an answer: choose every rounding of an emulated kernel for the largest error.
 
-All e of the ``adversary`` are chosen at once as the signs of the derivatives of the element by them, a few times over,
+All e of the ``arithmetic`` are chosen at once as the signs of the derivatives of the element by them, a few times over,
 which is exact to first order. An error above its bound shows that the derivation misses a term; one far below it how
 loose the bound is.
 """

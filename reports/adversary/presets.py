@@ -1,4 +1,4 @@
-"""What the adversary attacks beside ``adversary_cases``: the presets as they stand, as their kernels compute."""
+"""What the adversary attacks beside ``cases``: the presets as they stand, as their kernels compute."""
 
 from __future__ import annotations
 

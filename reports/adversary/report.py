@@ -4,7 +4,7 @@
     python -m attn_spec.reports.adversary.report --stage softmax --way ring
     python -m attn_spec.reports.adversary.report --stage none --random 10000 --seed 1
 
-Every stage of a contract is made narrow alone, in every way of computing that ``adversary_cases`` knows, forward and
+Every stage of a contract is made narrow alone, in every way of computing that ``cases`` knows, forward and
 backward; then the presets are attacked as they stand, and arithmetics drawn at random. Printed is the largest
 attained / bound of each quantity, and where. Above 1 is a fault of the derivation; below 0.3 is looseness, for which
 :data:`LOOSE` has the reason. Exit status 0: no fault, no looseness without a

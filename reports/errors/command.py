@@ -24,12 +24,12 @@ SCHEMA = 1
 
 
 def write_report(
-    kernels: Sequence[str],
+    path: Path,
     *,
+    kernels: Sequence[str],
     dtypes: Sequence[str] | None,
     device: str,
     profile: str,
-    path: Path,
     certificate: Path | None = None,
     declared: Mapping[str, Any] | None = None,
 ) -> list[Path]:

@@ -22,9 +22,9 @@ AGAINST = {"length": "key length", "magnitude": "score size"}
 #: Runs one line of the worst cases again.
 REPLAY = """\
 from attn_spec import Recipe
-from .. import sweep
-from attn_spec.resolve import resolve
-from attn_spec.subject import Subject
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.reports.errors import sweep
 
 subject = Subject(resolve("{spec}"), "{dtype}", "{device}")
 for measurement in sweep.judge(subject, {recipe}):

@@ -10,12 +10,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+from attn_spec.evidence.report import ReportError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
 
-class FigureError(ModuleNotFoundError):
+class FigureError(ReportError):
     """Figures cannot be drawn; the text says what to install."""
 
 
@@ -88,7 +90,7 @@ def matplotlib() -> ModuleType:
         return importlib.import_module("matplotlib.figure") and importlib.import_module("matplotlib")
     except ModuleNotFoundError as error:
         text = "the figures of a report need matplotlib, which is not installed; run: pip install 'attn-spec[report]'"
-        raise FigureError(text, name="matplotlib") from error
+        raise FigureError(text) from error
 
 
 def render(draw: Callable[[Axes, Titles], None], size: tuple[float, float], label: str) -> str:

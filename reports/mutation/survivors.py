@@ -5,7 +5,7 @@ from __future__ import annotations
 _ROWS_HAVE_ONE = "the last axis of M, L and top has one element: its first is its last"
 _SLACK = "2^-30 of a bound, which covers its evaluation in float64 many times over"
 
-#: Reasons by module and change, as ``mutation`` prints them.
+#: Reasons by module and change, as ``report`` prints them.
 REASONS: dict[tuple[str, str], str] = {
     (
         "error.row_sum_bounds",

@@ -1,4 +1,4 @@
-"""The lists that other suites' attention tests are parametrized with, read in the files named in ``peers``.
+"""The lists that other suites' attention tests are parametrized with, read in the files named in ``rows``.
 
 Left out, since no problem expresses them: dropout, packed and paged sequences, quantized inputs, learned sinks.
 """

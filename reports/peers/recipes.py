@@ -1,7 +1,7 @@
 """The inputs on which other test suites look: their shapes, options and values, drawn from their own lists.
 
 Batches and heads are reduced and lengths cut so that an emulated kernel can be tried; what is cut is said in the
-``recipe`` of each row of ``peers``. Values keep the suite's distribution, options its combinations.
+``recipe`` of each row of ``rows``. Values keep the suite's distribution, options its combinations.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Refuted:
     contract: str
     #: The shrunk problem, as an expression.
     problem: str
-    #: Where the kernel is found, for :func:`attn_spec.resolve.resolve`.
+    #: Where the kernel is found, for :func:`attn_spec.kernels.resolve.resolve`.
     spec: str
 
     def __str__(self) -> str:

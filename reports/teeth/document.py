@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+from attn_spec.evidence.report import ReportError
 from attn_spec.search.verdict import Verdict
 
 from ..validation.false_alarms import Alarms, FalseAlarm
@@ -17,7 +18,7 @@ from .limits import Power
 SCHEMA = 1
 
 
-class TeethError(Exception):
+class TeethError(ReportError):
     """The measurement cannot be made or read; the text says why and what to do next."""
 
 

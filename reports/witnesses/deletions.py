@@ -47,7 +47,7 @@ class Deletion:
 def source_of(module: str) -> str:
     """The source of a module of ``attn_spec``."""
     loaded = _loaded(module)
-    # ``mutation`` loads another source than the file's; the loader of pytest knows of no source.
+    # ``reports.mutation`` loads another source than the file's; the loader of pytest knows of no source.
     source = getattr(loaded.__loader__, "get_source", None)
     return source(loaded.__name__) if source else inspect.getsource(loaded)
 

@@ -4,9 +4,9 @@
     python -m attn_spec.reports.witnesses.report --module score_bounds
 
 A witness is a term, and an attack whose error exceeds the bound of one quantity when the term is deleted from the
-source (``deletions``), and not as the source stands. The attacks are those of ``adversary_cases`` and, where none of
-them will do, of ``witness_attacks``; roundings are chosen under the theorems as they stand. Guards of the
-judge have answers instead (``witnesses_guards``); terms without a witness have a reason (``unwitnessed``). Exit status
+source (``deletions``), and not as the source stands. The attacks are those of ``adversary.cases`` and, where none of
+them will do, of ``attacks``; roundings are chosen under the theorems as they stand. Guards of the
+judge have answers instead (``guards``); terms without a witness have a reason (``unwitnessed``). Exit status
 0: each of them is needed; 1 otherwise.
 """
 

@@ -1,4 +1,4 @@
-"""Problems by their numbers, and roundings that ``adversary`` leaves out: of pieces, and by powers of 2."""
+"""Problems by their numbers, and roundings that ``adversary.arithmetic`` leaves out: of pieces, and by powers of 2."""
 
 from __future__ import annotations
 

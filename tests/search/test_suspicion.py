@@ -33,8 +33,8 @@ SHAPE = {"query_heads": 4, "kv_heads": 2, "query_length": 32, "key_length": 128,
 SUBJECTS = [(name, dtype) for name in SOUND for dtype in SOUND[name].dtypes]
 
 ZOO = """
-from attn_spec.reports.mutants import accumulators_truncate
-from attn_spec.reports.sound import SOUND
+from attn_spec.reports.zoo.mutants import accumulators_truncate
+from attn_spec.emulation.sound import SOUND
 truncating, declared = accumulators_truncate, SOUND["toward_zero"]
 """
 

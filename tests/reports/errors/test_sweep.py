@@ -148,7 +148,7 @@ def test_without_matplotlib_the_report_says_what_to_install_before_it_measures(t
     monkeypatch.setattr(sweep, "measured", lambda point: pytest.fail("measured in vain"))
 
     with pytest.raises(svg.FigureError, match=r"need matplotlib.*run: pip install 'attn-spec\[report\]'"):
-        command.write_report(["numpy_naive"], dtypes=None, device="cpu", profile="smoke", path=tmp_path / "a.html")
+        command.write_report(tmp_path / "a.html", kernels=["numpy_naive"], dtypes=None, device="cpu", profile="smoke")
     assert not list(tmp_path.iterdir())
 
 
