@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import hides_keys
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
     hidden_keys_have_no_influence,
@@ -25,7 +26,7 @@ def causal_problems(subject: Subject) -> SearchStrategy[Problem]:
 
 def prefilled(subject: Subject) -> SearchStrategy[Problem]:
     """Causal problems that a decoding step can be cut out of."""
-    return problems(subject, needs=("causal", "cross"), without=("window", "empty", "mask", "bias"), regimes=TAME)
+    return problems(subject, needs=("causal", "cross"), without=("empty", hides_keys), regimes=TAME)
 
 
 @attention_property(
@@ -79,8 +80,6 @@ def test_decoding_one_query_gives_its_row_of_the_whole(subject: Subject, problem
         return
     i = int(randomness(problem).choice(rows))
     keys = min(i + first + 1, problem.key_length)
-    alone = problem.replace(
-        q=problem.q[:, :, i : i + 1], k=problem.k[:, :, :keys], v=problem.v[:, :, :keys], causal=False
-    )
+    alone = problem.take("Q", [i]).take("K", range(keys)).replace(causal=False)
     within_bound(subject, alone, subject(alone))
     within_bound_of_rows(subject, alone, selected(subject(problem), np.s_[:, :, i : i + 1]))

@@ -15,6 +15,8 @@ from attn_spec.error.intermediates import intermediates
 from attn_spec.error.readings import gradient_readings
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.options import changes_scores, positional
+from attn_spec.problem.patterns import BIASES, BROADCASTS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
     compares_bits,
@@ -24,7 +26,6 @@ from attn_spec.search.assertions import (
     gradients_within_bound,
     randomness,
 )
-from attn_spec.search.patterns import BIASES, BROADCASTS
 from attn_spec.search.property import Refutation, attention_property, observe
 from attn_spec.search.strategies import TAME
 
@@ -43,7 +44,7 @@ def far_from_zero(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose scores were moved by up to 120 either way, of all lengths: the LSE is below -88.7 in many."""
     return differentiable(
         subject,
-        without=("empty", "bias", "scale", "softcap"),
+        without=("empty", changes_scores),
         regimes=TAME,
         shift=st.sampled_from((-100.0, -120.0, -30.0, 120.0, 0.0)),
     )
@@ -52,12 +53,7 @@ def far_from_zero(subject: Subject) -> SearchStrategy[Problem]:
 def moderate(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with numbers near 1."""
     regimes = ("uniform+v_one_hot", "integers", "normal+v_one")
-    return differentiable(subject, without=("empty", "bias", "scale", "softcap"), regimes=regimes)
-
-
-def taken(array: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
-    """Put the keys of a mask or bias in another order; a last axis of length 1 broadcasts and has none."""
-    return array if array is None or array.shape[3] == 1 else array[..., order]
+    return differentiable(subject, without=("empty", changes_scores), regimes=regimes)
 
 
 def in_groups(problem: Problem, x: np.ndarray) -> np.ndarray:
@@ -204,7 +200,7 @@ def test_a_constant_added_to_all_scores_changes_no_gradient(subject: Subject, pr
     source="a sum does not depend on the order of its terms",
     hunts="the wrong tile of K or V in one of the passes, a tail that is right for the last keys only",
     needs=("backward",),
-    problems=partial(differentiable, without=("causal", "window", "empty")),
+    problems=partial(differentiable, without=(positional, "empty")),
 )
 def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) -> None:
     """Keys, values, mask and bias in another order give the same dQ, and dK, dV and dBias in that order.
@@ -213,10 +209,8 @@ def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) ->
     """
     order = randomness(problem).permutation(problem.key_length)
     back = np.argsort(order)
-    options = {"mask": taken(problem.mask, order), "bias": taken(problem.bias, order)}
-    moved = problem.replace(k=problem.k[:, :, order], v=problem.v[:, :, order], **options)
-    found = subject.gradients(moved, dO := cotangent(problem))
+    found = subject.gradients(problem.take("K", order), dO := cotangent(problem))
     found |= {name: found[name][:, :, back] for name in ("dk", "dv")}
-    if problem.bias is not None:
-        found["dbias"] = np.asarray(taken(found["dbias"], back))
+    if "dbias" in found and 3 not in problem.bias_axes:
+        found["dbias"] = found["dbias"][..., back]
     gradients_within_bound(subject, problem, dO, found)

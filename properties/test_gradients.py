@@ -9,6 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.options import OPTIONS, hides_keys
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
     cotangent,
@@ -29,7 +30,7 @@ CHAIN_RULE = "the derivative of a function with respect to an argument it ignore
 
 def hiding(subject: Subject) -> SearchStrategy[Problem]:
     """Problems that overflow nothing, with some way of hiding keys if the kernel has one."""
-    ways = [name for name in ("mask", "causal", "window", "bias") if subject.supports(name)]
+    ways = [name for name, row in OPTIONS.items() if hides_keys(row) and subject.supports(name)]
     choices = [differentiable(subject, needs=(way,), without=("empty",), regimes=TAME) for way in ways]
     return st.one_of(choices) if choices else differentiable(subject, without=("empty",), regimes=TAME)
 
@@ -38,8 +39,8 @@ def with_unseen_keys(subject: Subject) -> SearchStrategy[Problem]:
     """Problems in which some keys are hidden from every query, in most of them."""
     drawn = partial(differentiable, subject, without=("empty",), regimes=TAME)
     masks = named(("padding", "leading_hidden", "random", "all_hidden"))
-    choices = [drawn(needs=(way,)) for way in ("causal", "window", "bias") if subject.supports(way)]
-    choices += [drawn(needs=("mask",), mask=masks)] if subject.supports("mask") else []
+    ways = [name for name, row in OPTIONS.items() if hides_keys(row) and subject.supports(name)]
+    choices = [drawn(needs=(way,), **({"mask": masks} if way == "mask" else {})) for way in ways]
     return st.one_of(choices) if choices else drawn()
 
 

@@ -76,9 +76,7 @@ def test_batch_companions_have_no_influence(subject: Subject, problem: Problem) 
 def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem) -> None:
     """A batch entry solved alone gets its answer of the whole batch, bit for bit if the kernel is batch_invariant."""
     mine = np.s_[(at := int(randomness(problem).integers(problem.batch))) : at + 1]
-    mask = problem.mask if problem.mask is None or len(problem.mask) == 1 else problem.mask[mine]
-    alone = problem.replace(q=problem.q[mine], k=problem.k[mine], v=problem.v[mine], mask=mask)
-    answer = subject(alone)
+    answer = subject(alone := problem.take("B", [at]))
     if subject.conventions.batch_invariant and compares_bits(subject):
         unchanged(selected(subject(problem), (mine,)), answer, "after the other batch entries were left out")
     else:

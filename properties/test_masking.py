@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import positional
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
     compares_bits,
@@ -37,9 +38,8 @@ def padded(subject: Subject) -> SearchStrategy[Problem]:
 
     Nor queries whose answer is the mean of all values, those of the padding included.
     """
-    without = ("causal", "causal_alignment", "window", "empty")
     shared = named(("padding",)).filter(lambda name: "H" not in name)
-    found = problems(subject, needs=("mask",), without=without, mask=shared)
+    found = problems(subject, needs=("mask",), without=(positional, "empty"), mask=shared)
     means = subject.conventions.empty_row == "mean_of_v"
     return found.filter(lambda problem: not problem.empty_rows.any()) if means else found
 
@@ -176,16 +176,9 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
     """With a padding mask each batch entry gets the answer of its sequence without the padding."""
     answer = subject(problem)
     for entry in range(problem.batch):
-        one = slice(entry, entry + 1)
-        keys = slice(int(visible_of(problem)[entry, 0, 0].sum()))
-        shorter = problem.replace(
-            q=problem.q[one],
-            k=problem.k[one, :, keys],
-            v=problem.v[one, :, keys],
-            mask=None,
-            bias=None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[one, ..., keys],
-        )
-        within_bound_of_rows(subject, shorter, selected(answer, (one,)))
+        keys = range(int(visible_of(problem)[entry, 0, 0].sum()))
+        shorter = problem.take("B", [entry]).take("K", keys).replace(mask=None)
+        within_bound_of_rows(subject, shorter, selected(answer, (slice(entry, entry + 1),)))
 
 
 @attention_property(

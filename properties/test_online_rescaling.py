@@ -8,6 +8,7 @@ from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error.readings import readings
 from attn_spec.judgement.measure import Measurement, truth_and_bound
 from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.problem.options import changes_scores, positional
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import compares_bits, judged, randomness, unchanged, within_bound
 from attn_spec.search.property import Refutation, attention_property, observe
@@ -32,7 +33,7 @@ def splittable(subject: Subject) -> SearchStrategy[Problem]:
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
     return problems(
-        subject, without=("empty", "causal", "window"), regimes=regimes, shift=st.sampled_from((0.0, 100.0, -100.0)),
+        subject, without=("empty", positional), regimes=regimes, shift=st.sampled_from((0.0, 100.0, -100.0)),
         key_length=lengths,
     )  # fmt: skip
 
@@ -67,23 +68,13 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
     if problem.key_length < 2 * step:
         return
     cut = step * int(randomness(problem).integers(1, problem.key_length // step))
-    parts = [part(problem, np.s_[:cut]), part(problem, np.s_[cut:])]
+    parts = [problem.take("K", keys) for keys in (range(cut), range(cut, problem.key_length))]
     if not (subject.supports("cross") or cut == problem.query_length == problem.key_length - cut):
         return
     if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
         return
     truth, _ = truth_and_bound(problem, readings(subject.contract)[0])
     refute_unless_merged(truth.output, [judged(subject, p, subject(p)).measurements for p in parts], subject)
-
-
-def part(problem: Problem, keys: slice) -> Problem:
-    """The problem with some of its keys."""
-
-    def some(x: np.ndarray | None) -> np.ndarray | None:
-        return x if x is None or x.shape[3] == 1 else x[..., keys]
-
-    k, v = problem.k[:, :, keys], problem.v[:, :, keys]
-    return problem.replace(k=k, v=v, mask=some(problem.mask), bias=some(problem.bias))
 
 
 def refute_unless_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
@@ -161,7 +152,7 @@ def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) ->
     hunts="an absolute epsilon or threshold on values, values stored in fixed point",
     problems=lambda subject: problems(
         subject,
-        without=("empty", "bias", "scale", "softcap"),
+        without=("empty", changes_scores),
         regimes=("uniform+v_one_hot", "integers", "ties", "normal+v_one"),
     ),
 )

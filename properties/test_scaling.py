@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import all_but
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged, within_bound
 from attn_spec.search.property import Refutation, attention_property
-from attn_spec.search.strategies import SCORE_OPTIONS, problems
+from attn_spec.search.strategies import problems
 
 VASWANI = "Vaswani et al. (arXiv 1706.03762), section 3.2.1: scores have variance 1 after division by sqrt(D)"
 #: Scores read for one estimate of their variance.
@@ -19,13 +20,13 @@ SAMPLES = 640
 
 def of_equal_keys(subject: Subject) -> SearchStrategy[Problem]:
     """Problems in which all keys are equal, so that the log-sum-exp is the score plus log Sk."""
-    return problems(subject, without=("empty", *SCORE_OPTIONS), regimes=["constant_keys"])
+    return problems(subject, without=("empty", all_but("scale")), regimes=["constant_keys"])
 
 
 def of_two_keys(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with one key at even places, zero at odd ones, and V = 1 and 0: outputs are logistic in the score."""
     lengths = st.sampled_from([n * subject.kernel.length_multiple for n in (2, 3, 16, 17, 64)])
-    plain = problems(subject, without=("empty", *SCORE_OPTIONS), regimes=["constant_keys"], key_length=lengths)
+    plain = problems(subject, without=("empty", all_but("scale")), regimes=["constant_keys"], key_length=lengths)
 
     def alternate(problem: Problem) -> Problem:
         even = (np.arange(problem.key_length) % 2 == 0)[:, None]
@@ -46,7 +47,7 @@ def of_random_signs(subject: Subject) -> SearchStrategy[Problem]:
     lengths: dict[str, Any] = {"query_length": length, "key_length": length}
     plain = problems(
         subject,
-        without=("empty", "scale", "dv", "cross", "gqa", *SCORE_OPTIONS),
+        without=("empty", "dv", "cross", "gqa", all_but()),
         regimes=["constant_keys"],
         head_dim=st.sampled_from(wide),
         **shape,

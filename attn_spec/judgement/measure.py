@@ -18,6 +18,7 @@ from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.error.roundoff import growth, rounding
 from attn_spec.judgement.oracle import float64_truth, gradient_oracle, oracle
 from attn_spec.numbers import bits
+from attn_spec.problem.options import CHOICE, OPTIONS
 from attn_spec.problem.problem import Problem
 
 #: The oracle's radius stays below this fraction of the allowed error.
@@ -245,8 +246,8 @@ def _with_empty_rows(
         return truth, np.where(empty, 0.0, bound.output), inside
     if empty_row == "nan":
         return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output), inside
-    everything = {"causal": False, "window": None, "mask": None, "bias": None, "softcap": None}
-    mean, mean_bound = truth_and_bound(problem.replace(q=np.zeros(problem.q.shape), **everything), contract)
+    plain = {name: row.off for name, row in OPTIONS.items() if row.kind != CHOICE}
+    mean, mean_bound = truth_and_bound(problem.replace(q=np.zeros(problem.q.shape), **plain), contract)
     fields = {
         name: np.where(empty, getattr(mean.output, name), getattr(truth, name)) for name in ("value", "low", "radius")
     }

@@ -13,35 +13,12 @@ from typing import Any
 from attn_spec.error.contract import Contract, ContractError
 from attn_spec.error.presets import UNDECLARED, as_contract
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.options import OPTIONS
 
-#: What a kernel may declare in ``supports``, with one sentence each. A declared option is mandatory.
-OPTIONS: dict[str, str] = {
-    "scale": "takes a scale; without it the kernel always uses 1/sqrt(D)",
-    "causal": "hides keys after the query",
-    "causal_alignment": "takes causal_alignment; without it the alignment is the declared convention",
-    "window": "takes (left, right) around the diagonal, both inclusive",
-    "mask": "takes a bool mask, True = attend, any broadcast to [B, Hq, Sq, Sk]",
-    "bias": "takes an additive bias, -inf allowed, any broadcast to [B, Hq, Sq, Sk]",
-    "softcap": "takes c of c * tanh(s / c)",
-    "gqa": "Hq may be a multiple of Hkv",
-    "dv": "the value dimension may differ from the head dimension",
-    "cross": "the query length may differ from the key length",
-    "empty": "either length may be zero",
-    "lse": "returns (out, lse)",
-    "backward": "has gradients in q, k, v and bias, by torch autograd or by @name.backward",
-    "lse_backward": "its gradients honor a cotangent of the LSE too",
-}
-
-#: Options that travel as keyword arguments, with the spellings accepted from undecorated callables.
-KEYWORDS: dict[str, tuple[str, ...]] = {
-    "scale": ("scale", "softmax_scale", "sm_scale", "scaling"),
-    "causal": ("causal", "is_causal"),
-    "causal_alignment": ("causal_alignment",),
-    "window": ("window", "window_size"),
-    "mask": ("mask", "attn_mask"),
-    "bias": ("bias", "attn_bias"),
-    "softcap": ("softcap", "logits_soft_cap"),
-}
+#: What a kernel may declare in ``supports``, options and abilities, with one sentence each. What is declared is
+#: mandatory.
+DECLARABLE: dict[str, str] = {name: row.says for name, row in {**OPTIONS, **ABILITIES}.items()}
 
 FRAMEWORKS = ("numpy", "torch")
 LAYOUTS = ("BHSD", "BSHD")
@@ -100,7 +77,7 @@ class Kernel:
     dtypes: tuple[str, ...]
     #: The arithmetic it claims, one contract for all dtypes or one for each.
     contract: Contract | Mapping[str, Contract]
-    #: Names from OPTIONS.
+    #: Names from DECLARABLE.
     supports: frozenset[str]
     conventions: Conventions = field(default_factory=Conventions)
     #: Device types it runs on.
@@ -148,7 +125,7 @@ class Kernel:
     def keyword(self, option: str) -> str:
         """The parameter name the callable uses for an option."""
         names = inspect.signature(self.function).parameters
-        return next((spelling for spelling in KEYWORDS[option] if spelling in names), option)
+        return next((spelling for spelling in OPTIONS[option].spellings if spelling in names), option)
 
     @property
     def module(self) -> str:
@@ -212,7 +189,7 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
         raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
     framework = declared.get("framework") or ("torch" if _uses_torch(function) else "numpy")
     dtypes = ("float32", "float16", "bfloat16") if framework == "torch" else ("float64", "float32")
-    supports = {option for option, spellings in KEYWORDS.items() if set(spellings) & set(parameters)}
+    supports = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports | set(given.get("supports", ()))
@@ -248,9 +225,9 @@ def _conventions(declared: Mapping[str, Any]) -> Conventions:
 
 
 def _check(declared: Kernel) -> None:
-    if unknown := sorted(declared.supports.union(*declared.exclusive) - set(OPTIONS)):
+    if unknown := sorted(declared.supports.union(*declared.exclusive) - set(DECLARABLE)):
         raise KernelError(
-            f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(OPTIONS)}"
+            f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
         )
     if unknown := sorted(set(declared.dtypes) - set(DTYPES)):
         raise KernelError(

@@ -22,8 +22,9 @@ import numpy as np
 
 from attn_spec.error.contract import Contract
 from attn_spec.kernels import memory
-from attn_spec.kernels.kernel import KEYWORDS, Conventions, Kernel
+from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.numbers import bits
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
 Guard = Callable[[float], AbstractContextManager[Any]]
@@ -198,13 +199,12 @@ class Subject:
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         """The keyword arguments that differ from their defaults, under the callable's own spellings."""
-        supported = self.kernel.supports
-        values = {name: getattr(problem, name) for name in KEYWORDS}
-        active = {n: v for n, v in values.items() if n in supported and v is not None and v is not False}
-        if problem.causal_alignment == self.conventions.causal_alignment:
-            active.pop("causal_alignment", None)
-        for name in {"mask", "bias"} & set(active):
-            active[name] = arrange(self._tensor(active[name], swap=False))
+        active = {}
+        for name, row in OPTIONS.items():
+            value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
+            if not self.supports(name) or value is None or (row.tensor is None and value == default):
+                continue
+            active[name] = value if row.tensor is None else arrange(self._tensor(value, swap=False))
         return {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
@@ -236,7 +236,8 @@ class Subject:
 
     def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         given = {name: (tensor, getattr(problem, name)) for name, tensor in tensors.items()}
-        given |= {n: (options[n], getattr(problem, n)) for n in ("mask", "bias") if n in options}
+        keywords = {name: self.kernel.keyword(name) for name, row in OPTIONS.items() if row.tensor is not None}
+        given |= {n: (options[keyword], getattr(problem, n)) for n, keyword in keywords.items() if keyword in options}
         for name, (tensor, original) in given.items():
             now = bits.values_of(tensor)
             before = original.swapaxes(1, 2) if self.kernel.layout == "BSHD" and name in "qkv" else original

@@ -52,6 +52,16 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
     return bool(np.array_equal(nearest(finite, dtype), finite))
 
 
+def described(x: Any) -> str:
+    """An array's type and shape, or the repr of what is no array."""
+    return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else repr(x)
+
+
+def with_tuples(document: dict[str, Any]) -> dict[str, Any]:
+    """A JSON document whose lists are tuples again."""
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in document.items()}
+
+
 def lowest_bit_exponent(x: np.ndarray, axis: int) -> np.ndarray:
     """Exponent e of the largest grid 2**e that holds every entry of ``x`` along ``axis`` (5000 for all zeros)."""
     significand, exponent = np.frexp(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -11,7 +12,8 @@ import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.problem import masks
+from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.options import OPTIONS, Options
 
 
 class ProblemError(ValueError):
@@ -25,7 +27,7 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Problem:
+class Problem(Options):
     """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> mask``, then softmax over the keys.
 
     Arrays hold exact values as float64 (see ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``.
@@ -40,28 +42,14 @@ class Problem:
     v: np.ndarray
     #: The format q, k, v and bias are stored in when a kernel receives them.
     dtype: str = "float32"
-    #: Factor on q.k; None is the real number 1/sqrt(D), not its rounding.
-    scale: float | None = None
-    #: Whether keys after the query are hidden.
-    causal: bool = False
-    #: Which corner the diagonal of ``causal`` and ``window`` starts from when Sq != Sk.
-    causal_alignment: str = "top_left"
-    #: (left, right) of the diagonal, both inclusive; None is unbounded.
-    window: tuple[int | None, int | None] | None = None
-    #: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
-    mask: np.ndarray | None = None
-    #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
-    bias: np.ndarray | None = None
-    #: c of c * tanh(s / c); None is no cap.
-    softcap: float | None = None
     #: Where the problem came from, for a short repr.
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         _check_arrays(self)
         _check_options(self)
-        for name in ("q", "k", "v", "mask", "bias"):
-            if (array := getattr(self, name)) is not None:
+        for name in [field.name for field in fields(self)]:
+            if isinstance(array := getattr(self, name), np.ndarray):
                 array = array.copy()
                 array.flags.writeable = False
                 object.__setattr__(self, name, array)
@@ -112,17 +100,11 @@ class Problem:
     @cached_property
     def visible(self) -> np.ndarray:
         """bool [B, Hq, Sq, Sk]: which keys each query attends to, all options taken together."""
-        mask = masks.everything()
-        if self.causal:
-            mask &= masks.causal(self.causal_alignment)
-        if self.window is not None:
-            mask &= masks.window(*self.window, self.causal_alignment)
-        dense = np.broadcast_to(mask.dense(self.query_length, self.key_length), self.score_shape)
-        if self.mask is not None:
-            dense = dense & self.mask
-        if self.bias is not None:
-            dense = dense & (self.bias > -np.inf)
-        return dense
+        seen = np.ones(self.score_shape, dtype=bool)
+        for name, row in OPTIONS.items():
+            if row.sees is not None and row.is_used(getattr(self, name)):
+                seen &= row.sees(self)
+        return seen
 
     @property
     def bias_axes(self) -> tuple[int, ...]:
@@ -137,19 +119,25 @@ class Problem:
 
     def options(self) -> frozenset[str]:
         """Names of the options this problem uses, as a kernel declares them."""
-        used = {
-            "scale": self.scale is not None,
-            "causal": self.causal,
-            "window": self.window is not None,
-            "mask": self.mask is not None,
-            "bias": self.bias is not None,
-            "softcap": self.softcap is not None,
-            "gqa": self.query_heads != self.kv_heads,
-            "dv": self.head_dim != self.value_dim,
-            "cross": self.query_length != self.key_length,
-            "empty": 0 in (self.query_length, self.key_length),
-        }
-        return frozenset(name for name, present in used.items() if present)
+        asked = {name for name, row in OPTIONS.items() if row.is_used(getattr(self, name))}
+        return frozenset(asked | {name for name, row in ABILITIES.items() if row.is_used(self)})
+
+    def take(self, axis: str, index: Sequence[int] | np.ndarray) -> Self:
+        """The problem of some batch entries ("B"), kv heads with their groups ("H"), queries ("Q") or keys ("K").
+
+        ``index`` picks them, in any order; every tensor that lies along the axis follows. Options that depend on where
+        a query or key stands are left as they are: whether they still mean the same is for the caller to know.
+        """
+        index, at = np.asarray(index, dtype=np.intp), "BHQK".index(axis)
+        places = (index[:, None] * self.group + np.arange(self.group)).ravel() if axis == "H" else index
+        changes = {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in "kv" if axis in "BHK"}
+        if axis in "BHQ":
+            changes["q"] = np.take(self.q, places, at)
+        for name, row in OPTIONS.items():
+            tensor = getattr(self, name) if row.tensor else None
+            if tensor is not None and tensor.shape[at] != 1:
+                changes[name] = np.take(tensor, places, at)
+        return self.replace(**changes)
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; the copy no longer claims to come from the recipe."""
@@ -169,7 +157,8 @@ class Problem:
     def __repr__(self) -> str:
         if self.recipe is not None:
             return f"{self.recipe!r}.problem()"
-        shown = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
+        ordered = sorted(fields(self), key=lambda field: field.name in OPTIONS)
+        shown = [(field.name, getattr(self, field.name), field.default) for field in ordered]
         arguments = [
             f"{name}={_literal(value)}"
             for name, value, default in shown
@@ -194,10 +183,8 @@ class Problem:
             values: dict[str, Any] = {k: bits.decode(v) if isinstance(v, dict) else v for k, v in document.items()}
         except Exception as error:
             raise ProblemError(f"the problem document is damaged: {error}") from error
-        if isinstance(values.get("window"), list):
-            values["window"] = tuple(values["window"])
         try:
-            return cls(**values)
+            return cls(**bits.with_tuples(values))
         except TypeError as error:
             raise ProblemError(f"the problem document is incomplete: {error}") from error
 
@@ -219,7 +206,9 @@ def _check_arrays(p: Problem) -> None:
     for name in ("q", "k", "v"):
         array = getattr(p, name)
         if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != 4:
-            raise ProblemError(f"{name} must be a 4-dimensional float64 array of exact values, not {_shape(array)}")
+            raise ProblemError(
+                f"{name} must be a 4-dimensional float64 array of exact values, not {bits.described(array)}"
+            )
         if not bits.is_representable(array, p.dtype):
             raise ProblemError(f"{name} holds values that {p.dtype} cannot; round them with bits.nearest first")
     q, k, v = p.q.shape, p.k.shape, p.v.shape
@@ -230,38 +219,6 @@ def _check_arrays(p: Problem) -> None:
 
 
 def _check_options(p: Problem) -> None:
-    if p.scale is not None and not (isinstance(p.scale, int | float) and np.isfinite(p.scale)):
-        raise ProblemError(f"scale must be a finite number or None, not {p.scale!r}")
-    if p.softcap is not None and not (isinstance(p.softcap, int | float) and 0 < p.softcap < np.inf):
-        raise ProblemError(f"softcap must be a positive number or None, not {p.softcap!r}")
-    if p.causal_alignment not in masks.ALIGNMENTS:
-        raise ProblemError(f"causal_alignment must be one of {', '.join(masks.ALIGNMENTS)}, not {p.causal_alignment!r}")
-    if p.window is not None and not _is_window(p.window):
-        raise ProblemError(f"window must be (left, right), each None or >= 0, not {p.window!r}")
-    for name, kind in (("mask", np.bool_), ("bias", np.float64)):
-        array = getattr(p, name)
-        if array is None:
-            continue
-        if not isinstance(array, np.ndarray) or array.dtype != kind or not _broadcasts(array.shape, p.score_shape):
-            wanted = f"a {np.dtype(kind).name} array broadcastable to [B, Hq, Sq, Sk] = {p.score_shape}"
-            raise ProblemError(f"{name} must be {wanted}, not {_shape(array)}")
-    if p.bias is not None and (np.isnan(p.bias).any() or (p.bias == np.inf).any()):
-        raise ProblemError("bias must not hold NaN or +inf; -inf hides a key")
-    if p.bias is not None and not bits.is_representable(p.bias, p.dtype):
-        raise ProblemError(f"bias holds values that {p.dtype} cannot; round them with bits.nearest first")
-
-
-def _is_window(window: Any) -> bool:
-    sides = window if isinstance(window, tuple) else ()
-    return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
-
-
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    try:
-        return len(shape) == 4 and np.broadcast_shapes(shape, target) == target
-    except ValueError:
-        return False
-
-
-def _shape(array: Any) -> str:
-    return f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+    for name, row in OPTIONS.items():
+        if (reason := row.refusal(getattr(p, name), p.score_shape, p.dtype)) is not None:
+            raise ProblemError(f"{name} {reason}")

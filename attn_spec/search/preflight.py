@@ -13,16 +13,18 @@ from itertools import combinations
 
 import numpy as np
 
-from attn_spec.kernels.kernel import KEYWORDS, Kernel, KernelError
+from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject, last_resort
 from attn_spec.numbers import bits
+from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-#: Options that show in shapes or results only, so that no signature tells whether they are supported.
-TRIED = ("gqa", "dv", "cross", "empty", "lse", "backward")
+#: Abilities that a call shows, since no signature tells whether a kernel has them.
+TRIED = tuple(name for name, row in ABILITIES.items() if row.shows)
 
 #: Options of which an undecorated callable may refuse to combine two.
-COMBINED = ("causal", "window", "mask", "bias", "softcap")
+COMBINED = tuple(name for name, row in OPTIONS.items() if row.plain is not None)
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,10 @@ def _refusal(subject: Subject, option: str) -> str | None:
 
 def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
-    spellings = {spelling for known in KEYWORDS.values() for spelling in known} | {"enable_gqa"}
+    spellings = {spelling for row in OPTIONS.values() for spelling in row.spellings} | {"enable_gqa"}
     parameters = list(inspect.signature(kernel.function).parameters.values())[3:]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    reason = f"left at its default, since no option is spelled so; the options are {', '.join(KEYWORDS)}"
+    reason = f"left at its default, since no option is spelled so; the options are {', '.join(OPTIONS)}"
     return {f"parameter {name}": reason for name in named if name not in spellings}
 
 
@@ -149,16 +151,9 @@ def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
 def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
     """Why a call with the options did not return; None when it did, whatever it returned."""
     problem = _plain(subject.kernel, subject.dtype, shape)
-    scores = (1, 1, problem.query_length, problem.key_length)
-    values = {
-        "causal": True,
-        "window": (2, 2),
-        "mask": np.ones(scores, dtype=bool),
-        "bias": np.zeros(scores),
-        "softcap": 30.0,
-    }
+    values = {name: OPTIONS[name].plain for name in options}
     try:
-        subject(problem.replace(**{name: values[name] for name in options}))
+        subject(problem.replace(**{name: plain(problem.score_shape) for name, plain in values.items() if plain}))
     except CallFailed as error:
         return str(error)
     except Misbehaviour:

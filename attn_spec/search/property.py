@@ -40,7 +40,7 @@ class Property:
     source: str
     #: The bug it hunts.
     hunts: str
-    #: Options of kernels.OPTIONS a kernel must declare for the claim to concern it.
+    #: Names of kernel.DECLARABLE that a kernel must declare for the claim to concern it.
     needs: tuple[str, ...]
     check: Check
     #: Problems the claim is searched over.

@@ -7,15 +7,17 @@ the shape alone (NumPy's Philox streams), and are rounded to the recipe's dtype 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem import patterns
+from attn_spec.problem.options import OPTIONS, Option, Options
 from attn_spec.problem.problem import Problem
-from attn_spec.search import fills, patterns
+from attn_spec.search import fills
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +142,7 @@ SHIFTS = (0.0, 30.0, -30.0, 100.0, -100.0, 120.0, -120.0, 1e3, -1e3, 1.2e4, -1.2
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Recipe:
+class Recipe(Options):
     """What makes a problem again: shape, options, regime and seed. Raises :class:`RecipeError`."""
 
     #: Names from REGIMES joined with "+", applied in turn.
@@ -154,15 +156,6 @@ class Recipe:
     key_length: int = 1
     head_dim: int = 1
     value_dim: int = 1
-    scale: float | None = None
-    causal: bool = False
-    causal_alignment: str = "top_left"
-    window: tuple[int | None, int | None] | None = None
-    #: A name from patterns.MASKS, with an optional broadcast such as "padding@B11K".
-    mask: str | None = None
-    #: A name from patterns.BIASES, likewise.
-    bias: str | None = None
-    softcap: float | None = None
     #: A constant added to every score through one direction of k.
     shift: float = 0.0
 
@@ -170,9 +163,10 @@ class Recipe:
         for name in self.regime.split("+"):
             if name not in REGIMES:
                 raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
-        for kind, name, known in (("mask", self.mask, patterns.MASKS), ("bias", self.bias, patterns.BIASES)):
-            if name is not None and not patterns.is_known(name, known):
-                raise RecipeError(f"unknown {kind} pattern {name!r}; known are {', '.join(known)}, each with @BHQK")
+        for option, row in OPTIONS.items():
+            name, known = getattr(self, option), row.patterns
+            if known and name is not None and not patterns.is_known(name, known):
+                raise RecipeError(f"unknown {option} pattern {name!r}; known are {', '.join(known)}, each with @BHQK")
 
     def problem(self) -> Problem:
         """The problem, the same bits on every call."""
@@ -181,17 +175,23 @@ class Recipe:
             REGIMES[name].fill(draft)
         if self.shift:
             draft.shift(self.shift)
-        shape = (self.batch, self.query_heads, self.query_length, self.key_length)
-        options = ("dtype", "scale", "causal", "causal_alignment", "window", "softcap")
         return Problem(
             q=self._rounded(draft.q),
             k=self._rounded(draft.k),
             v=self._rounded(draft.v),
-            mask=patterns.mask(self.mask, self._stream("mask"), shape),
-            bias=None if self.bias is None else self._rounded(patterns.bias(self.bias, self._stream("bias"), shape)),
+            dtype=self.dtype,
             recipe=self,
-            **{name: getattr(self, name) for name in options},
+            **{name: self._option(name, row) for name, row in OPTIONS.items()},
         )
+
+    def _option(self, name: str, row: Option) -> Any:
+        """The value of an option: its tensor, if the recipe holds the name of a pattern."""
+        value = getattr(self, name)
+        if row.tensor is None or value is None:
+            return value
+        shape = (self.batch, self.query_heads, self.query_length, self.key_length)
+        tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
+        return self._rounded(tensor) if row.tensor is np.float64 else tensor
 
     def _draft(self) -> fills.Draft:
         kv = (self.batch, self.kv_heads, self.key_length)
@@ -215,7 +215,7 @@ class Recipe:
 
     def __repr__(self) -> str:
         changed = [
-            f"{item.name}={value!r}" for item in fields(self) if (value := getattr(self, item.name)) != item.default
+            f"{item.name}={value!r}" for item in _ordered() if (value := getattr(self, item.name)) != item.default
         ]
         return f"Recipe({', '.join(changed)})"
 
@@ -227,7 +227,11 @@ class Recipe:
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Raises :class:`RecipeError` for a document that :meth:`to_json` did not write."""
         if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
-            known = ", ".join(item.name for item in fields(cls))
+            known = ", ".join(item.name for item in _ordered())
             raise RecipeError(f"the recipe document has unknown fields {', '.join(unknown)}; known are {known}")
-        window = document.get("window")
-        return cls(**{**document, "window": None if window is None else tuple(window)})
+        return cls(**bits.with_tuples(document))
+
+
+def _ordered() -> list[Field[Any]]:
+    """The fields of a recipe, those of its shape and values before the options."""
+    return sorted(fields(Recipe), key=lambda item: item.name in OPTIONS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
-from attn_spec.problem.masks import ALIGNMENTS
+from attn_spec.problem import patterns
+from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.options import OPTIONS, Trait, named_by
 from attn_spec.problem.problem import Problem
-from attn_spec.search import patterns
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
@@ -39,23 +41,16 @@ VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
 #: (Hq, Hkv)
 EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
 GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
-SCALES = (1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10)
-SOFTCAPS = (50.0, 30.0, 5.0, 1.0, 7.5)
-WINDOW_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 #: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
 BUDGET = 2**20
 #: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
 MOST_HEADS = 16
 #: Regimes that overflow no format, not even where keys are hidden.
 TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "falling")
-#: Options that change scores, as opposed to shapes.
-SCORE_OPTIONS = ("causal", "window", "mask", "bias", "softcap")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
-#: Options that a problem uses or not; the last is rarer.
-DRAWN = (*SCORE_OPTIONS, "scale", "causal_alignment", "gqa", "dv", "cross", "empty")
-#: Chance of an option in a problem, in sixths; an option that is not listed is on in two of six.
-_SIXTHS = {"cross": 4, "softcap": 1}
+#: How often options and abilities are drawn, one beside the other; lengths of zero are rarer.
+_WEIGHTS = {name: row.weight for name, row in {**OPTIONS, **ABILITIES}.items() if row.weight}
 
 
 def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
@@ -65,7 +60,7 @@ def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any
 
 def named(known: Iterable[str]) -> SearchStrategy[str]:
     """Draw the name of a mask or bias pattern with a broadcast."""
-    return st.sampled_from([f"{name}@{axes}" for name in known for axes in patterns.BROADCASTS])
+    return st.sampled_from(patterns.spread(known))
 
 
 # Strategies are built once, since Hypothesis spends more time on a new strategy than on a draw.
@@ -76,32 +71,26 @@ _HEADS = {grouped: st.sampled_from(GROUPED_HEADS if grouped else EQUAL_HEADS) fo
 _REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
 _SHIFTS = often(0.0, SHIFTS[1:])
 _SEEDS = st.integers(0, 2**32 - 1)
-_ONE_IN_EIGHT = st.sampled_from([False] * 7 + [True])
+#: Shares of the possible options and abilities that a problem uses; what benchmarks and users run most has none. One
+#: number decides: of numbers for each option, Hypothesis would copy one over the others.
+_SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
-_CHANCES = [st.sampled_from([False] * (6 - sixths) + [True] * sixths) for sixths in range(6)]
-_VALUES: dict[str, SearchStrategy[Any]] = {
-    "scale": st.sampled_from(SCALES),
-    "causal": st.just(value=True),
-    "causal_alignment": st.sampled_from(ALIGNMENTS),
-    "window": st.tuples(st.sampled_from(WINDOW_SIDES), st.sampled_from(WINDOW_SIDES)),
-    "mask": named(patterns.MASKS),
-    "bias": named(patterns.BIASES),
-    "softcap": st.sampled_from(SOFTCAPS),
-}
+_VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
 
 
 def problems(
     subject: Subject,
     *,
     needs: Collection[str] = (),
-    without: Collection[str] = (),
+    without: Collection[str | Trait] = (),
     regimes: Sequence[str] | None = None,
     **fixed: Any,
 ) -> SearchStrategy[Problem]:
     """Draw problems the kernel declares it can solve.
 
-    ``needs`` are options (of kernels.OPTIONS) that every problem uses, ``without`` those that none uses; ``regimes``
-    replaces all regimes and shifts; ``fixed`` are fields of :class:`Recipe`, each a value or a strategy.
+    ``needs`` are options and abilities that every problem uses; ``without`` those that no problem uses but by need, by
+    name or by a trait of their rows; ``regimes`` replaces all regimes and shifts; ``fixed`` are fields of
+    :class:`Recipe`, each a value or a strategy.
     """
     drawn = recipes(subject, needs=needs, without=without, regimes=regimes, **fixed).map(Recipe.problem)
     entrywise = not (needs or without or regimes or fixed) and _takes_any_shape(subject)
@@ -114,7 +103,7 @@ def recipes(
     subject: Subject,
     *,
     needs: Collection[str] = (),
-    without: Collection[str] = (),
+    without: Collection[str | Trait] = (),
     regimes: Sequence[str] | None = None,
     **fixed: Any,
 ) -> Recipe:
@@ -169,19 +158,27 @@ def entry(dtype: str) -> SearchStrategy[float]:
     return st.one_of(numbers).map(lambda x: float(bits.nearest(np.array(x), dtype)))
 
 
-def _options(draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str]) -> frozenset[str]:
-    """Which declared options a problem uses: those it needs, and each other one with its own chance."""
-    possible = [name for name in DRAWN[:-1] if subject.supports(name) and name not in {*needs, *without}]
-    drawn = {name for name in possible if draw(_CHANCES[_SIXTHS.get(name, 2)])}
-    if draw(_ONE_IN_EIGHT):  # what benchmarks and users run most has no option on
-        drawn.clear()
-    if "empty" not in without and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
+def _options(
+    draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str | Trait]
+) -> frozenset[str]:
+    """Which declared options and abilities a problem uses: those it needs, and each other one with its own chance."""
+    excluded = named_by(without)
+    possible = [name for name in _WEIGHTS if subject.supports(name) and name not in {*needs, *excluded}]
+    drawn = set(draw(_some(tuple(possible), round(draw(_SHARES) * len(possible)))))
+    if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     chosen = set(needs)
-    for name in sorted(drawn - chosen, key=DRAWN.index):
+    for name in [name for name in (*_WEIGHTS, "empty") if name in drawn - chosen]:
         if not any(name in pair and chosen & set(pair) for pair in subject.kernel.exclusive):
             chosen.add(name)
     return frozenset(chosen)
+
+
+@cache
+def _some(possible: tuple[str, ...], count: int) -> SearchStrategy[list[str]]:
+    """So many of the options and abilities that are possible, in proportion to their chances."""
+    weighted = [name for name in possible for _ in range(_WEIGHTS[name])]
+    return st.lists(st.sampled_from(weighted), min_size=count, max_size=count, unique=True) if count else st.just([])
 
 
 def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:

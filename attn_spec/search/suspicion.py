@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from attn_spec.error.contract import Contract
     from attn_spec.error.error_statistics import Statistic
     from attn_spec.kernels.subject import Subject
-    from attn_spec.problem.problem import Problem
+from attn_spec.problem.options import all_but
+from attn_spec.problem.problem import Problem
 
 #: The oracle's radius stays below this fraction of an error's standard deviation.
 ORACLE_FRACTION = 2.0**-16
@@ -75,7 +76,7 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     D = st.shared(st.sampled_from([dim for dim in dims if dim in allowed and dim <= most] or allowed), key="head_dim")
     return strategies.problems(
         subject,
-        without=[option for option in strategies.DRAWN if option != "cross"],
+        without=("gqa", "dv", "empty", all_but()),
         regimes=["normal", "offset_q"] if error_statistics.smallest_weight(subject.contract) < SPREAD else ["normal"],
         batch=1,
         query_heads=4,

@@ -45,7 +45,7 @@ BAD = (
         "unknown_option",
         "attention = declare(sound, supports=('rope',))",
         2,
-        ("unknown options rope; known are scale",),
+        ("unknown options rope; known are causal",),
     ),
     Bad(
         "unknown_contract", "attention = declare(sound, contract='magic')", 2, ("unknown contract 'magic'; known are",)

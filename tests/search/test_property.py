@@ -49,7 +49,7 @@ def test_a_property_states_what_it_claims(claim):
     assert len(claim.statement) <= 120
     assert claim.source
     assert claim.hunts
-    assert set(claim.needs) <= set(kernels.OPTIONS)
+    assert set(claim.needs) <= set(kernels.DECLARABLE)
 
 
 def test_statements_are_unique():

@@ -8,8 +8,8 @@ import pytest
 
 from attn_spec.error.intermediates import intermediates
 from attn_spec.numbers.formats import DTYPES, FORMATS
+from attn_spec.problem import patterns
 from attn_spec.problem.problem import Problem
-from attn_spec.search import patterns
 from attn_spec.search.regimes import REGIMES, SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe, RecipeError
 
 SHAPES = (

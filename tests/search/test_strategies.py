@@ -12,7 +12,8 @@ from attn_spec.kernels import kernel as kernels
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.search import patterns, strategies
+from attn_spec.problem import patterns
+from attn_spec.search import strategies
 from attn_spec.search.regimes import SCORE_REGIMES, VALUE_REGIMES
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
@@ -56,7 +57,7 @@ def test_a_kernel_without_options_gets_none():
         assert problem.query_length > 0
 
 
-@pytest.mark.parametrize("option", [o for o in strategies.DRAWN if o != "causal_alignment"])
+@pytest.mark.parametrize("option", [*(name for name in strategies._WEIGHTS if name != "causal_alignment"), "empty"])
 def test_an_option_appears_only_when_declared_and_always_when_needed(option):
     alone = subject(option)
     assert {frozenset(problem.options()) - {option} for problem in drawn(strategies.problems(alone), 60)} == {

@@ -9,7 +9,7 @@ from attn_spec.reports.validation.false_alarms import Alarms, examine, main, run
 from attn_spec.reports.validation.random_kernels import random_kernel
 
 from attn_spec.error.contract import _CHOICES, Contract
-from attn_spec.kernels.kernel import OPTIONS, Conventions
+from attn_spec.kernels.kernel import DECLARABLE, Conventions
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -105,7 +105,7 @@ def test_every_field_convention_and_ability_is_drawn():
             assert {getattr(c, name) for c in every} >= set(allowed), name
     for item in fields(Conventions):
         assert len({getattr(one.kernel.conventions, item.name) for one in drawn}) > 1, item.name
-    assert set.union(*({*one.kernel.supports} for one in drawn)) == set(OPTIONS)
+    assert set.union(*({*one.kernel.supports} for one in drawn)) == set(DECLARABLE)
     for name in ("head_dims", "length_multiple", "exclusive", "slowness"):
         assert len({getattr(one.kernel, name) for one in drawn}) > 1, name
     assert 150 < sum(one.kernel.layout == "BSHD" for one in drawn) < 250

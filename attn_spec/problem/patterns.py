@@ -6,7 +6,7 @@ Without a suffix a pattern is "@11QK", one matrix for every batch entry and head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -108,17 +108,13 @@ def is_known(name: str, patterns: Mapping[str, Pattern]) -> bool:
     return stem in patterns and (valid or not at)
 
 
-def mask(name: str | None, rng: np.random.Generator, shape: Shape) -> np.ndarray | None:
-    """The mask of that name for scores of ``shape``, bool, broadcast as the name says; None for no name."""
-    return None if name is None else _build(MASKS, name, rng, shape).astype(bool)
+def spread(known: Iterable[str]) -> tuple[str, ...]:
+    """Names of patterns with every broadcast."""
+    return tuple(f"{name}@{axes}" for name in known for axes in BROADCASTS)
 
 
-def bias(name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The bias of that name for scores of ``shape``, unrounded float64, broadcast as the name says."""
-    return _build(BIASES, name, rng, shape).astype(np.float64)
-
-
-def _build(known: Mapping[str, Pattern], name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+def made(known: Mapping[str, Pattern], name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """The pattern of that name for scores of ``shape``, unrounded, broadcast as the name says."""
     stem, _, letters = name.partition("@")
     batch, heads, queries, keys = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
     reduced = (batch, heads, queries, keys)

@@ -1,0 +1,41 @@
+"""What a kernel can do that no problem asks for by a value: shapes it takes, results it returns, passes it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ability:
+    """All that is known of one ability."""
+
+    #: What a kernel that declares it does.
+    says: str
+    #: Whether a problem needs it; None for results and passes, which no problem needs.
+    is_used: Callable[[Any], bool] = lambda _: False
+    #: Whether a call can show that an undeclared kernel has it.
+    shows: bool = True
+    #: How often problems that need it are drawn, beside others; 0 for results and passes.
+    weight: int = 0
+
+
+#: Every ability by name.
+ABILITIES: dict[str, Ability] = {
+    "gqa": Ability(says="Hq may be a multiple of Hkv", is_used=lambda p: p.query_heads != p.kv_heads, weight=2),
+    "dv": Ability(
+        says="the value dimension may differ from the head dimension",
+        is_used=lambda p: p.head_dim != p.value_dim,
+        weight=2,
+    ),
+    "cross": Ability(
+        says="the query length may differ from the key length",
+        is_used=lambda p: p.query_length != p.key_length,
+        weight=4,
+    ),
+    "empty": Ability(says="either length may be zero", is_used=lambda p: 0 in (p.query_length, p.key_length)),
+    "lse": Ability(says="returns (out, lse)"),
+    "backward": Ability(says="has gradients in q, k, v and bias, by torch autograd or by @name.backward"),
+    "lse_backward": Ability(says="its gradients honor a cotangent of the LSE too", shows=False),
+}

@@ -1,0 +1,221 @@
+"""What a problem may ask beyond softmax(q k^T / sqrt(D)) v: each option is one field of :class:`Options`, with its row.
+
+Whoever deals with options reads the rows: validation, visible keys, JSON, what kernels declare, preflight, the search,
+help. A new option is a new field here, and kernels that take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from attn_spec.numbers import bits
+from attn_spec.problem import masks, patterns
+
+#: [B, Hq, Sq, Sk].
+Shape = tuple[int, int, int, int]
+
+#: Kinds: it hides keys, it changes scores, or it says how other options are meant.
+MASK, TERM, CHOICE = "mask", "term", "choice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """All that is known of one option."""
+
+    #: The field's name.
+    name: str = ""
+    #: What a kernel that declares it does.
+    says: str
+    #: MASK, TERM or CHOICE.
+    kind: str
+    #: Names that callables give the parameter it is passed by.
+    spellings: tuple[str, ...]
+    #: What a value must be, and whether one is that.
+    wanted: str
+    accepts: Callable[[Any], bool]
+    #: Which keys it leaves visible in a problem that uses it: bool, broadcastable to [B, Hq, Sq, Sk]. None: all.
+    sees: Callable[[Any], np.ndarray] | None = None
+    #: Its value in a problem that does not use it.
+    off: Any = None
+    #: The NumPy type of a tensor that broadcasts to [B, Hq, Sq, Sk]; None is a plain value. Numbers are exact values
+    #: of the problem's dtype, and have a gradient.
+    tensor: type | None = None
+    #: Whether it depends on where in its sequence a query or a key stands.
+    positional: bool = False
+    #: A value for one call that only shows whether the kernel takes the option; None: no such call is made.
+    plain: Callable[[Shape], Any] | None = None
+    #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
+    draws: tuple[Any, ...]
+    patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
+    #: How often it is drawn, beside other options and abilities.
+    weight: int = 2
+
+    def is_used(self, value: Any) -> bool:
+        """Whether a problem with this value asks for the option."""
+        return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
+
+    def refusal(self, value: Any, shape: Shape, dtype: str) -> str | None:
+        """Why a problem with scores [B, Hq, Sq, Sk] cannot have this value, as the end of a sentence."""
+        if self.tensor is None:
+            return None if self.accepts(value) else f"must be {self.wanted}, not {value!r}"
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or value.dtype != self.tensor or not _broadcasts(value.shape, shape):
+            kind = np.dtype(self.tensor).name
+            return f"must be a {kind} array broadcastable to [B, Hq, Sq, Sk] = {shape}, not {bits.described(value)}"
+        if not self.accepts(value):
+            return f"must not hold {self.wanted}"
+        if self.tensor is np.float64 and not bits.is_representable(value, dtype):
+            return f"holds values that {dtype} cannot; round them with bits.nearest first"
+        return None
+
+
+def _option(off: Any = None, **row: Any) -> Any:
+    """A field of :class:`Options` whose row is in its metadata."""
+    return field(default=off, metadata={"row": Option(off=off, **row)})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and bool(np.isfinite(value))
+
+
+def _is_window(value: Any) -> bool:
+    sides = value if isinstance(value, tuple) else ()
+    return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
+
+
+def _broadcasts(shape: tuple[int, ...], target: Shape) -> bool:
+    try:
+        return len(shape) == 4 and np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+_SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> mask``. In a recipe tensors are patterns."""
+
+    #: Whether keys after the query are hidden.
+    causal: bool = _option(
+        off=False,
+        says="hides keys after the query",
+        kind=MASK,
+        spellings=("causal", "is_causal"),
+        wanted="True or False",
+        accepts=lambda value: isinstance(value, bool | np.bool_),
+        sees=lambda p: masks.causal(p.causal_alignment).dense(p.query_length, p.key_length),
+        positional=True,
+        plain=lambda _: True,
+        draws=(True,),
+    )
+    #: (left, right) of the diagonal, both inclusive; None is unbounded.
+    window: tuple[int | None, int | None] | None = _option(
+        says="takes (left, right) around the diagonal, both inclusive",
+        kind=MASK,
+        spellings=("window", "window_size"),
+        wanted="(left, right), each None or >= 0",
+        accepts=lambda value: value is None or _is_window(value),
+        sees=lambda p: masks.window(p.window[0], p.window[1], p.causal_alignment).dense(p.query_length, p.key_length),
+        positional=True,
+        plain=lambda _: (2, 2),
+        draws=tuple(product(_SIDES, _SIDES)),
+    )
+    #: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
+    mask: Any = _option(
+        says="takes a bool mask, True = attend, any broadcast to [B, Hq, Sq, Sk]",
+        kind=MASK,
+        spellings=("mask", "attn_mask"),
+        wanted="",
+        accepts=lambda _: True,
+        sees=lambda p: p.mask,
+        tensor=np.bool_,
+        plain=lambda shape: np.ones((1, 1, *shape[2:]), dtype=bool),
+        draws=patterns.spread(patterns.MASKS),
+        patterns=patterns.MASKS,
+    )
+    #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
+    bias: Any = _option(
+        says="takes an additive bias, -inf allowed, any broadcast to [B, Hq, Sq, Sk]",
+        kind=TERM,
+        spellings=("bias", "attn_bias"),
+        wanted="NaN or +inf; -inf hides a key",
+        accepts=lambda value: not (np.isnan(value).any() or (value == np.inf).any()),
+        sees=lambda p: p.bias > -np.inf,
+        tensor=np.float64,
+        plain=lambda shape: np.zeros((1, 1, *shape[2:])),
+        draws=patterns.spread(patterns.BIASES),
+        patterns=patterns.BIASES,
+    )
+    #: c of c * tanh(s / c); None is no cap.
+    softcap: float | None = _option(
+        says="takes c of c * tanh(s / c)",
+        kind=TERM,
+        spellings=("softcap", "logits_soft_cap"),
+        wanted="a positive number or None",
+        accepts=lambda value: value is None or (_is_number(value) and value > 0),
+        plain=lambda _: 30.0,
+        draws=(50.0, 30.0, 5.0, 1.0, 7.5),
+        weight=1,
+    )
+    #: Factor on q.k; None is the real number 1/sqrt(D), not its rounding.
+    scale: float | None = _option(
+        says="takes a scale; without it the kernel always uses 1/sqrt(D)",
+        kind=TERM,
+        spellings=("scale", "softmax_scale", "sm_scale", "scaling"),
+        wanted="a finite number or None",
+        accepts=lambda value: value is None or _is_number(value),
+        draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
+    )
+    #: Which corner the diagonal of ``causal`` and ``window`` starts from when Sq != Sk.
+    causal_alignment: str = _option(
+        off="top_left",
+        says="takes causal_alignment; without it the alignment is the declared convention",
+        kind=CHOICE,
+        spellings=("causal_alignment",),
+        wanted=f"one of {', '.join(masks.ALIGNMENTS)}",
+        accepts=lambda value: value in masks.ALIGNMENTS,
+        draws=masks.ALIGNMENTS,
+    )
+
+
+#: Every option by name.
+OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each.name) for each in fields(Options)}
+
+#: What is asked of a row: whether the option has some trait.
+Trait = Callable[[Option], bool]
+
+
+def positional(row: Option) -> bool:
+    """The option depends on where in its sequence a query or a key stands."""
+    return row.positional
+
+
+def hides_keys(row: Option) -> bool:
+    """The option may hide a key from a query."""
+    return row.sees is not None
+
+
+def changes_scores(row: Option) -> bool:
+    """The option is a term of the score."""
+    return row.kind == TERM
+
+
+def all_but(*names: str) -> Trait:
+    """The option is none of these."""
+    return lambda row: row.name not in names
+
+
+def named_by(wanted: Iterable[str | Trait]) -> set[str]:
+    """The names among those wanted, and the options that have a trait that is wanted."""
+    found: set[str] = set()
+    for one in wanted:
+        found |= {one} if isinstance(one, str) else {name for name, row in OPTIONS.items() if one(row)}
+    return found
