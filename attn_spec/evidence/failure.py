@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attn_spec.error.presets import describe
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search.cases import Case, WorstElement
 from attn_spec.search.property import Property
 from attn_spec.search.verdict import Verdict
@@ -53,12 +54,13 @@ def _why(message: str) -> list[str]:
 
 def _worst(worst: WorstElement) -> list[str]:
     """Where, what came, what the truth is, and how far that is beyond what is allowed."""
-    index = ", ".join(map(str, worst.index))
+    index, quantity = ", ".join(map(str, worst.index)), QUANTITIES[worst.quantity]
+    rows, bound = f", in {worst.rows} rows" if quantity.has_rows else "", f"{quantity.made_by} bound"
     return [
-        f"  element   {worst.quantity}[{index}]; {worst.outside} of {worst.elements} are outside, in {worst.rows} rows",
+        f"  element   {worst.quantity}[{index}]; {worst.outside} of {worst.elements} are outside{rows}",
         f"  got       {_both(worst.got)}",
         f"  truth     {_both(worst.truth)} +- {_short(worst.radius)}",
-        f"  error     {_short(worst.ulps)} ulp; allowed {_short(worst.allowed)} by the forward bound of the contract",
+        f"  error     {_short(worst.ulps)} ulp; allowed {_short(worst.allowed)} by the {bound} of the contract",
     ]
 
 

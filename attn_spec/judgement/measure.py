@@ -29,7 +29,7 @@ ORACLE_FRACTION = 2.0**-10
 class Measurement:
     """The errors of one quantity of one answer; arrays have the quantity's shape, NaN where nothing is measured."""
 
-    #: "output" or "lse".
+    #: A name of ``problem.quantities``.
     name: str
     #: The format whose ulp is the unit of ``ulps``.
     dtype: str

@@ -26,6 +26,7 @@ from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import DIFFERENTIABLE
 
 Guard = Callable[[float], AbstractContextManager[Any]]
 #: Gives a tensor another layout in memory, see ``memory``.
@@ -118,7 +119,7 @@ class Subject:
         cotangent: np.ndarray,
         *,
         lse_cotangent: np.ndarray | None = None,
-        wrt: tuple[str, ...] = ("q", "k", "v", "bias"),
+        wrt: tuple[str, ...] = DIFFERENTIABLE,
         arrange: Arrange = memory.unchanged,
         arrange_inputs: Arrange = memory.unchanged,
     ) -> dict[str, bits.Values]:
@@ -165,7 +166,7 @@ class Subject:
         with self._guarded("backward"):
             found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
             self._wait()
-        return dict(zip(("q", "k", "v", "bias"), found, strict=False))
+        return dict(zip(DIFFERENTIABLE, found, strict=False))
 
     def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
         """The values of a gradient; torch leaves None where an input has no influence."""

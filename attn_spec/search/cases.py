@@ -16,6 +16,7 @@ from typing import Any, Self
 from attn_spec import atomic
 from attn_spec.judgement.measure import Measurement
 from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search.regimes import Recipe, RecipeError
 
 #: Version of the document; a reader refuses any other.
@@ -33,7 +34,7 @@ class CaseError(Exception):
 class WorstElement:
     """The element of an answer that is farthest outside its bound. Reals are written as hexadecimal floats."""
 
-    #: "output" or "lse".
+    #: A name of ``problem.quantities``.
     quantity: str
     index: tuple[int, ...]
     #: What the kernel returned.
@@ -45,7 +46,7 @@ class WorstElement:
     allowed: str
     #: Error in units of the spacing of numbers at the truth.
     ulps: str
-    #: Elements outside their bounds, of how many, in how many rows (b, h, i).
+    #: Elements outside their bounds, of how many, in how many vectors: rows of the output, of dQ, dK and dV.
     outside: int
     elements: int
     rows: int
@@ -54,7 +55,7 @@ class WorstElement:
 def worst_element(measurement: Measurement) -> WorstElement:
     """What a case keeps of a measurement."""
     at = measurement.worst
-    rows = measurement.outside.reshape(-1, measurement.outside.shape[-1]) if measurement.name == "output" else None
+    has_rows = QUANTITIES[measurement.name].has_rows
     return WorstElement(
         quantity=measurement.name,
         index=at,
@@ -65,7 +66,7 @@ def worst_element(measurement: Measurement) -> WorstElement:
         ulps=float(measurement.ulps[at]).hex(),
         outside=int(measurement.outside.sum()),
         elements=measurement.outside.size,
-        rows=int(measurement.outside.sum() if rows is None else rows.any(axis=1).sum()),
+        rows=int((measurement.outside.any(axis=-1) if has_rows else measurement.outside).sum()),
     )
 
 

@@ -10,6 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
 
 from . import figures, svg, tables
@@ -85,7 +86,7 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "legend": {kernel: _glyph(index) for index, kernel in enumerate(kernels)},
         "passes": [quantities for quantities in passes if quantities],
         "cells": cells(rows),
-        "titles": tables.TITLES,
+        "titles": {name: row.title for name, row in KNOWN.items()},
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},
         "measured": {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in dtypes},
         "worst_cases": cases,
@@ -118,12 +119,12 @@ def _panels(rows: Sequence[Row], order: Sequence[str], dtype: str) -> dict[str, 
 
 
 def _line(rows: Sequence[Row], order: Sequence[str], sweep: str, quantity: str) -> Panel:
-    heading = f"{tables.TITLES[quantity]} against {AGAINST[sweep]}"
+    heading = f"{KNOWN[quantity].title} against {AGAINST[sweep]}"
     return Panel(heading=heading, svg=figures.error_against(rows, order, sweep, quantity))
 
 
 def _strip(rows: Sequence[Row], order: Sequence[str], quantity: str) -> Panel:
-    heading = f"{tables.TITLES[quantity]} in every regime: error / bound"
+    heading = f"{KNOWN[quantity].title} in every regime: error / bound"
     return Panel(heading=heading, svg=figures.ratio_by_regime(rows, order, quantity))
 
 

@@ -10,9 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.quantities import BACKWARD, FORWARD
+from attn_spec.problem.quantities import QUANTITIES as KNOWN
 
 #: What is measured of the forward pass and of the backward pass.
-PASSES = (("output", "lse"), ("dq", "dk", "dv"))
+PASSES = tuple(tuple(name for name in names if KNOWN[name].shown) for names in (FORWARD, BACKWARD))
 QUANTITIES = PASSES[0] + PASSES[1]
 
 
@@ -60,7 +62,7 @@ class Row:
     spec: str
     dtype: str
     device: str
-    #: "output" or "lse".
+    #: A name of ``problem.quantities``.
     quantity: str
     contract: str
     #: "length", "magnitude" or "regime".

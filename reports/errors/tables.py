@@ -5,21 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict, count, denominator
 
 from .rows import QUANTITIES, Cell, Row, Spread, cells, dtypes_of, kernels_of, worst_cases
 
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-TITLES = {
-    "output": "Output O",
-    "lse": "Log-sum-exp",
-    "dq": "Gradient dQ",
-    "dk": "Gradient dK",
-    "dv": "Gradient dV",
-}
-#: Names in running text; the output needs none.
-SYMBOLS = {"lse": "LSE", "dq": "dQ", "dk": "dK", "dv": "dV"}
 
 
 def number(x: float) -> str:
@@ -75,7 +67,7 @@ def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequenc
 
 
 def _named(cell: Cell) -> str:
-    return ", ".join([cell.kernel, cell.dtype, *(SYMBOLS[q] for q in (cell.quantity,) if q in SYMBOLS)])
+    return ", ".join([cell.kernel, cell.dtype, *([] if cell.quantity == "output" else [KNOWN[cell.quantity].symbol])])
 
 
 def _known(x: float) -> float:
@@ -85,7 +77,7 @@ def _known(x: float) -> float:
 def _matrix(rows: Sequence[Row], quantity: str) -> str:
     found, dtypes = cells(rows), dtypes_of(rows)
     lines = [[f"`{k}`", *(_cell(found.get((k, dtype, quantity))) for dtype in dtypes)] for k in kernels_of(rows)]
-    heading = f"## {TITLES[quantity]}: largest error in ulp on ordinary data (largest error / bound on any data)"
+    heading = f"## {KNOWN[quantity].title}: largest error in ulp on ordinary data (largest error / bound on any data)"
     return f"{heading}\n\n{table(['kernel', *dtypes], lines)}"
 
 

@@ -28,6 +28,7 @@ from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import BACKWARD, FORWARD
 from attn_spec.search import assertions, strategies
 
 #: A bound whose largest ratio over a whole battery stays below this is loose by accident.
@@ -90,13 +91,13 @@ def gradients_judged(subject: Subject, problem: Problem) -> Judgement:
 
 PASSES = {
     "forward": Pass(
-        quantities=("output", "lse"),
+        quantities=FORWARD,
         concerns=lambda subject: "cpu" in subject.kernel.devices,
         problems=strategies.problems,
         judged=lambda subject, problem: assertions.judged(subject, problem, subject(problem)),
     ),
     "backward": Pass(
-        quantities=("dq", "dk", "dv", "dbias"),
+        quantities=BACKWARD,
         concerns=lambda subject: "cpu" in subject.kernel.devices and subject.supports("backward"),
         problems=assertions.differentiable,
         judged=gradients_judged,

@@ -1,0 +1,55 @@
+"""What attention computes, and a kernel returns: everything with a truth, a bound and an answer is one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """All that is known of one quantity."""
+
+    name: str
+    #: In running text and in tables.
+    symbol: str
+    title: str
+    #: Its axes: B, H query heads, G kv heads, Q queries, K keys, D and V dimensions; those of a bias may have length 1.
+    axes: str
+    #: The pass that computes it: "forward" or "backward".
+    made_by: str
+    #: The input whose gradient it is.
+    gradient_of: str | None = None
+    #: Whether pages show it on their own.
+    shown: bool = True
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its last axis is that of a vector, one for each query or key."""
+        return self.axes[-1] in "DV"
+
+
+_ROWS = (
+    Quantity(name="output", symbol="O", title="Output O", axes="BHQV", made_by="forward"),
+    Quantity(name="lse", symbol="LSE", title="Log-sum-exp", axes="BHQ", made_by="forward"),
+    Quantity(name="dq", symbol="dQ", title="Gradient dQ", axes="BHQD", made_by="backward", gradient_of="q"),
+    Quantity(name="dk", symbol="dK", title="Gradient dK", axes="BGKD", made_by="backward", gradient_of="k"),
+    Quantity(name="dv", symbol="dV", title="Gradient dV", axes="BGKV", made_by="backward", gradient_of="v"),
+    Quantity(
+        name="dbias",
+        symbol="dBias",
+        title="Gradient dBias",
+        axes="BHQK",
+        made_by="backward",
+        gradient_of="bias",
+        shown=False,
+    ),
+)
+
+#: Every quantity by name, in the order in which kernels return them.
+QUANTITIES: dict[str, Quantity] = {row.name: row for row in _ROWS}
+#: Quantities of the forward and of the backward pass.
+FORWARD, BACKWARD = (
+    tuple(name for name, row in QUANTITIES.items() if row.made_by == made_by) for made_by in ("forward", "backward")
+)
+#: Inputs that have a gradient, in the order in which a backward function returns theirs.
+DIFFERENTIABLE = tuple(row.gradient_of for row in _ROWS if row.gradient_of)

@@ -1,0 +1,44 @@
+"""The failure block tells of every quantity what it is, and what it was held to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attn_spec import Recipe
+from attn_spec.evidence.failure import block
+from attn_spec.judgement.measure import judge_gradients
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.quantities import QUANTITIES
+from attn_spec.search.cases import Case, worst_element
+from attn_spec.search.property import load_all
+
+CLAIM = load_all()["gradients.query_and_key_gradients_are_within_their_bounds"]
+SUBJECT = Subject(resolve("torch_tiled"), "float32")
+PROBLEM = Recipe(query_length=3, key_length=4, head_dim=2, value_dim=5, bias="normal").problem()
+
+
+def measured(name):
+    """The measurement of a gradient that is wrong everywhere."""
+    dO = np.ones((1, 1, 3, 5))
+    found = {name: SUBJECT.gradients(PROBLEM, dO)[name] + 1.0}
+    return judge_gradients(PROBLEM, SUBJECT.contract, dO, found).measurements[0]
+
+
+@pytest.mark.parametrize(("name", "rows"), [("dq", 3), ("dk", 4), ("dv", 4)])
+def test_rows_of_a_gradient_are_counted_as_those_of_the_output(name, rows):
+    worst = worst_element(measured(name))
+
+    assert worst.rows == rows
+    assert worst.outside == worst.elements == rows * measured(name).got.shape[-1]
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_the_bound_is_that_of_the_pass_that_made_the_quantity(name):
+    worst = replace(worst_element(measured("dq")), quantity=name)
+
+    shown = block(Case(claim=CLAIM.id, kernel="k", problem=PROBLEM, message="", worst=worst), CLAIM, SUBJECT, None)
+
+    assert f"by the {QUANTITIES[name].made_by} bound of the contract" in shown
+    assert (", in 3 rows" in shown) == (name not in {"lse", "dbias"})
