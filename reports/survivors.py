@@ -26,6 +26,20 @@ REASONS: dict[tuple[str, str], str] = {
         "-ELEMENTWISE_LIMIT = 2**19\n+ELEMENTWISE_LIMIT = 2** 18",
     ): "above the limit the same sum is bounded by its parts, to spare memory; where it lies is a matter of speed",
     (
+        "gradient_bounds",
+        (
+            "-    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40\n"
+            "+    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**- 39"
+        ),
+    ): "a share of 2^-40 or 2^-39 that covers the evaluation of a sum in float64; either is many times what that needs",
+    (
+        "score_gradient_bounds",
+        (
+            "-    return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)\n"
+            "+    return np.where(x.visible, dA, 1.0), np.where(x.visible, most, 0.0)"
+        ),
+    ): "where a key is hidden, dA is at most `most`, which is 0",
+    (
         "oracle",
         "-        precision = int(precision * 1.6)\n+        precision = int(precision * 2.6)",
     ): "the oracle adds precision until its radius is small enough; in how many steps is a matter of speed",

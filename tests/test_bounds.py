@@ -124,6 +124,18 @@ def test_a_sum_just_beyond_the_precision_is_not_exact():
     assert not exact(2.0**8 + 1)
 
 
+@pytest.mark.parametrize(("scale", "fits"), [(0.5, -13), (1.0, -14), (2.0, -14)])
+def test_a_product_below_the_accumulator_is_not_exact(scale, fits):
+    """A scale below 1 may be applied before; a larger one may not, so it helps no product."""
+
+    def exact(exponent):
+        x = intermediates(one_head([[2.0**-4]], [[2.0 ** (exponent + 4)]], [[1.0]], scale=scale))
+        return exact_scores(x, replace(PERFECT, score_accumulation="float16")).item()
+
+    assert exact(fits)
+    assert not exact(fits - 1)
+
+
 LOOSER = {
     **{
         f"{stage}={narrow}": ({stage: wide}, {stage: narrow})
