@@ -40,6 +40,24 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "where a key is hidden, dA is at most `most`, which is 0",
     (
+        "domain",
+        (
+            "-    inside = 4 * scores.max(axis=-1, initial=0.0) < largest\n"
+            "+    inside = 4 * scores.max(axis=-1, initial= 1.0) < largest"
+        ),
+    ): "a score of 1 fits every format",
+    (
+        "domain",
+        (
+            "-    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)\n"
+            "+    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., -1] == 0)"
+        ),
+    ): _ROWS_HAVE_ONE,
+    (
+        "oracle",
+        "-SHARPNESS = 2.0**-20\n+SHARPNESS = 1.0**-20",
+    ): "no float64 truth has a radius between 2^-20 and 1 unit of its dtype's last place: it is sharper, or wider",
+    (
         "oracle",
         "-        precision = int(precision * 1.6)\n+        precision = int(precision * 2.6)",
     ): "the oracle adds precision until its radius is small enough; in how many steps is a matter of speed",

@@ -237,3 +237,11 @@ def test_what_is_written_into_hidden_keys_is_random_and_bounded():
             assert 0.5 * size < np.abs(x).max() <= 4 * size
             assert (x < 0).any()
             assert (x > 0).any()
+
+
+def test_what_is_written_into_hidden_keys_lies_within_four_deviations_on_both_sides():
+    large = Recipe(key_length=400, head_dim=128, value_dim=128, mask="random").problem()
+    what, k, v = next(claims._contents(SUBJECT, large, np.random.default_rng(0)))
+
+    assert what == "N(0, 1) values"
+    assert all(-4 <= x.min() < -3.5 and 3.5 < x.max() <= 4 for x in (k, v))

@@ -128,6 +128,17 @@ def test_the_worst_element_is_that_of_the_largest_ratio():
     assert output(problem, 2.5, 2.0, np.nan).worst == (0, 0, 2, 0)
 
 
+def test_of_contracts_that_say_nothing_the_first_speaks():
+    """A format that overflows puts both contracts outside their domains."""
+    narrow = replace(FUSED, score_accumulation="float16", alternatives=(replace(FUSED, stored_scores="float16"),))
+    problem = one_head([[300.0]], [[300.0]], [[1.0]], dtype="float16")
+
+    judgement = judge(problem, narrow.at("float16"), output=np.full((1, 1, 1, 1), 1.0))
+
+    assert not judgement.exercised
+    assert judgement.contract.score_accumulation == "float16"
+
+
 def test_a_judgement_names_the_worse_quantity():
     got = {"output": np.full((1, 1, 1, 1), 2.0), "lse": np.full((1, 1, 1), 0.7)}
     judgement = judge(TWO_KEYS, FLOAT32, **got)

@@ -33,6 +33,16 @@ def test_annotations_and_defaults_of_types_are_not_mutated():
     assert not any("None" in mutant.change for mutant in changed)
 
 
+def test_decorators_are_not_mutated():
+    """What they freeze nobody sets, and what they cache is found again."""
+    every = [place for place in places(["measure", "bounds"]) if place[1] == "core/ReplaceTrueWithFalse"]
+
+    changed = list(sampled(every, 100, seed=0))
+
+    assert changed
+    assert not any("\n+@" in mutant.change for mutant in changed)
+
+
 def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
     source = source_of(masks)
     broken = Mutant("masks", "core/AddNot", source + "\nraise ValueError\n")
