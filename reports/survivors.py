@@ -58,6 +58,24 @@ REASONS: dict[tuple[str, str], str] = {
         "-SHARPNESS = 2.0**-20\n+SHARPNESS = 1.0**-20",
     ): "no float64 truth has a radius between 2^-20 and 1 unit of its dtype's last place: it is sharper, or wider",
     (
+        "definition",
+        (
+            "-    return precision + max(product, bias, 0) + terms.bit_length() + 16\n"
+            "+    return precision + max(product, bias, 1) + terms.bit_length() + 16"
+        ),
+    ): "one more bit than is needed, where no score is as large as 1",
+    (
+        "gradient_bounds",
+        (
+            "-        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),\n"
+            "+        own=b.x.over_group(b.dS.swapaxes(-1, 2) @ size),"
+        ),
+    ): "of four axes the third is the last but one",
+    (
+        "measure",
+        ("-    extra = growth((final.u, 3)) * size + final.eta\n+    extra = growth((final.u, 3)) * size - final.eta"),
+    ): "half a subnormal, of which the error of the log-sum-exp in base e has several",
+    (
         "oracle",
         "-        precision = int(precision * 1.6)\n+        precision = int(precision * 2.6)",
     ): "the oracle adds precision until its radius is small enough; in how many steps is a matter of speed",

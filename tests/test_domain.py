@@ -183,6 +183,18 @@ DISTANCES = {
         outside=9.2,
         inside=6.0,
     ),
+    "weights above float64": Edge(
+        lambda r: {"reference_slack": r},
+        {"softmax": "float64", "row_sum": "float64", "normalize": "before_product"},
+        outside=710.0,
+        inside=300.0,
+    ),
+    "row sums below float64": Edge(
+        lambda r: {"reference": "upper_bound", "reference_range": r},
+        {"softmax": "float64", "row_sum": "float64", "normalize": "before_product"},
+        outside=708.0,
+        inside=700.0,
+    ),
     "weights above the format of multiplicands": Edge(
         lambda r: {"reference_slack": r},
         {"multiplicands": "float16", "probabilities": "work"},

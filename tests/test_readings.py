@@ -10,7 +10,7 @@ from attn_spec.reports.emulated_passes import TwoPasses
 from attn_spec.reports.sound import PRECISE
 
 from attn_spec import measure
-from attn_spec.presets import EAGER, FUSED, UNDECLARED
+from attn_spec.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.profiles import Profile
 from attn_spec.property import load_all
 from attn_spec.readings import gradient_readings, readings
@@ -85,6 +85,13 @@ def test_readings_are_the_choices_and_the_alternatives():
     assert len(readings(resolved)) >= 1 + len(resolved.alternatives)
     assert all(c.alternatives == () and c.row_sum_of != "either" for c in readings(resolved))
     assert all("either" not in (c.delta, c.backward_weights, c.score_gradients_of) for c in gradient_readings(resolved))
+
+
+def test_a_cast_that_changes_nothing_is_not_tried():
+    either = dict.fromkeys(("row_sum_of", "score_gradients_of"), "either")
+
+    assert len(gradient_readings(replace(FP32, **either).at("float32"))) == 1
+    assert len(gradient_readings(replace(FUSED, **either).at("bfloat16"))) == 4
 
 
 def test_the_reading_that_measures_something_is_preferred():
