@@ -42,7 +42,7 @@ teeth: $(READY)
 	$(BIN)/attn-spec teeth --workers $(WORKERS) --output teeth.html
 
 mutation: $(READY)
-	$(BIN)/python -m attn_spec.reports.mutation --mutants 200 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.mutation --mutants 100 --jobs $(WORKERS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from attn_spec.reports import mutation
-from attn_spec.reports.mutation import MODULES, Mutant, MutationError, main, places, run, sampled
+from attn_spec.reports import mutation, mutation_sample
+from attn_spec.reports.mutation import MutationError, main, run
+from attn_spec.reports.mutation_sample import MODULES, Mutant, path_of, places, sampled
 
 from attn_spec import masks
 
@@ -21,6 +22,18 @@ def test_a_sample_is_that_of_its_seed():
     assert drawn == [mutant.change for mutant in sampled(every, 3, seed=0)]
     assert len(set(drawn)) == 3
     assert drawn != [mutant.change for mutant in sampled(every, 3, seed=1)]
+
+
+def test_an_edit_elsewhere_leaves_the_sample_as_it_is(monkeypatch):
+    first = [mutant.change for mutant in sampled(places(["masks"]), 20, seed=0)]
+    edited = source_of(masks).replace("def everything()", "OTHER = 1 + 2 + 3\n\n\ndef everything()")
+    monkeypatch.setattr(mutation_sample, "source_of", lambda _: edited)
+
+    again = [mutant.change for mutant in sampled(places(["masks"]), 20, seed=0)]
+
+    kept = [change for change in again if "OTHER" not in change]
+    assert 10 < len(kept) < 20
+    assert kept == first[: len(kept)]
 
 
 def test_annotations_and_defaults_of_types_are_not_mutated():
@@ -81,4 +94,4 @@ def test_missing_tests_are_named():
 
 
 def test_every_module_exists():
-    assert all(mutation._path(module).exists() for group in MODULES.values() for module in group)
+    assert all(path_of(module).exists() for group in MODULES.values() for module in group)
