@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _ROWS_HAVE_ONE = "the last axis of M, L and top has one element: its first is its last"
+_FOUR_AXES = "of four axes the third is the last but one"
 _SLACK = "2^-30 of a bound, which covers its evaluation in float64 many times over"
 
 #: Reasons by module and change, as ``mutation`` prints them.
@@ -54,6 +55,13 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _ROWS_HAVE_ONE,
     (
+        "intermediates",
+        (
+            "-    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)\n"
+            "+    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, 2) @ x.q)"
+        ),
+    ): _FOUR_AXES,
+    (
         "oracle",
         "-SHARPNESS = 2.0**-20\n+SHARPNESS = 1.0**-20",
     ): "no float64 truth has a radius between 2^-20 and 1 unit of its dtype's last place: it is sharper, or wider",
@@ -70,7 +78,7 @@ REASONS: dict[tuple[str, str], str] = {
             "-        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),\n"
             "+        own=b.x.over_group(b.dS.swapaxes(-1, 2) @ size),"
         ),
-    ): "of four axes the third is the last but one",
+    ): _FOUR_AXES,
     (
         "measure",
         ("-    extra = growth((final.u, 3)) * size + final.eta\n+    extra = growth((final.u, 3)) * size - final.eta"),

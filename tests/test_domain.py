@@ -47,7 +47,9 @@ def bias(x):
 
 #: What could overflow: a problem of some size, the contract, a size outside the domain and one inside.
 CASES = {
-    "sums of values": Edge(lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=2.0**125),
+    "sums of values": Edge(
+        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=1.875 * 2.0**125
+    ),
     "sums of values whose weights pass 1": Edge(
         lambda v: vectors([1.0], [20.0], [v]),
         {"reference": "zero", "reference_range": 20.0},

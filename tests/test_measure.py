@@ -51,6 +51,13 @@ def test_ulps_relative_error_and_ratio_of_one_ulp():
     assert not m.outside.any()
 
 
+def test_an_error_is_relative_to_every_truth_but_zero():
+    one, nothing = (one_head([[0.0]], [[1.0]], [[value]]) for value in (1.0, 0.0))
+
+    assert output(one, 1.0 + 2.0**-20).relative.item() == pytest.approx(2.0**-20, rel=1e-6)
+    assert np.isnan(output(nothing, 2.0**-20).relative.item())
+
+
 def test_an_exact_answer_has_the_error_of_the_oracle_alone():
     m = output(TWO_KEYS, 2.0)
 
