@@ -55,6 +55,13 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _ROWS_HAVE_ONE,
     (
+        "domain",
+        (
+            "-        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)\n"
+            "+        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial= -1.0)) * max(1.0, folded)"
+        ),
+    ): "sizes are not negative; only without keys would the -1 show, and then there is no row to speak of",
+    (
         "intermediates",
         (
             "-    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)\n"

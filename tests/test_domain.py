@@ -149,6 +149,12 @@ CASES = {
         outside=12.0,
         inside=9.0,
     ),
+    "an upper bound without a negative bias": Edge(
+        lambda b: vectors([1.0], [1.0], [1.0], bias=bias(-b)),
+        {"reference": "upper_bound", "reference_range": 2.5},
+        outside=3.0,
+        inside=2.0,
+    ),
     "an upper bound with a bias": Edge(
         lambda b: vectors(
             [0.0], [0.0, 0.0], [1.0, 1.0], bias=np.array([[[[0.0, b]]]]), mask=np.array([[[[True, False]]]])
