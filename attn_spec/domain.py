@@ -58,8 +58,11 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     top = np.exp(c.reference_distance + off)
     sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
-    inside = sums < c.largest("output_accumulation", "inner_accumulation")
     softmax = c.format("softmax")
+    # Before it is divided by the row sum, the sum of p.v is rounded to the softmax's format.
+    inside = sums < min(
+        c.largest("output_accumulation", "inner_accumulation"), softmax.largest if weighs_one else np.inf
+    )
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
     reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
     inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
@@ -71,8 +74,8 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
-        waits = "partial_outputs" if c.lse_merges else "output_accumulation"
-        inside &= (4 if c.merging == "difference" else 2) * seen < c.format(waits).largest
+        waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
+        inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
     return inside & _reference_fits(x, c)
 
 

@@ -62,6 +62,12 @@ CASES = {
         outside=2e4,
         inside=1e4,
     ),
+    "sums of values, rounded to the softmax's format": Edge(
+        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {"softmax": "float16"}, outside=2.0**14, inside=0.9375 * 2.0**14
+    ),
+    "merged outputs, normalized in the softmax's format": Edge(
+        light, {"lse_merges": 1, "softmax": "float16", "normalize": "before_product"}, outside=4e4, inside=3e4
+    ),
     "row sums": Edge(
         lambda n: vectors([1.0], [0.0] * n, [1.0] * n),
         {"row_sum": "float16", "reference_slack": 4.0},
@@ -136,7 +142,10 @@ CASES = {
         inside=6e4,
     ),
     "outputs of the softmax": Edge(
-        lambda v: vectors([1.0], [0.0], [v]), {"softmax": "float16"}, outside=6.5e4, inside=6e4
+        lambda v: vectors([1.0], [0.0], [v]),
+        {"softmax": "float16", "normalize": "before_product"},
+        outside=6.5e4,
+        inside=6e4,
     ),
     "outputs": Edge(lambda v: vectors([1.0], [0.0], [v]), {"output": "float16"}, outside=6.5e4, inside=6e4),
     "log-sum-exps": Edge(lambda k: vectors([1.0], [k], [1.0]), {"lse": "float16"}, outside=4e4, inside=3e4),
