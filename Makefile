@@ -43,7 +43,7 @@ teeth: $(READY)
 	$(BIN)/attn-spec teeth --workers $(WORKERS) --output teeth.html
 
 mutation: $(READY)
-	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 200 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 100 --jobs $(WORKERS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -153,13 +153,14 @@ def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) ->
     problems=lambda subject: problems(
         subject,
         without=("empty", changes_scores),
-        regimes=("uniform+v_one_hot", "integers", "ties", "normal+v_one"),
+        regimes=("uniform+v_one_hot", "integers", "ties+v_one", "normal+v_one"),
     ),
 )
 def test_scaling_v_by_a_power_of_two_scales_the_output(subject: Subject, problem: Problem) -> None:
     """8 V gives 8 O bit for bit, and the same log-sum-exp, wherever O is a normal number.
 
-    The problems keep values near 1, so that no product with a weight that matters underflows or overflows.
+    Values are integers, so that neither they nor the pieces they enter in underflow, nor products with a weight that
+    matters.
     """
     changed = problem.replace(v=8 * problem.v)
     accumulators = {(c.output_accumulation, c.inner_accumulation) for c in readings(subject.contract)}

@@ -55,24 +55,27 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
-    top = np.exp(np.minimum(c.reference_distance + off, 700.0))
+    top = np.exp(c.reference_distance + off)
     sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
-    inside = sums < c.largest("output_accumulation", "inner_accumulation")
     softmax = c.format("softmax")
+    # Before it is divided by the row sum, the sum of p.v is rounded to the softmax's format.
+    inside = sums < min(
+        c.largest("output_accumulation", "inner_accumulation"), softmax.largest if weighs_one else np.inf
+    )
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
     reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
     inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
     # So must the row sum itself, which the largest weight need not bring to 1.
-    low = np.exp(-np.minimum(off + (0.0 if c.reference == "maximum" else c.reference_distance), 700.0))
+    low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance))
     inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     if weighs_one:
         inside &= 2 * top < c.largest("probabilities", "multiplicands")
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
-        waits = "partial_outputs" if c.lse_merges else "output_accumulation"
-        inside &= (4 if c.merging == "difference" else 2) * seen < c.format(waits).largest
+        waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
+        inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
     return inside & _reference_fits(x, c)
 
 

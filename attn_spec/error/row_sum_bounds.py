@@ -94,7 +94,7 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
     C = (1 + grown) * np.exp(np.minimum(apart, 700.0)) - 1
     # A lazy reference lets rescale factors exceed 1, and with them what underflowed before.
     most = e.R.max(axis=-1, keepdims=True, initial=0.0)
-    steps = 4 * (1 + 2 * most + 2 * c.lse_merges) * math.exp(c.reference_slack if c.reference == "maximum" else 0.0)
+    steps = 4 * (1 + 2 * most + 2 * c.lse_merges) * np.exp(c.reference_slack if c.reference == "maximum" else 0.0)
     eta, eta_sum = steps * softmax.eta, steps * max(softmax.eta, row_sum.eta)
     return WeightError(
         PA=PA * widen,

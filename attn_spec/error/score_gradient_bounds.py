@@ -260,12 +260,12 @@ def _narrowed(x: Intermediates, g: GradientIntermediates, c: Contract, dS: np.nd
 
 
 def _early_underflow(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
-    """Underflow of f dS, and of f (1 - t^2), times the last factor sigma / f, beyond that of dS times sigma.
+    """Underflow of f dS times the last factor sigma / f, beyond that of dS times sigma; and of the slope f (1 - t^2).
 
     A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a softcap c).
     """
     stored, enters = rounding(c, "stored_scores"), entry(c, c.format("score_gradients"))
     tiny = max(stored.eta, rounding(c, "score_gradients").eta) + enters.eta
-    slope = 0.0 if x.problem.softcap is None else stored.eta * (np.abs(g.dA) + dA)
+    slope = 0.0 if x.problem.softcap is None else x.problem.softcap * stored.eta * (np.abs(g.dA) + dA)
     beyond = last_factor(x) - abs(x.problem.scale_value)
-    return np.where(x.visible, beyond * (tiny + slope), 0.0)
+    return np.where(x.visible, beyond * tiny + slope, 0.0)

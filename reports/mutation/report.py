@@ -2,54 +2,35 @@
 
     python -m attn_spec.reports.mutation.report --mutants 100 --seed 0 --jobs 2
 
-The mutations are those of cosmic-ray, sampled with a seed. Each is made in memory, in a process of its own, that runs
-the tests of these modules until the first one fails. Exit status 0: at least nine of ten are killed, and each survivor
+The mutants are those of ``sample``. Each is made in memory, in a process of its own, that runs the tests of
+these modules until the first one fails. Exit status 0: at least nine of ten are killed, and each survivor
 has its reason in ``survivors``; 1: not. It runs in a checkout, where the tests are.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.machinery
 import importlib.util
 import io
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from difflib import unified_diff
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator
 
 import attn_spec
 
+from .sample import MODULES, Mutant, path_of, places, sampled
 from .survivors import REASONS
-
-_MODULES = {
-    "attention": ("definition", "enclosure", "gradients", "gradient_enclosure"),
-    "judgement": ("oracle", "measure"),
-    "error": (
-        *("intermediates", "roundoff", "products", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds"),
-        *("domain", "score_gradient_bounds", "gradient_bounds", "readings"),
-    ),
-    "problem": ("masks",),
-    "search": ("assertions", "verdict"),
-}
-#: What is mutated: modules of ``attn_spec``.
-MODULES = tuple(f"{folder}.{module}" for folder, modules in _MODULES.items() for module in modules)
 
 #: The tests of these files, those first that are fast and kill most.
 TESTS = (
@@ -61,20 +42,6 @@ TESTS = (
     "reports/witnesses/witnesses",
 )
 
-#: What operators are replaced by; the others of cosmic-ray make the same mutants again, or none that runs.
-_BINARY = ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Add_Mul", "Mul_Add", "Pow_Mul", "FloorDiv_Div")
-_SETS = ("BitAnd_BitOr", "BitOr_BitAnd")
-_COMPARISON = ("Eq_NotEq", "NotEq_Eq", "Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Lt_Gt", "Is_IsNot", "IsNot_Is")
-_UNARY = ("Delete_USub", "Delete_Not", "Delete_Invert")
-_WORDS = ("TrueWithFalse", "FalseWithTrue", "AndWithOr", "OrWithAnd", "BreakWithContinue", "ContinueWithBreak")
-OPERATORS = (
-    *(f"core/ReplaceBinaryOperator_{change}" for change in _BINARY + _SETS),
-    *(f"core/ReplaceComparisonOperator_{change}" for change in _COMPARISON),
-    *(f"core/ReplaceUnaryOperator_{change}" for change in _UNARY),
-    *(f"core/Replace{change}" for change in _WORDS),
-    *("core/AddNot", "core/NumberReplacer", "core/ZeroIterationForLoop"),
-)
-
 #: The least share that is to be killed.
 LEAST = 0.9
 #: Seconds one mutant may take; the tests take less than half of it.
@@ -83,22 +50,6 @@ LIMIT = 600
 
 class MutationError(RuntimeError):
     """Nothing can be said of the mutants: there are no tests here, or they fail without a mutation."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change of one module of ``attn_spec``."""
-
-    module: str
-    operator: str
-    source: str
-
-    @property
-    def change(self) -> str:
-        """The lines taken out and put in."""
-        before = _source(self.module).splitlines()
-        lines = list(unified_diff(before, self.source.splitlines(), lineterm="", n=0))[2:]
-        return "\n".join(line for line in lines if not line.startswith("@@"))
 
 
 @dataclass(frozen=True)
@@ -113,32 +64,6 @@ class Outcome:
     def __str__(self) -> str:
         what = "SURVIVED" if self.killed_by is None else f"killed by {self.killed_by}"
         return f"{self.seconds:4.0f} s  {self.mutant.module if self.mutant else 'nothing mutated'}: {what}"
-
-
-def places(modules: Iterable[str]) -> list[tuple[str, str, int]]:
-    """Every module, operator and number of a place it may change there."""
-    found = []
-    for module in modules:
-        nodes = list(ast_nodes(get_ast(_source(module))))
-        for name in OPERATORS:
-            operator = get_operator(name)()
-            count = sum(len(list(operator.mutation_positions(node))) for node in nodes)
-            found += [(module, name, place) for place in range(count)]
-    return found
-
-
-def sampled(places: Sequence[tuple[str, str, int]], count: int, seed: int) -> Iterator[Mutant]:
-    """So many mutants, drawn with a seed, whose code, not only its annotations, differs from the module's."""
-    return islice(_differing(random.Random(seed).sample(places, len(places))), count)  # noqa: S311
-
-
-def _differing(places: Iterable[tuple[str, str, int]]) -> Iterator[Mutant]:
-    sources = {module: _source(module) for module in MODULES}
-    codes = {module: _code(source) for module, source in sources.items()}
-    for module, name, place in places:
-        changed = mutate_code(sources[module], get_operator(name)(), place)
-        if changed is not None and _runs(changed) and _code(changed) != codes[module]:
-            yield Mutant(module, name, changed)
 
 
 def run(sample: Sequence[Mutant | None], jobs: int, tests: Sequence[str] = TESTS) -> Iterator[Outcome]:
@@ -192,28 +117,20 @@ class _Mutated(importlib.machinery.SourceFileLoader):
     """Finds one module, ahead of every other finder, and loads it from other source than its file."""
 
     def __init__(self, mutant: Mutant) -> None:
-        super().__init__(f"attn_spec.{mutant.module}", str(_path(mutant.module)))
+        super().__init__(f"attn_spec.{mutant.module}", str(path_of(mutant.module)))
         self.source = mutant.source
 
     def find_spec(self, name: str, *_: Any) -> Any:
         """As finders are asked."""
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
-    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
+    def getsource_of(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
         """The mutated source."""
         return self.source
 
     def get_code(self, fullname: str) -> Any:  # noqa: ARG002 - as loaders are asked
         """The mutated code, whatever is cached."""
         return compile(self.source, self.path, "exec")
-
-
-def _path(module: str) -> Path:
-    return Path(attn_spec.__path__[0]).joinpath(*module.split(".")).with_suffix(".py")
-
-
-def _source(module: str) -> str:
-    return _path(module).read_text(encoding="utf-8")
 
 
 def _files(tests: Sequence[str]) -> list[str]:
@@ -226,24 +143,6 @@ def _files(tests: Sequence[str]) -> list[str]:
             f"no test file {', '.join(missing)}: run this in a checkout of attn-spec, installed editable"
         )
     return [str(file) for file in files]
-
-
-def _runs(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except SyntaxError:
-        return False
-    return True
-
-
-def _code(source: str) -> str:
-    """What a source does, without the annotations, which nothing evaluates."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            if hasattr(node, name):
-                setattr(node, name, ast.Constant(None))
-    return ast.dump(tree)
 
 
 def _reason(mutant: Mutant) -> str | None:

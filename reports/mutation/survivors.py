@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _ROWS_HAVE_ONE = "the last axis of M, L and top has one element: its first is its last"
+_FOUR_AXES = "of four axes the third is the last but one"
 _SLACK = "2^-30 of a bound, which covers its evaluation in float64 many times over"
 
 #: Reasons by module and change, as ``report`` prints them.
@@ -25,6 +26,70 @@ REASONS: dict[tuple[str, str], str] = {
         "error.bounds",
         "-ELEMENTWISE_LIMIT = 2**19\n+ELEMENTWISE_LIMIT = 2** 18",
     ): "above the limit the same sum is bounded by its parts, to spare memory; where it lies is a matter of speed",
+    (
+        "error.gradient_bounds",
+        (
+            "-    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40\n"
+            "+    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**- 39"
+        ),
+    ): "a share of 2^-40 or 2^-39 that covers the evaluation of a sum in float64; either is many times what that needs",
+    (
+        "error.score_gradient_bounds",
+        (
+            "-    return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)\n"
+            "+    return np.where(x.visible, dA, 1.0), np.where(x.visible, most, 0.0)"
+        ),
+    ): "where a key is hidden, dA is at most `most`, which is 0",
+    (
+        "error.domain",
+        (
+            "-    inside = 4 * scores.max(axis=-1, initial=0.0) < largest\n"
+            "+    inside = 4 * scores.max(axis=-1, initial= 1.0) < largest"
+        ),
+    ): "a score of 1 fits every format",
+    (
+        "error.domain",
+        (
+            "-    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)\n"
+            "+    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., -1] == 0)"
+        ),
+    ): _ROWS_HAVE_ONE,
+    (
+        "error.domain",
+        (
+            "-        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)\n"
+            "+        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial= -1.0)) * max(1.0, folded)"
+        ),
+    ): "sizes are not negative; only without keys would the -1 show, and then there is no row to speak of",
+    (
+        "error.intermediates",
+        (
+            "-    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)\n"
+            "+    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, 2) @ x.q)"
+        ),
+    ): _FOUR_AXES,
+    (
+        "judgement.oracle",
+        "-SHARPNESS = 2.0**-20\n+SHARPNESS = 1.0**-20",
+    ): "no float64 truth has a radius between 2^-20 and 1 unit of its dtype's last place: it is sharper, or wider",
+    (
+        "attention.definition",
+        (
+            "-    return precision + max(product, bias, 0) + terms.bit_length() + 16\n"
+            "+    return precision + max(product, bias, 1) + terms.bit_length() + 16"
+        ),
+    ): "one more bit than is needed, where no score is as large as 1",
+    (
+        "error.gradient_bounds",
+        (
+            "-        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),\n"
+            "+        own=b.x.over_group(b.dS.swapaxes(-1, 2) @ size),"
+        ),
+    ): _FOUR_AXES,
+    (
+        "judgement.measure",
+        ("-    extra = growth((final.u, 3)) * size + final.eta\n+    extra = growth((final.u, 3)) * size - final.eta"),
+    ): "half a subnormal, of which the error of the log-sum-exp in base e has several",
     (
         "judgement.oracle",
         "-        precision = int(precision * 1.6)\n+        precision = int(precision * 2.6)",

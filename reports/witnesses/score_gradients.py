@@ -142,8 +142,8 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of dS's cast": 'tiny = [-rounding(c, "score_gradients").eta + -]rounding',
         },
         ("stored_scores", "large cotangents, scaled slope, tiny scale, kept", "dk"): {
-            "underflow of a scaled slope": "beyond * (tiny[- + slope-])",
-            "underflow of dS times a scaled slope": "beyond * ([-tiny + -]slope)",
+            "underflow of a scaled slope": "beyond * tiny[- + slope-], 0.0)",
+            "underflow of dS times a scaled slope": "visible, [-beyond * tiny + -]slope, 0.0)",
         },
         ("probabilities", "2 pieces, bfloat16, by LSE", "dq"): {
             "the row's weights in dS": "(G * row.size + eD_weighted), 0.0)[-,-]{+ * 0.0,+}",

@@ -157,7 +157,7 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
         },
         "no emulated kernel does what this allows: a lazy reference that is lowered again": {
             "a lazy reference magnifies underflow": (
-                'c.lse_merges)[- * math.exp(c.reference_slack if c.reference == "maximum" else 0.0)-]'
+                'c.lse_merges)[- * np.exp(c.reference_slack if c.reference == "maximum" else 0.0)-]'
             ),
         },
         "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {

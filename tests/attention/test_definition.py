@@ -7,8 +7,9 @@ import pytest
 import torch
 from mpmath import mp
 
-from attn_spec.attention.definition import attention, log_sum_exp, scores, weights
+from attn_spec.attention.definition import attention, log_sum_exp, scores, weights, working_precision
 from attn_spec.problem.problem import Problem
+from attn_spec.search.regimes import Recipe
 
 BITS = 160
 #: Far above the last bit of 160, far below anything a wrong formula would give.
@@ -155,6 +156,13 @@ def test_more_precision_agrees_with_less():
     difference = attention(problem, 60) - attention(problem, 140)
 
     assert 0 < max(abs(x) for x in difference.ravel()) < 9 * mp.mpf(2) ** -60
+
+
+def test_a_sum_of_more_terms_is_given_more_bits():
+    few, many = (Recipe(head_dim=8, value_dim=1, key_length=n).problem() for n in (8, 1024))
+
+    assert working_precision(few, 100) >= 100 + 6
+    assert working_precision(many, 100) >= 100 + 13
 
 
 def test_the_callers_precision_is_left_alone():

@@ -124,6 +124,34 @@ def test_a_sum_just_beyond_the_precision_is_not_exact():
     assert not exact(2.0**8 + 1)
 
 
+@pytest.mark.parametrize("stage", ["score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"])
+def test_hidden_keys_have_no_influence_on_a_bound(stage):
+    """Differences of the visible scores fit eight bits, since they are below 1; those of the hidden one do not."""
+    contract = replace(PERFECT, **{stage: "bfloat16"}, kv_tile=None)
+    seen = [[0.5], [0.25], [0.5 + 2.0**-8]]
+    values = [[1.0], [3.0], [2.0]]
+    alone = one_head([[1.0]], seen, values, scale=1.0)
+    mask = np.array([True] * 3 + [False]).reshape(1, 1, 1, 4)
+    hiding = one_head([[1.0]], [*seen, [-7.5]], [*values, [9.0]], scale=1.0, mask=mask)
+
+    for name in ("output", "lse"):
+        np.testing.assert_allclose(
+            getattr(bound(hiding, contract), name), getattr(bound(alone, contract), name), rtol=TINY
+        )
+
+
+@pytest.mark.parametrize(("scale", "fits"), [(0.5, -13), (1.0, -14), (2.0, -14)])
+def test_a_product_below_the_accumulator_is_not_exact(scale, fits):
+    """A scale below 1 may be applied before; a larger one may not, so it helps no product."""
+
+    def exact(exponent):
+        x = intermediates(one_head([[2.0**-4]], [[2.0 ** (exponent + 4)]], [[1.0]], scale=scale))
+        return exact_scores(x, replace(PERFECT, score_accumulation="float16")).item()
+
+    assert exact(fits)
+    assert not exact(fits - 1)
+
+
 LOOSER = {
     **{
         f"{stage}={narrow}": ({stage: wide}, {stage: narrow})

@@ -47,7 +47,9 @@ def bias(x):
 
 #: What could overflow: a problem of some size, the contract, a size outside the domain and one inside.
 CASES = {
-    "sums of values": Edge(lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=2.0**125),
+    "sums of values": Edge(
+        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=1.875 * 2.0**125
+    ),
     "sums of values whose weights pass 1": Edge(
         lambda v: vectors([1.0], [20.0], [v]),
         {"reference": "zero", "reference_range": 20.0},
@@ -59,6 +61,12 @@ CASES = {
         {"inner_accumulation": "float16", "inner_terms": 2},
         outside=2e4,
         inside=1e4,
+    ),
+    "sums of values, rounded to the softmax's format": Edge(
+        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {"softmax": "float16"}, outside=2.0**14, inside=0.9375 * 2.0**14
+    ),
+    "merged outputs, normalized in the softmax's format": Edge(
+        light, {"lse_merges": 1, "softmax": "float16", "normalize": "before_product"}, outside=4e4, inside=3e4
     ),
     "row sums": Edge(
         lambda n: vectors([1.0], [0.0] * n, [1.0] * n),
@@ -134,7 +142,10 @@ CASES = {
         inside=6e4,
     ),
     "outputs of the softmax": Edge(
-        lambda v: vectors([1.0], [0.0], [v]), {"softmax": "float16"}, outside=6.5e4, inside=6e4
+        lambda v: vectors([1.0], [0.0], [v]),
+        {"softmax": "float16", "normalize": "before_product"},
+        outside=6.5e4,
+        inside=6e4,
     ),
     "outputs": Edge(lambda v: vectors([1.0], [0.0], [v]), {"output": "float16"}, outside=6.5e4, inside=6e4),
     "log-sum-exps": Edge(lambda k: vectors([1.0], [k], [1.0]), {"lse": "float16"}, outside=4e4, inside=3e4),
@@ -146,6 +157,12 @@ CASES = {
         {"reference": "upper_bound", "reference_range": 10.0},
         outside=12.0,
         inside=9.0,
+    ),
+    "an upper bound without a negative bias": Edge(
+        lambda b: vectors([1.0], [1.0], [1.0], bias=bias(-b)),
+        {"reference": "upper_bound", "reference_range": 2.5},
+        outside=3.0,
+        inside=2.0,
     ),
     "an upper bound with a bias": Edge(
         lambda b: vectors(
@@ -182,6 +199,18 @@ DISTANCES = {
         {"softmax": "float16", "reference": "zero", "normalize": "before_product"},
         outside=9.2,
         inside=6.0,
+    ),
+    "weights above float64": Edge(
+        lambda r: {"reference_slack": r},
+        {"softmax": "float64", "row_sum": "float64", "normalize": "before_product"},
+        outside=710.0,
+        inside=300.0,
+    ),
+    "row sums below float64": Edge(
+        lambda r: {"reference": "upper_bound", "reference_range": r},
+        {"softmax": "float64", "row_sum": "float64", "normalize": "before_product"},
+        outside=708.0,
+        inside=700.0,
     ),
     "weights above the format of multiplicands": Edge(
         lambda r: {"reference_slack": r},

@@ -9,7 +9,7 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.forward import emulate
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.presets import EAGER, FUSED, UNDECLARED
+from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
@@ -85,6 +85,13 @@ def test_readings_are_the_choices_and_the_alternatives():
     assert len(readings(resolved)) >= 1 + len(resolved.alternatives)
     assert all(c.alternatives == () and c.row_sum_of != "either" for c in readings(resolved))
     assert all("either" not in (c.delta, c.backward_weights, c.score_gradients_of) for c in gradient_readings(resolved))
+
+
+def test_a_cast_that_changes_nothing_is_not_tried():
+    either = dict.fromkeys(("row_sum_of", "score_gradients_of"), "either")
+
+    assert len(gradient_readings(replace(FP32, **either).at("float32"))) == 1
+    assert len(gradient_readings(replace(FUSED, **either).at("bfloat16"))) == 4
 
 
 def test_the_reading_that_measures_something_is_preferred():

@@ -51,6 +51,13 @@ def test_ulps_relative_error_and_ratio_of_one_ulp():
     assert not m.outside.any()
 
 
+def test_an_error_is_relative_to_every_truth_but_zero():
+    one, nothing = (one_head([[0.0]], [[1.0]], [[value]]) for value in (1.0, 0.0))
+
+    assert output(one, 1.0 + 2.0**-20).relative.item() == pytest.approx(2.0**-20, rel=1e-6)
+    assert np.isnan(output(nothing, 2.0**-20).relative.item())
+
+
 def test_an_exact_answer_has_the_error_of_the_oracle_alone():
     m = output(TWO_KEYS, 2.0)
 
@@ -126,6 +133,17 @@ def test_the_worst_element_is_that_of_the_largest_ratio():
     assert output(problem, 2.0, 2 + 2.0**-22, 2.0).worst == (0, 0, 1, 0)
     assert output(problem, 2.5, 2 + 2.0**-22, 2.0).worst == (0, 0, 0, 0)
     assert output(problem, 2.5, 2.0, np.nan).worst == (0, 0, 2, 0)
+
+
+def test_of_contracts_that_say_nothing_the_first_speaks():
+    """A format that overflows puts both contracts outside their domains."""
+    narrow = replace(FUSED, score_accumulation="float16", alternatives=(replace(FUSED, stored_scores="float16"),))
+    problem = one_head([[300.0]], [[300.0]], [[1.0]], dtype="float16")
+
+    judgement = judge(problem, narrow.at("float16"), output=np.full((1, 1, 1, 1), 1.0))
+
+    assert not judgement.exercised
+    assert judgement.contract.score_accumulation == "float16"
 
 
 def test_a_judgement_names_the_worse_quantity():

@@ -96,6 +96,17 @@ def test_the_radius_honors_the_request(bits):
     assert (truth.lse.radius <= wanted).all()
 
 
+@pytest.mark.parametrize(("output", "lse"), [(2.0**-100, 1.0), (1.0, 2.0**-100)])
+def test_one_quantity_is_as_sharp_as_asked_whatever_is_asked_of_the_other(monkeypatch, output, lse):
+    monkeypatch.setattr(module, "FIRST_PRECISION", 60)
+    problem = Recipe(**SHAPE).problem()
+
+    truth = oracle(problem, np.full((1, 1, 3, 3), output), np.full((1, 1, 3), lse))
+
+    assert (truth.output.radius <= output).all()
+    assert (truth.lse.radius <= lse).all()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_by_default_the_radius_is_a_millionth_of_an_ulp(dtype):
     truth = oracle(Recipe(**SHAPE, dtype=dtype).problem())

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 from attn_spec.reports.mutation import report as mutation
-from attn_spec.reports.mutation.report import MODULES, Mutant, MutationError, main, places, run, sampled
+from attn_spec.reports.mutation import sample as mutation_sample
+from attn_spec.reports.mutation.report import MutationError, main, run
+from attn_spec.reports.mutation.sample import MODULES, Mutant, path_of, places, sampled
 
 from attn_spec.problem import masks
 
@@ -23,6 +25,18 @@ def test_a_sample_is_that_of_its_seed():
     assert drawn != [mutant.change for mutant in sampled(every, 3, seed=1)]
 
 
+def test_an_edit_elsewhere_leaves_the_sample_as_it_is(monkeypatch):
+    first = [mutant.change for mutant in sampled(places(["masks"]), 20, seed=0)]
+    edited = source_of(masks).replace("def everything()", "OTHER = 1 + 2 + 3\n\n\ndef everything()")
+    monkeypatch.setattr(mutation_sample, "source_of", lambda _: edited)
+
+    again = [mutant.change for mutant in sampled(places(["masks"]), 20, seed=0)]
+
+    kept = [change for change in again if "OTHER" not in change]
+    assert 10 < len(kept) < 20
+    assert kept == first[: len(kept)]
+
+
 def test_annotations_and_defaults_of_types_are_not_mutated():
     """``X | None`` in an annotation is never evaluated."""
     every = [place for place in places(["measure"]) if place[1] == "core/ReplaceBinaryOperator_BitOr_BitAnd"]
@@ -31,6 +45,16 @@ def test_annotations_and_defaults_of_types_are_not_mutated():
 
     assert len(changed) < len(every)
     assert not any("None" in mutant.change for mutant in changed)
+
+
+def test_decorators_are_not_mutated():
+    """What they freeze nobody sets, and what they cache is found again."""
+    every = [place for place in places(["measure", "bounds"]) if place[1] == "core/ReplaceTrueWithFalse"]
+
+    changed = list(sampled(every, 100, seed=0))
+
+    assert changed
+    assert not any("\n+@" in mutant.change for mutant in changed)
 
 
 def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
@@ -71,4 +95,4 @@ def test_missing_tests_are_named():
 
 
 def test_every_module_exists():
-    assert all(mutation._path(module).exists() for module in MODULES)
+    assert all(path_of(module).exists() for module in MODULES)

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import emulate_both
@@ -37,7 +39,12 @@ KERNELS = {
     "causality.decoding_one_query_gives_its_row_of_the_whole": emulate(
         "renormalized", RENORMALIZED, Order(kv_tile=1), steps=Renormalized
     ),
+    "masking.a_mask_is_a_bias_of_minus_infinity": emulate(
+        "narrow_scores", replace(PRECISE, stored_scores="bfloat16", exponent="base2", rounding="toward_zero")
+    ),
 }
+
+FLUSHED = Subject(emulate("flushed", replace(PRECISE, float16_subnormals="flushed"), dtypes=("float16",)), "float16")
 
 
 @pytest.mark.parametrize("claim", KERNELS)
@@ -47,6 +54,25 @@ def test_a_property_asks_only_what_the_contract_promises(claim, tmp_path, monkey
     row, _ = search(load_all()[claim], Subject(KERNELS[claim], "float32"), PROFILE, seed=0)
 
     assert row.verdict is not Verdict.REFUTED, row.message
+
+
+def test_a_sum_of_values_may_overflow_before_it_is_divided_by_the_row_sum():
+    """Two values of 4e4 have a mean that float16 holds, and a sum that it does not."""
+    kernel = emulate("narrow_softmax", replace(PRECISE, softmax="float16"))
+    problem = Recipe(key_length=2, regime="uniform").problem()
+    large = problem.replace(v=np.full(problem.v.shape, 4e4))
+
+    answer = (subject := Subject(kernel, "float32"))(large)
+
+    assert np.isinf(answer.output).all()
+    within_bound(subject, large, answer)
+
+
+@settings(max_examples=50, database=None, deadline=None)
+@given(load_all()["online_rescaling.scaling_v_by_a_power_of_two_scales_the_output"].problems(FLUSHED))
+def test_values_that_a_power_of_two_scales_do_not_underflow(problem):
+    """N(0, 1) holds numbers that a kernel flushes as float16, and eight times which it does not."""
+    assert (problem.v == np.rint(problem.v)).all()
 
 
 def test_a_bias_over_a_power_of_two_may_have_more_bits_than_the_quotient():
