@@ -156,7 +156,9 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     parser.add_argument("--mutants", type=int, default=100, help="how many are sampled (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="which are (default 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
-    parser.add_argument("--module", action="append", metavar="NAME", help="mutate this module alone; may be repeated")
+    parser.add_argument(
+        "--module", action="append", choices=MODULES, metavar="NAME", help="mutate this module alone; may be repeated"
+    )
     chosen = parser.parse_args(arguments)
     every = places(chosen.module or MODULES)
     if chosen.mutants < 1:

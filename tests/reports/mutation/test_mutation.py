@@ -16,7 +16,7 @@ def source_of(module):
 
 
 def test_a_sample_is_that_of_its_seed():
-    every = places(["masks", "readings"])
+    every = places(["problem.masks", "error.readings"])
 
     drawn = [mutant.change for mutant in sampled(every, 3, seed=0)]
 
@@ -26,11 +26,11 @@ def test_a_sample_is_that_of_its_seed():
 
 
 def test_an_edit_elsewhere_leaves_the_sample_as_it_is(monkeypatch):
-    first = [mutant.change for mutant in sampled(places(["masks"]), 20, seed=0)]
+    first = [mutant.change for mutant in sampled(places(["problem.masks"]), 20, seed=0)]
     edited = source_of(masks).replace("def everything()", "OTHER = 1 + 2 + 3\n\n\ndef everything()")
     monkeypatch.setattr(mutation_sample, "source_of", lambda _: edited)
 
-    again = [mutant.change for mutant in sampled(places(["masks"]), 20, seed=0)]
+    again = [mutant.change for mutant in sampled(places(["problem.masks"]), 20, seed=0)]
 
     kept = [change for change in again if "OTHER" not in change]
     assert 10 < len(kept) < 20
@@ -39,7 +39,7 @@ def test_an_edit_elsewhere_leaves_the_sample_as_it_is(monkeypatch):
 
 def test_annotations_and_defaults_of_types_are_not_mutated():
     """``X | None`` in an annotation is never evaluated."""
-    every = [place for place in places(["measure"]) if place[1] == "core/ReplaceBinaryOperator_BitOr_BitAnd"]
+    every = [place for place in places(["judgement.measure"]) if place[1] == "core/ReplaceBinaryOperator_BitOr_BitAnd"]
 
     changed = list(sampled(every, 100, seed=0))
 
@@ -49,7 +49,9 @@ def test_annotations_and_defaults_of_types_are_not_mutated():
 
 def test_decorators_are_not_mutated():
     """What they freeze nobody sets, and what they cache is found again."""
-    every = [place for place in places(["measure", "bounds"]) if place[1] == "core/ReplaceTrueWithFalse"]
+    every = [
+        place for place in places(["judgement.measure", "error.bounds"]) if place[1] == "core/ReplaceTrueWithFalse"
+    ]
 
     changed = list(sampled(every, 100, seed=0))
 
@@ -59,25 +61,25 @@ def test_decorators_are_not_mutated():
 
 def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
     source = source_of(masks)
-    broken = Mutant("masks", "core/AddNot", source + "\nraise ValueError\n")
-    equal = Mutant("masks", "none", source + "\nUNUSED = 1\n")
+    broken = Mutant("problem.masks", "core/AddNot", source + "\nraise ValueError\n")
+    equal = Mutant("problem.masks", "none", source + "\nUNUSED = 1\n")
 
-    as_it_is, killed, survived = run([None, broken, equal], 1, ("masks",))
+    as_it_is, killed, survived = run([None, broken, equal], 1, ("problem/masks",))
 
     assert as_it_is.killed_by is None
     assert killed.killed_by is not None
     assert survived.killed_by is None
-    assert str(survived).endswith("masks: SURVIVED")
+    assert str(survived).endswith("problem.masks: SURVIVED")
     assert not hasattr(masks, "UNUSED")
 
 
 def test_a_survivor_without_a_reason_fails_the_run(monkeypatch, capsys):
     monkeypatch.setattr(mutation, "run", lambda sample, _: (mutation.Outcome(one, None, 0.0) for one in sample))
 
-    assert main(["--mutants", "2", "--module", "masks", "--jobs", "1"]) == 1
+    assert main(["--mutants", "2", "--module", "problem.masks", "--jobs", "1"]) == 1
 
     shown = capsys.readouterr().out
-    assert shown.count("masks: SURVIVED\ncore/") == 2
+    assert shown.count("problem.masks: SURVIVED\ncore/") == 2
     assert shown.count("no reason is known") == 2
     assert "0 of 2 mutants killed (0%); 2 without a reason" in shown
 
@@ -86,7 +88,7 @@ def test_tests_that_fail_without_a_mutation_are_named(monkeypatch):
     monkeypatch.setattr(mutation, "run", lambda *_: iter([mutation.Outcome(None, "test_x", 0.0)]))
 
     with pytest.raises(MutationError, match="the tests fail without a mutation: test_x; mend that first"):
-        main(["--mutants", "1", "--module", "masks"])
+        main(["--mutants", "1", "--module", "problem.masks"])
 
 
 def test_missing_tests_are_named():
