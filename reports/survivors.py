@@ -62,6 +62,13 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "sizes are not negative; only without keys would the -1 show, and then there is no row to speak of",
     (
+        "domain",
+        (
+            "-    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)\n"
+            "+    inside = (x.keys[..., -1] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)"
+        ),
+    ): _ROWS_HAVE_ONE,
+    (
         "intermediates",
         (
             "-    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)\n"

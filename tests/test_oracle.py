@@ -133,6 +133,7 @@ def test_rows_that_see_no_key_are_exact(bits):
 
     truth = oracle(problem, np.full((1, 1, 2, 1), 2.0**-bits), np.full((1, 1, 2), 2.0**-bits))
 
+    assert float64_truth(intermediates(problem)).output.radius[0, 0, 1].item() == 0
     assert truth.output.value[0, 0, 1].item() == 0
     assert truth.output.radius[0, 0, 1].item() == 0
     assert truth.lse.value[0, 0, 1] == -np.inf
