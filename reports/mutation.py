@@ -3,8 +3,8 @@
     python -m attn_spec.reports.mutation --mutants 100 --seed 0 --jobs 2
 
 The mutants are those of ``mutation_sample``. Each is made in memory, in a process of its own, that runs the tests of
-these modules until the first one fails. Exit status 0: at least nine of ten are killed, and each survivor
-has its reason in ``survivors``; 1: not. It runs in a checkout, where the tests are.
+these modules until the first one fails. Exit status 0: at least nine of ten are killed, and each survivor has its
+reason in ``survivors``; 1: not. It runs in a checkout, where the tests are.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Mutated(importlib.machinery.SourceFileLoader):
         """As finders are asked."""
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
-    def getsource_of(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
+    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
         """The mutated source."""
         return self.source
 
