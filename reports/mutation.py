@@ -36,7 +36,8 @@ from .survivors import REASONS
 TESTS = (
     *("recorded_bounds", "domain", "measure", "sound_arithmetic", "masks", "definition", "oracle", "gradients"),
     *("contract", "left_out", "readings", "certificate", "claims", "subject", "error_statistics", "gradient_agreement"),
-    *("gradient_laws", "enclosure", "gradient_enclosure", "gross_errors", "textbook", "bounds", "witnesses"),
+    *("gradient_laws", "enclosure", "gradient_enclosure", "gross_errors", "textbook", "score_bounds", "bounds"),
+    "witnesses",
 )
 
 #: The least share that is to be killed.

@@ -10,6 +10,7 @@ from attn_spec.intermediates import intermediates
 from attn_spec.oracle import float64_truth, oracle
 from attn_spec.problem import Problem
 from attn_spec.regimes import REGIMES, Recipe
+from tests.one_head import one_head
 
 SHAPE = {"query_length": 3, "key_length": 9, "head_dim": 7, "value_dim": 3}
 OPTIONS = {
@@ -23,12 +24,6 @@ OPTIONS = {
     "gqa": {"query_heads": 6, "kv_heads": 2},
     "shift": {"shift": -6e4},
 }
-
-
-def one_head(q, k, v, **options):
-    """A problem of one batch entry and one head from rows of numbers, in float64 so that any number is allowed."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **{"dtype": "float64", **options})
 
 
 def distance(quantity, truth):
