@@ -127,16 +127,22 @@ class TiledGradients(TiledAttention):
         return self.round(p * self.round(dP - delta, "score_accumulation"), "stored_scores")
 
     @property
-    def scales_slope(self) -> bool:
-        """Whether the scale over the softcap multiplies the slope."""
-        return self.order.gradient_scaling == "slope" and self.softcap is not None and not self.scales_operands
+    def scaled(self) -> str:
+        """What the scale multiplies: "operands", or as the order says "products", "dS" or the "slope" of a softcap."""
+        if self.scales_operands:
+            return "operands"
+        has_none = self.order.gradient_scaling == "slope" and self.softcap is None
+        return "products" if has_none else self.order.gradient_scaling
 
     def through_softcap(self, dA: Any) -> Any:
-        slope = self.times(self.slope, self.scale_over_softcap(), "stored_scores") if self.scales_slope else self.slope
-        return dA if self.softcap is None else self.round(dA * slope, "stored_scores")
+        if self.softcap is None:
+            return dA
+        folds = self.scaled == "slope"
+        slope = self.times(self.slope, self.scale_over_softcap(), "stored_scores") if folds else self.slope
+        return self.round(dA * slope, "stored_scores")
 
     def cast_score_gradient(self, dS: Any) -> Any:
-        if self.order.gradient_scaling == "dS" and not self.scales_operands:
+        if self.scaled == "dS":
             dS = self.times(dS, self.factor(), "stored_scores")
         return self.enter(self.convert(dS, "score_gradients", "stored_scores"), "score_gradients")
 
@@ -186,11 +192,16 @@ class TiledGradients(TiledAttention):
 
     def apply_rest_of_scale(self, x: Any) -> Any:
         """The scale, or what operands, dS or the slope of the softcap left of it."""
-        if self.scales_operands:
-            return self.times(x, self.xp.sign(self.factor()) * self.root(), "score_accumulation")
-        if self.scales_slope:
-            return self.times(x, self.constant(self.softcap), "score_accumulation")
-        return x if self.order.gradient_scaling == "dS" else self.times(x, self.factor(), "score_accumulation")
+        match self.scaled:
+            case "dS":
+                return x
+            case "operands":
+                rest = self.xp.sign(self.factor()) * self.root()
+            case "slope":
+                rest = self.constant(self.softcap)
+            case _:
+                rest = self.factor()
+        return self.times(x, rest, "score_accumulation")
 
     def bias_gradient(self, dA: Any) -> Any:
         """dA as it is written for the gradient of the bias."""

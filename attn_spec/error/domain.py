@@ -58,25 +58,32 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     top = np.exp(c.reference_distance + off)
     sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
-    softmax = c.format("softmax")
-    # Before it is divided by the row sum, the sum of p.v is rounded to the softmax's format.
-    inside = sums < min(
-        c.largest("output_accumulation", "inner_accumulation"), softmax.largest if weighs_one else np.inf
-    )
+    inside = sums < c.largest("output_accumulation", "inner_accumulation")
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
-    reciprocal = 1 / softmax.smallest_normal if weighs_one else np.inf
+    reciprocal = 1 / c.format("softmax").smallest_normal if weighs_one else np.inf
     inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
     # So must the row sum itself, which the largest weight need not bring to 1.
     low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance))
     inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     if weighs_one:
         inside &= 2 * top < c.largest("probabilities", "multiplicands")
+        inside &= (sums if c.lse_merges else _numerator(x, c)) < c.format("softmax").largest
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
         inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
     return inside & _reference_fits(x, c)
+
+
+def _numerator(x: Intermediates, c: Contract) -> np.ndarray:
+    """Twice the largest sum of p.v of a whole row, [.., Sq]: it is rounded to the softmax's format to be divided.
+
+    That of a part of the row, which is normalized to be merged, may be as large as the sum of its values.
+    """
+    over = {"maximum": c.reference_slack, "upper_bound": 0.0, "zero": x.M[..., 0]}[c.reference]
+    weights = 2 * np.exp(over + reference_rounding(x, c)[..., 0] + (x.L - x.M)[..., 0])
+    return weights * (x.P @ np.abs(x.v)).max(axis=-1, initial=0.0)
 
 
 def _reference_fits(x: Intermediates, c: Contract) -> np.ndarray:

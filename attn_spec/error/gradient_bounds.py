@@ -158,8 +158,7 @@ def _product_error(
     gradients = c.format("score_gradients")
     dS_entry = entry(c, gradients)
     missing = left_out(c, gradients, operand_format(b.x, c))
-    capped = 0 if cap is None or is_power_of(2, cap) else 3
-    last = (0 if is_power_of(2, sigma) else 3) + capped
+    last = 3 * sum(not is_power_of(2, constant) for constant in (sigma, cap or 1.0))
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
     scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
     G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *_accumulated(c, n))

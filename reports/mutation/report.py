@@ -38,7 +38,13 @@ TESTS = (
     *("attention/definition", "judgement/oracle", "attention/gradients", "error/contract", "reports/teeth/left_out"),
     *("error/readings", "evidence/certificate", "search/assertions", "kernels/subject", "error/error_statistics"),
     *("attention/gradient_agreement", "attention/gradient_laws", "attention/enclosure"),
-    *("attention/gradient_enclosure", "judgement/gross_errors", "search/textbook", "error/bounds"),
+    *(
+        "attention/gradient_enclosure",
+        "judgement/gross_errors",
+        "search/textbook",
+        "error/score_bounds",
+        "error/bounds",
+    ),
     "reports/witnesses/witnesses",
 )
 
@@ -124,7 +130,7 @@ class _Mutated(importlib.machinery.SourceFileLoader):
         """As finders are asked."""
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
-    def getsource_of(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
+    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
         """The mutated source."""
         return self.source
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _ROWS_HAVE_ONE = "the last axis of M, L and top has one element: its first is its last"
 _FOUR_AXES = "of four axes the third is the last but one"
+_SPARES_MEMORY = "above the limit the same sum is bounded by its parts; where the limit lies is a matter of memory"
 _SLACK = "2^-30 of a bound, which covers its evaluation in float64 many times over"
 
 #: Reasons by module and change, as ``report`` prints them.
@@ -25,7 +26,7 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.bounds",
         "-ELEMENTWISE_LIMIT = 2**19\n+ELEMENTWISE_LIMIT = 2** 18",
-    ): "above the limit the same sum is bounded by its parts, to spare memory; where it lies is a matter of speed",
+    ): _SPARES_MEMORY,
     (
         "error.gradient_bounds",
         (
@@ -61,6 +62,17 @@ REASONS: dict[tuple[str, str], str] = {
             "+        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial= -1.0)) * max(1.0, folded)"
         ),
     ): "sizes are not negative; only without keys would the -1 show, and then there is no row to speak of",
+    (
+        "error.domain",
+        (
+            "-    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)\n"
+            "+    inside = (x.keys[..., -1] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)"
+        ),
+    ): _ROWS_HAVE_ONE,
+    (
+        "error.bounds",
+        "-    if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:\n+    if W.size * v.shape[1] > ELEMENTWISE_LIMIT:",
+    ): _SPARES_MEMORY,
     (
         "error.intermediates",
         (

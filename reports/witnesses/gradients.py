@@ -28,7 +28,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "all roundings of the last scale": "[-(work.u, last + (2 if scaled.u else 0))-]",
         },
         ("scores", "normalized weights, tiles", "dq"): {
-            "two roundings of the last scale": "else [-3-]{+1+}) + capped",
+            "two roundings of the last scale": "last = [-3-]{+1+} * sum(",
         },
         ("partial_gradients", "base 2, softcap", "dq"): {
             "sums of dq and dk": "*scaling[-, *_accumulated(c, n)-])",

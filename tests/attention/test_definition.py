@@ -10,16 +10,11 @@ from mpmath import mp
 from attn_spec.attention.definition import attention, log_sum_exp, scores, weights, working_precision
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
+from tests.one_head import one_head
 
 BITS = 160
 #: Far above the last bit of 160, far below anything a wrong formula would give.
 CLOSE = mp.mpf(2) ** -150
-
-
-def one_head(q, k, v, **options):
-    """A problem of one batch and one head from rows of numbers, in float64 so that any number is allowed."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **{"dtype": "float64", **options})
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,7 @@ from mpmath import mp
 from attn_spec.attention.gradients import gradients
 from attn_spec.problem.problem import Problem, ProblemError
 from tests.attention.exact_problems import EXACT, backward_problems, by_name, examples, magnitudes
-
-
-def one_head(q, k, v, **options):
-    """A problem of one batch and one head from rows of numbers, in float64 so that any number is allowed."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **{"dtype": "float64", **options})
+from tests.one_head import one_head
 
 
 def found(problem, dO, dL=None):

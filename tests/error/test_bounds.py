@@ -12,23 +12,17 @@ from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.intermediates import intermediates
 from attn_spec.error.presets import FUSED
-from attn_spec.error.score_bounds import dot_product_error, exact_scores, score_error
+from attn_spec.error.score_bounds import score_error
 from attn_spec.error.weight_bounds import rescalings
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
+from tests.one_head import one_head
 
 #: Everything in float64 with perfect elementary functions: a field that is changed is the only error left to see.
 PERFECT = replace(PRECISE, exp_error=0.0, log_error=0.0, tanh_error=0.0).at("float64")
 #: What float64 leaves of such a bound, and INFLATION.
 TINY = 1e-8
-
-
-def one_head(q, k, v, **options):
-    """A problem of one batch entry and one head from rows of numbers, in float64 so that any number is allowed."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **{"dtype": "float64", **options})
 
 
 def bound(problem, contract):
@@ -96,36 +90,8 @@ def test_a_tie_needs_no_rescaling_only_when_scores_are_exact():
     assert count(ties, replace(PERFECT, score_accumulation="bfloat16")) == [2, 2, 2]  # computed scores may differ
 
 
-def test_scores_of_integers_have_no_error():
-    problem = Recipe(regime="integers", key_length=40, query_length=8, head_dim=64, value_dim=4, scale=0.125).problem()
-    x = intermediates(problem)
-
-    assert exact_scores(x, PRECISE.at("float32")).all()
-    assert (score_error(x, PRECISE.at("float32")) == 0).all()
-
-
-def test_scores_have_an_error_when_the_sum_or_the_scale_rounds():
-    integers = Recipe(regime="integers", key_length=8, query_length=8, head_dim=64, value_dim=4, scale=0.3).problem()
-    normal = Recipe(key_length=8, query_length=8, head_dim=64, value_dim=4, scale=0.125).problem()
-    float32 = PRECISE.at("float32")
-
-    assert (dot_product_error(intermediates(integers), float32) == 0).all()
-    assert (score_error(intermediates(integers), float32)[intermediates(integers).dot != 0] > 0).all()
-    assert (dot_product_error(intermediates(normal), float32) > 0).all()
-
-
-def test_a_sum_just_beyond_the_precision_is_not_exact():
-    # 2^8 + 1 needs nine bits, one more than bfloat16 has; 2^7 + 1 fits.
-    def exact(large):
-        x = intermediates(one_head([[1.0, 1.0]], [[large, 1.0]], [[1.0]], scale=1.0))
-        return exact_scores(x, replace(PERFECT, score_accumulation="bfloat16")).item()
-
-    assert exact(2.0**7)
-    assert not exact(2.0**8 + 1)
-
-
 @pytest.mark.parametrize("stage", ["score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"])
-def test_hidden_keys_have_no_influence_on_a_bound(stage):
+def test_hidden_keys_on_the_grid_of_the_visible_ones_have_no_influence_on_a_bound(stage):
     """Differences of the visible scores fit eight bits, since they are below 1; those of the hidden one do not."""
     contract = replace(PERFECT, **{stage: "bfloat16"}, kv_tile=None)
     seen = [[0.5], [0.25], [0.5 + 2.0**-8]]
@@ -138,18 +104,6 @@ def test_hidden_keys_have_no_influence_on_a_bound(stage):
         np.testing.assert_allclose(
             getattr(bound(hiding, contract), name), getattr(bound(alone, contract), name), rtol=TINY
         )
-
-
-@pytest.mark.parametrize(("scale", "fits"), [(0.5, -13), (1.0, -14), (2.0, -14)])
-def test_a_product_below_the_accumulator_is_not_exact(scale, fits):
-    """A scale below 1 may be applied before; a larger one may not, so it helps no product."""
-
-    def exact(exponent):
-        x = intermediates(one_head([[2.0**-4]], [[2.0 ** (exponent + 4)]], [[1.0]], scale=scale))
-        return exact_scores(x, replace(PERFECT, score_accumulation="float16")).item()
-
-    assert exact(fits)
-    assert not exact(fits - 1)
 
 
 LOOSER = {

@@ -240,31 +240,22 @@ STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"),
     *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output"),
 )
-#: A gradient of some size: q, k and v, the cotangent, the contract, a size outside the domain and one inside.
+NARROW_SCORES, NARROW_SUMS = {"stored_scores": "float16"}, {"gradient_accumulation": "float16"}
+#: A gradient of some size: a problem and the only entry of its cotangent, the contract, sizes outside and inside.
 GRADIENTS = {
     **{
-        f"dP as {stage} holds it": Edge(lambda z: ([1.0], [1.0], [z], 1.0), {stage: "float16"}, outside=8e3, inside=2e3)
+        f"dP as {stage} holds it": Edge(lambda z: (vectors([1.0], [1.0], [z]), 1.0), {stage: "float16"}, 8e3, 2e3)
         for stage in STAGES
     },
-    "dP times the scale": Edge(
-        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
-    ),
-    "dP times the softcap": Edge(
-        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=2e3, inside=5e2
-    ),
+    "dP times the scale": Edge(lambda z: (vectors([0.0], [0.0], [z], scale=4.0), 1.0), NARROW_SCORES, 2e3, 5e2),
+    "dP times the softcap": Edge(lambda z: (vectors([0.0], [0.0], [z], softcap=4.0), 1.0), NARROW_SCORES, 2e3, 5e2),
     "dP times the scale over the softcap": Edge(
-        lambda z: ([0.0], [0.0], [z], 1.0), {"stored_scores": "float16"}, outside=5e2, inside=1e2
+        lambda z: (vectors([0.0], [0.0], [z], scale=4.0, softcap=0.25), 1.0), NARROW_SCORES, 5e2, 1e2
     ),
-    "dQ": Edge(
-        lambda z: ([0.0], [z, -z], [1.0, -1.0], 1.0), {"gradient_accumulation": "float16"}, outside=2.4e4, inside=2e3
-    ),
-    "dK": Edge(
-        lambda z: ([z], [0.0, 0.0], [1.0, -1.0], 1.0), {"gradient_accumulation": "float16"}, outside=4e4, inside=4e3
-    ),
-    "dV": Edge(lambda z: ([0.0], [0.0], [0.0], z), {"gradient_accumulation": "float16"}, outside=2e4, inside=1e4),
+    "dQ": Edge(lambda z: (vectors([0.0], [z, -z], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.4e4, 2e3),
+    "dK": Edge(lambda z: (vectors([z], [0.0, 0.0], [1.0, -1.0]), 1.0), NARROW_SUMS, 4e4, 4e3),
+    "dV": Edge(lambda z: (vectors([0.0], [0.0], [0.0]), z), NARROW_SUMS, 2e4, 1e4),
 }
-#: Softcaps of those that have one.
-SOFTCAPS = {"dP times the softcap": 4.0, "dP times the scale over the softcap": 0.25}
 
 
 @pytest.mark.parametrize("what", GRADIENTS)
@@ -273,8 +264,8 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
     contract = replace(PRECISE, **edge.contract).at("float32")
 
     def found(size):
-        *tensors, dO = edge.make(size)
-        x = intermediates(vectors(*tensors, scale=4.0 if "scale" in what else 1.0, softcap=SOFTCAPS.get(what)))
+        problem, dO = edge.make(size)
+        x = intermediates(problem)
         return gradient_bound(x, gradient_intermediates(x, np.full((1, 1, 1, 1), dO), None), contract).in_domain
 
     edge.check(what, found)

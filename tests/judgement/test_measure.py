@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +14,16 @@ from attn_spec.kernels.kernel import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
+from tests.one_head import one_head
 
 FLOAT32 = FP32.at("float32")
-
-
-def one_head(q, k, v, **options):
-    """A float32 problem of one batch entry and one head from rows of numbers."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **options)
-
+#: What the problems of this file are made by.
+float32_head = partial(one_head, dtype="float32")
 
 #: Scores 0 and 0, so o = 2 and L = log 2; the ulp of float32 at 2 is 2^-22.
-TWO_KEYS = one_head([[0.0]], [[1.0], [1.0]], [[1.0], [3.0]])
+TWO_KEYS = float32_head([[0.0]], [[1.0], [1.0]], [[1.0], [3.0]])
 #: The second of two queries sees no key; the mean of V is 2.
-BLIND = one_head([[0.0], [0.0]], [[1.0], [1.0]], [[1.0], [3.0]], mask=np.array([[[[True, True], [False, False]]]]))
+BLIND = float32_head([[0.0], [0.0]], [[1.0], [1.0]], [[1.0], [3.0]], mask=np.array([[[[True, True], [False, False]]]]))
 LOG2 = math.log(2)
 
 
@@ -52,7 +49,7 @@ def test_ulps_relative_error_and_ratio_of_one_ulp():
 
 
 def test_an_error_is_relative_to_every_truth_but_zero():
-    one, nothing = (one_head([[0.0]], [[1.0]], [[value]]) for value in (1.0, 0.0))
+    one, nothing = (float32_head([[0.0]], [[1.0]], [[value]]) for value in (1.0, 0.0))
 
     assert output(one, 1.0 + 2.0**-20).relative.item() == pytest.approx(2.0**-20, rel=1e-6)
     assert np.isnan(output(nothing, 2.0**-20).relative.item())
@@ -128,7 +125,7 @@ def test_an_undeclared_lse_is_not_measured():
 
 
 def test_the_worst_element_is_that_of_the_largest_ratio():
-    problem = one_head([[0.0]] * 3, [[1.0], [1.0]], [[1.0], [3.0]])
+    problem = float32_head([[0.0]] * 3, [[1.0], [1.0]], [[1.0], [3.0]])
 
     assert output(problem, 2.0, 2 + 2.0**-22, 2.0).worst == (0, 0, 1, 0)
     assert output(problem, 2.5, 2 + 2.0**-22, 2.0).worst == (0, 0, 0, 0)
@@ -138,7 +135,7 @@ def test_the_worst_element_is_that_of_the_largest_ratio():
 def test_of_contracts_that_say_nothing_the_first_speaks():
     """A format that overflows puts both contracts outside their domains."""
     narrow = replace(FUSED, score_accumulation="float16", alternatives=(replace(FUSED, stored_scores="float16"),))
-    problem = one_head([[300.0]], [[300.0]], [[1.0]], dtype="float16")
+    problem = float32_head([[300.0]], [[300.0]], [[1.0]], dtype="float16")
 
     judgement = judge(problem, narrow.at("float16"), output=np.full((1, 1, 1, 1), 1.0))
 
@@ -157,7 +154,7 @@ def test_a_judgement_names_the_worse_quantity():
 
 
 def test_rows_that_may_overflow_are_not_measured():
-    problem = one_head([[2.0]], [[2.0**14]], [[1.0]], dtype="float16")
+    problem = float32_head([[2.0]], [[2.0**14]], [[1.0]], dtype="float16")
     narrow = replace(FUSED, score_accumulation="float16").at("float16")
 
     judgement = judge(problem, narrow, output=np.full((1, 1, 1, 1), np.nan))

@@ -10,6 +10,7 @@ from attn_spec.judgement.oracle import float64_truth, oracle
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import REGIMES, Recipe
+from tests.one_head import one_head
 
 SHAPE = {"query_length": 3, "key_length": 9, "head_dim": 7, "value_dim": 3}
 OPTIONS = {
@@ -23,12 +24,6 @@ OPTIONS = {
     "gqa": {"query_heads": 6, "kv_heads": 2},
     "shift": {"shift": -6e4},
 }
-
-
-def one_head(q, k, v, **options):
-    """A problem of one batch entry and one head from rows of numbers, in float64 so that any number is allowed."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **{"dtype": "float64", **options})
 
 
 def distance(quantity, truth):
@@ -133,6 +128,7 @@ def test_rows_that_see_no_key_are_exact(bits):
 
     truth = oracle(problem, np.full((1, 1, 2, 1), 2.0**-bits), np.full((1, 1, 2), 2.0**-bits))
 
+    assert float64_truth(intermediates(problem)).output.radius[0, 0, 1].item() == 0
     assert truth.output.value[0, 0, 1].item() == 0
     assert truth.output.radius[0, 0, 1].item() == 0
     assert truth.lse.value[0, 0, 1] == -np.inf

@@ -7,6 +7,7 @@ from attn_spec.reports.mutation import report as mutation
 from attn_spec.reports.mutation import sample as mutation_sample
 from attn_spec.reports.mutation.report import MutationError, main, run
 from attn_spec.reports.mutation.sample import MODULES, Mutant, path_of, places, sampled
+from attn_spec.reports.mutation.survivors import REASONS
 
 from attn_spec.problem import masks
 
@@ -71,6 +72,21 @@ def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
     assert survived.killed_by is None
     assert str(survived).endswith("problem.masks: SURVIVED")
     assert not hasattr(masks, "UNUSED")
+
+
+def test_whoever_asks_for_the_source_of_a_mutant_gets_the_mutated_one():
+    """Witnesses delete terms from the source that the loader gives."""
+    mutant = Mutant("masks", "none", source_of(masks) + "\nUNUSED = 1\n")
+
+    assert mutation._Mutated(mutant).get_source("attn_spec.masks") == mutant.source
+
+
+def test_every_reason_is_of_a_line_that_stands_in_its_module():
+    for module, change in REASONS:
+        gone = [line[1:] for line in change.splitlines() if line.startswith("-")]
+        assert set(gone) <= set(mutation_sample.source_of(module).splitlines()), (
+            f"{module}: take the reason out of survivors.py, or write it for the line as it is now: {gone}"
+        )
 
 
 def test_a_survivor_without_a_reason_fails_the_run(monkeypatch, capsys):
