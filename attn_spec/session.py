@@ -161,7 +161,7 @@ class Session:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.kernels.resolve import declarations, resolve
-        from attn_spec.kernels.subject import last_resort
+        from attn_spec.kernels.time_limit import last_resort
         from attn_spec.search.preflight import preflight
 
         declared = declarations(*map(self.option, ("framework", "contract", "supports")))

@@ -2,7 +2,6 @@
 
 from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -24,11 +23,6 @@ from attn_spec.search.property import attention_property
 PASSES = 3
 FUNCTION = "gradients are functions of the inputs and of the cotangents"
 nonempty = partial(differentiable, without=("empty",))
-
-
-def requiring_gradient(tensor: Any) -> Any:
-    """The tensor as a leaf that autograd follows."""
-    return tensor.requires_grad_()
 
 
 @attention_property(
@@ -62,7 +56,7 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
     """The output recorded for a backward pass is within its bound, and after one the plain output is what it was."""
     before = subject(problem)
     if subject.kernel.backward_function is None:
-        within_bound(subject, problem, subject(problem, arrange=requiring_gradient))
+        within_bound(subject, problem, subject.recorded(problem))
     subject.gradients(problem, cotangent(problem))
     after = subject(problem)
     if subject.conventions.deterministic:
@@ -73,7 +67,7 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
 @attention_property(
     source=FUNCTION,
     hunts="dO read with the strides of O, or as if it were packed",
-    needs=("backward",),
+    needs=("backward", "strides"),
     problems=nonempty,
 )
 def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
@@ -88,7 +82,7 @@ def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem:
 @attention_property(
     source=FUNCTION + "; the gradient of a sum arrives as one number expanded",
     hunts="a stride of 0 taken for a packed one: out.sum().backward() reads past a single number",
-    needs=("backward",),
+    needs=("backward", "strides"),
     problems=nonempty,
 )
 def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem) -> None:
@@ -118,7 +112,7 @@ def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Pr
 @attention_property(
     source=FUNCTION,
     hunts="dK or dV of keys that no tile visits left unwritten, workspace that is not cleared before atomic additions",
-    needs=("backward",),
+    needs=("backward", "strides"),
     problems=nonempty,
 )
 def test_every_element_of_the_gradients_is_written(subject: Subject, problem: Problem) -> None:

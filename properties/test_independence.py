@@ -86,6 +86,7 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
 @attention_property(
     source=FUNCTION,
     hunts="packed strides assumed for a transposed view, rows read by another tensor's stride",
+    needs=("strides",),
     problems=lambda subject: problems(subject, without=("empty",)),
 )
 def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
@@ -98,6 +99,7 @@ def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Proble
 @attention_property(
     source=FUNCTION,
     hunts="a stride of 0 taken for a packed one, a view copied by its storage",
+    needs=("strides",),
     problems=in_batches,
 )
 def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> None:
@@ -128,6 +130,7 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
 @attention_property(
     source=FUNCTION,
     hunts="answers stored under a shape or an address and given again for other contents",
+    needs=("in_place",),
     problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
 )
 def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> None:
@@ -143,6 +146,7 @@ def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> 
 @attention_property(
     source=FUNCTION,
     hunts="outputs or workspace that are not written and hold what the allocator left there",
+    needs=("strides",),
     problems=lambda subject: problems(subject, without=("empty",)),
 )
 def test_every_element_of_the_output_is_written(subject: Subject, problem: Problem) -> None:

@@ -99,7 +99,7 @@ def check_cotangents(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.
 def _check(name: str, array: object, axes: str, shape: tuple[int, ...]) -> None:
     if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.shape != shape:
         got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        hint = "bits.values_of reads the exact values of a tensor"
+        hint = "kernels.frameworks reads the exact values of a tensor"
         raise ProblemError(f"{name} must be a float64 array {axes} = {shape}, not {got}; {hint}")
 
 

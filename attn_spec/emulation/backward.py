@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import Contract
+from attn_spec.kernels.frameworks.framework import of
+from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
-from attn_spec.numbers import bits
 
 from .arithmetic import Order
 from .forward import SUPPORTS, TiledAttention, emulate
@@ -249,12 +250,12 @@ def emulate_both(
 
     @made.backward
     def attention_gradients(dout: Any, *saved: Any, **options: Any) -> tuple[Any, ...]:
-        dtype = bits.dtype_name(dout)
+        dtype = of(dout).dtype_of(dout)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         if swapped:  # all but the log-sum-exp, and the gradient of the bias
             dout, *saved = (*(x.swapaxes(1, 2) for x in (dout, *saved[:4])), saved[4])  # type: ignore[assignment]
         found = gradients(c, order or Order(), dout, tuple(saved), **options)()
         back = [x.swapaxes(1, 2) if swapped and place < 3 else x for place, x in enumerate(found)]
-        return tuple(bits.to_torch(x, c.output) for x in back)
+        return tuple(TORCH.give(x, c.output) for x in back)
 
     return made

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import Contract
+from attn_spec.kernels.frameworks.framework import of, values_of
+from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel, kernel
-from attn_spec.numbers import bits
 
 from .arithmetic import Order
 from .scores import Scores, Tile
@@ -83,7 +84,7 @@ class TiledAttention(Scores):
 
     def upper_bound(self) -> Any:
         """|scale| |q| max |k|, and the largest bias, or the softcap if that is less: [B, Hq, Sq, 1]."""
-        q, k = (np.linalg.norm(bits.values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
+        q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
         k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
         highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * q * k
         highest = highest if self.softcap is None else np.minimum(highest, self.softcap)
@@ -224,11 +225,11 @@ def emulate(
     swapped = arguments.get("layout") == "BSHD"
 
     def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
-        dtype = bits.dtype_name(q)
+        dtype = of(q).dtype_of(q)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (q, k, v))
         out, lse = steps(c, chosen, q, k, v, **options)()
-        tensor = bits.to_torch(out.swapaxes(1, 2) if swapped else out, c.output)
-        return (tensor, bits.to_torch(lse, c.lse)) if "lse" in arguments["supports"] else tensor
+        tensor = TORCH.give(out.swapaxes(1, 2) if swapped else out, c.output)
+        return (tensor, TORCH.give(lse, c.lse)) if "lse" in arguments["supports"] else tensor
 
     return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)

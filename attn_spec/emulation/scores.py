@@ -15,7 +15,7 @@ import numpy as np
 
 from attn_spec.error.contract import Contract
 from attn_spec.error.roundoff import holds, is_power_of
-from attn_spec.numbers import bits
+from attn_spec.kernels.frameworks.framework import values_of
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
@@ -52,15 +52,14 @@ class Scores(MatrixProducts):
         self.mask: Any
         self.bias: Any
         self.mask, self.bias = (
-            None if options.get(name) is None else self.broadcast(bits.values_of(options[name]))
-            for name in ("mask", "bias")
+            None if options.get(name) is None else self.broadcast(values_of(options[name])) for name in ("mask", "bias")
         )
 
     # Reading
 
     def read(self, tensor: Any) -> Any:
         """The values of q, k or v."""
-        return self.array(bits.values_of(tensor))
+        return self.array(values_of(tensor))
 
     def broadcast(self, option: np.ndarray) -> np.ndarray:
         """A mask or bias as [B, Hq, Sq, Sk]."""

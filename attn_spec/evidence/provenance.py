@@ -21,7 +21,7 @@ from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 
 #: Distributions whose version may change a verdict.
-DISTRIBUTIONS = ("hypothesis", "mpmath", "numpy", "python-flint", "torch", "triton")
+DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch", "triton")
 
 
 def subject(kernel: Kernel) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import pprint
 import sys
+import textwrap
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -19,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from attn_spec import atomic
+from attn_spec.kernels.frameworks.framework import FrameworkError, of, values_of
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
-from attn_spec.numbers import bits
 from attn_spec.search.cases import Case, WorstElement
 from attn_spec.search.property import Property
 
@@ -55,10 +56,10 @@ class Recorder:
         functools.update_wrapper(self, self.function)
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
-        call = Call([bits.values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
+        call = Call([values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
         self.calls.append(call)
         returned = self.function(*tensors, **options)
-        call.parts = [bits.values_of(part) for part in (returned if isinstance(returned, tuple) else (returned,))]
+        call.parts = [values_of(part) for part in (returned if isinstance(returned, tuple) else (returned,))]
         return returned
 
 
@@ -86,7 +87,8 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
         "kernel": f"{subject.kernel.name}, {subject.dtype}, {subject.device}",
         "why": case.message.splitlines()[0],
         "find": _finder(subject.kernel),
-        "framework": subject.kernel.framework,
+        "give": textwrap.indent(subject.framework.script_gives, "    "),
+        "take": textwrap.indent(subject.framework.script_takes, "    "),
         "dtype": subject.dtype,
         "device": subject.device,
         "worst_call": str(_worst_call(case.worst, calls)),
@@ -116,10 +118,10 @@ def _element(call: Call, worst: WorstElement) -> str | None:
 
 def _plain(value: Any) -> Any:
     """A tensor as an array, anything else as it is."""
-    if isinstance(value, np.ndarray) or type(value).__module__ == "torch":
-        array = bits.values_of(value)
-        return array.astype(bool) if bits.dtype_name(value) == "bool" else array
-    return value
+    try:
+        return of(value).take(value)
+    except FrameworkError:
+        return value
 
 
 def _finder(kernel: Kernel) -> str:
@@ -166,13 +168,14 @@ Why:    @why@
 import base64
 import hashlib
 import sys
+import textwrap
 import zlib
 
 import numpy as np
 
 @find@
 
-FRAMEWORK, DTYPE, DEVICE = "@framework@", "@dtype@", "@device@"
+DTYPE, DEVICE = "@dtype@", "@device@"
 
 # The element that is farthest outside its bound, and the call that returned it; reals are hexadecimal floats.
 WORST_CALL = @worst_call@
@@ -184,16 +187,12 @@ def tensor(shape, data, kind):
     if isinstance(data, str):
         data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
     array = np.array(data, dtype=kind).reshape(shape)
-    if FRAMEWORK == "numpy":
-        return array if kind == "bool" else array.astype(DTYPE)
-    import torch
-
-    made = torch.from_numpy(array).to(DEVICE)
-    return made if kind == "bool" else made.to(getattr(torch, DTYPE))
+@give@
 
 
 def values(x):
-    return x.astype(np.float64) if isinstance(x, np.ndarray) else x.detach().double().cpu().numpy()
+    """The exact values of a tensor."""
+@take@
 
 
 # Each call the property made: tensors, options, and a digest of the answer that refuted the claim.

@@ -12,15 +12,18 @@ from typing import Any
 
 from attn_spec.error.contract import Contract, ContractError
 from attn_spec.error.presets import UNDECLARED, as_contract
+from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 
 #: What a kernel may declare in ``supports``, options and abilities, with one sentence each. What is declared is
 #: mandatory.
-DECLARABLE: dict[str, str] = {name: row.says for name, row in {**OPTIONS, **ABILITIES}.items()}
+DECLARABLE: dict[str, str] = {
+    **{name: row.says for name, row in OPTIONS.items()},
+    **{name: row.says for name, row in ABILITIES.items() if not row.of_framework},
+}
 
-FRAMEWORKS = ("numpy", "torch")
 LAYOUTS = ("BHSD", "BSHD")
 
 
@@ -71,7 +74,7 @@ class Kernel:
     function: Callable[..., Any]
     #: How reports call it, e.g. ``torch_sdpa:flash``.
     name: str
-    #: Which arrays it takes: "numpy" or "torch" (Triton kernels take torch tensors).
+    #: Whose tensors it takes, a name of ``kernels.frameworks`` (Triton kernels take those of torch).
     framework: str
     #: Input formats it accepts.
     dtypes: tuple[str, ...]
@@ -90,6 +93,9 @@ class Kernel:
     length_multiple: int = 1
     #: Pairs of options it refuses to combine, e.g. ("causal", "mask").
     exclusive: tuple[tuple[str, str], ...] = ()
+    #: With how many shapes and sets of options each property is searched; None: any number. For compiled kernels, to
+    #: which each costs seconds.
+    signatures: int | None = None
     #: How many times as long as on ordinary hardware a call takes (interpreters, simulators); problems get smaller.
     slowness: float = 1.0
     #: False for an undecorated callable, whose shape options are found by trying them.
@@ -98,7 +104,7 @@ class Kernel:
     spec: str = ""
     #: What the user declared beside the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
-    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``; None is torch autograd.
+    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``; None is the framework's own differentiation.
     backward_function: Callable[..., Any] | None = None
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,8 +161,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``layout``, ``head_dims``, ``length_multiple``, ``exclusive`` and
-    ``slowness`` of a kernel.
+    ``limits`` are the fields ``devices``, ``layout``, ``head_dims``, ``length_multiple``, ``exclusive``,
+    ``signatures`` and ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -187,8 +193,8 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
         parameters = inspect.signature(function).parameters
     except ValueError as error:
         raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
-    framework = declared.get("framework") or ("torch" if _uses_torch(function) else "numpy")
-    dtypes = ("float32", "float16", "bfloat16") if framework == "torch" else ("float64", "float32")
+    framework = declared.get("framework") or _framework_of(function)
+    dtypes = frameworks.framework(framework).usual
     supports = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}
@@ -202,10 +208,12 @@ def _default_name(function: Callable[..., Any]) -> str:
     return stem if name == "attention" else f"{stem}:{name}"
 
 
-def _uses_torch(function: Callable[..., Any]) -> bool:
+def _framework_of(function: Callable[..., Any]) -> str:
+    """The framework that the function's module imports; NumPy, if another is not there too."""
     called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
     scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
-    return any(getattr(value, "__name__", "").partition(".")[0] == "torch" for value in scope.values())
+    imported = {getattr(value, "__name__", "").partition(".")[0] for value in scope.values()}
+    return next((name for name in frameworks.known() if name in imported and name != "numpy"), "numpy")
 
 
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
@@ -236,7 +244,7 @@ def _check(declared: Kernel) -> None:
     if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
         raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
     for name, value, allowed in (
-        ("framework", declared.framework, FRAMEWORKS),
+        ("framework", declared.framework, frameworks.known()),
         ("layout", declared.layout, LAYOUTS),
     ):
         if value not in allowed:

@@ -1,6 +1,7 @@
 """Other ways for a tensor to lie in memory, values unchanged: what a kernel may be handed by a sound caller.
 
-Each takes and gives a NumPy array or a torch tensor of four axes. NaN lies wherever a kernel must not read.
+Each takes and gives a tensor of four axes, of a framework that lays tensors in strides. NaN lies wherever a kernel
+must not read.
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-
-def of_nan(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """A buffer of NaN of the tensor's kind."""
-    return np.full(shape, np.nan, tensor.dtype) if isinstance(tensor, np.ndarray) else tensor.new_full(shape, np.nan)
+from attn_spec.kernels.frameworks.framework import strided
 
 
 def unchanged(tensor: Any) -> Any:
@@ -24,15 +22,13 @@ def unchanged(tensor: Any) -> Any:
 
 def swapped(tensor: Any, first: int = 1, second: int = 2) -> Any:
     """The same values with two axes swapped in memory; heads and lengths are, after a fused projection."""
-    view = tensor.swapaxes(first, second)
-    packed = np.ascontiguousarray(view) if isinstance(tensor, np.ndarray) else view.contiguous()
-    return packed.swapaxes(first, second)
+    return strided(tensor).packed(tensor.swapaxes(first, second)).swapaxes(first, second)
 
 
 def sliced(tensor: Any) -> Any:
     """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
     B, H, S, D = tensor.shape
-    inner = of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
+    inner = strided(tensor).of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
     inner[...] = tensor
     return inner
 
@@ -48,12 +44,12 @@ def each_its_own(rng: np.random.Generator) -> Callable[[Any], Any]:
 
 def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
     """The first entry along each of the axes in place of all, with stride 0; NaN lies behind it in memory."""
-    buffer = of_nan(tensor, tuple(tensor.shape))
+    own = strided(tensor)
+    buffer = own.of_nan(tensor, tensor.shape)
     chosen = set(axes)
     leading = tuple(slice(1) if axis in chosen else slice(None) for axis in range(tensor.ndim))
     buffer[leading] = tensor[leading]
-    first = buffer[leading]
-    return np.broadcast_to(first, tensor.shape) if isinstance(tensor, np.ndarray) else first.expand(tensor.shape)
+    return own.expanded(buffer[leading], tensor.shape)
 
 
 def in_the_same_place(tensors: int) -> Callable[[Any], Any]:
@@ -74,6 +70,6 @@ def in_the_same_place(tensors: int) -> Callable[[Any], Any]:
 def after_freed_nan(tensor: Any, shapes: Iterable[tuple[int, ...]]) -> Any:
     """The tensor itself, after buffers of NaN of these shapes were allocated and freed again."""
     for shape in shapes:
-        held = [of_nan(tensor, shape) for _ in range(4)]
+        held = [strided(tensor).of_nan(tensor, shape) for _ in range(4)]
         del held
     return tensor

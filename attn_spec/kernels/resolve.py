@@ -53,10 +53,13 @@ def declarations(framework: str | None, contract: str | None, supports: str | No
 
 
 def in_tree() -> list[str]:
-    """Short names of every kernel in ``implementations``."""
+    """Short names of every kernel in ``implementations``; of a file that does not import here, its own."""
     names = []
     for stem in _in_tree_modules():
-        kernels = kernels_of(_import(f"attn_spec.implementations.{stem}"))
+        try:
+            kernels = kernels_of(_import(f"attn_spec.implementations.{stem}"))
+        except KernelError:
+            kernels = {"attention": None}
         names += [stem if name == "attention" else f"{stem}:{name}" for name in kernels]
     return names
 

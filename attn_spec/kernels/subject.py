@@ -7,22 +7,20 @@ give: an exception, a wrong type, shape, dtype or device, inputs changed in plac
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import signal
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from attn_spec.error.contract import Contract
 from attn_spec.kernels import memory
-from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
+from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -34,8 +32,6 @@ Arrange = Callable[[Any], Any]
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
-#: Seconds past its limit at which a call that hangs outside Python ends the process, see :func:`last_resort`.
-GRACE = 5.0
 
 
 #: Results whose heads and lengths are swapped in the layout BSHD.
@@ -48,10 +44,6 @@ class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of 
 
 class CallFailed(Misbehaviour):
     """A call that raised, or did not return in time."""
-
-
-class OutOfTime(BaseException):
-    """Raised inside a call that ran past its time limit; a BaseException so that kernels do not swallow it."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +76,18 @@ class Subject:
     def conventions(self) -> Conventions:
         return self.kernel.conventions
 
+    @property
+    def framework(self) -> Framework:
+        """The library whose tensors the kernel takes."""
+        return framework(self.kernel.framework)
+
     def axes(self, names: str) -> tuple[int, ...]:
         """Where the axes named by letters of BHSD lie in the tensors that the kernel is given, for an ``arrange``."""
         return tuple(self.kernel.layout.index(name) for name in names)
 
     def supports(self, *options: str) -> bool:
-        """Whether the kernel declares every one of ``options``."""
-        return self.kernel.supports.issuperset(options)
+        """Whether the kernel declares every one of ``options``, or its framework has it as an ability."""
+        return (self.kernel.supports | self.framework.abilities).issuperset(options)
 
     def __call__(
         self, problem: Problem, *, arrange: Arrange = memory.unchanged, arrange_options: Arrange = memory.unchanged
@@ -102,7 +99,16 @@ class Subject:
         """
         tensors = {name: arrange(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
         options = self._options(problem, arrange_options)
-        returned = self._call(tensors, options)
+        return self._answer(problem, tensors, options, self._call(tensors, options))
+
+    def recorded(self, problem: Problem) -> Answer:
+        """The answer while the framework records the call to differentiate it; it must have the ability "autograd"."""
+        tensors = {name: self._tensor(getattr(problem, name)) for name in ("q", "k", "v")}
+        options = self._options(problem)
+        returned, _ = self._record(tensors, options, tensors)
+        return self._answer(problem, tensors, options, returned)
+
+    def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], returned: Any) -> Answer:
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
         if not self.supports("lse"):
             lse = None  # a second result may be anything, weights for instance
@@ -133,57 +139,56 @@ class Subject:
         inputs = dict(tensors)
         if problem.bias is not None:
             inputs["bias"] = options[self.kernel.keyword("bias")]
+        asked = {name: tensor for name, tensor in inputs.items() if name in wrt}
         cotangents = [arrange(self._tensor(cotangent))]
         if lse_cotangent is not None:
             cotangents.append(self._tensor(lse_cotangent, swap=False, dtype=self.contract.lse))
-        if self.kernel.backward_function is None:
-            for name in set(wrt) & set(inputs):
-                inputs[name].requires_grad_()
-            found = self._by_autograd(tensors, options, inputs, cotangents)
-        else:
+        if self.kernel.backward_function is not None:
             found = self._by_function(tensors, options, cotangents)
-        shapes = {name: getattr(problem, name).shape for name in inputs if name in wrt}
-        return {f"d{n}": self._gradient(n, found.get(n), shape) for n, shape in shapes.items()}
-
-    def _by_autograd(
-        self, tensors: dict[str, Any], options: dict[str, Any], inputs: dict[str, Any], cotangents: list[Any]
-    ) -> dict[str, Any]:
-        import torch
-
-        returned = self._call(tensors, options)
-        outputs = returned if isinstance(returned, tuple) else (returned,)
-        pairs = [pair for pair in zip(outputs, cotangents, strict=False) if pair[0].requires_grad]
-        if pairs:  # an output that depends on no input has gradients of zero
+        else:
+            _, pull = self._record(tensors, options, asked)
             with self._guarded("backward"):
-                torch.autograd.backward([output for output, _ in pairs], [cotangent for _, cotangent in pairs])
-                self._wait()
-        return {name: tensor.grad for name, tensor in inputs.items()}
+                found = pull(cotangents)
+                self.framework.wait(self.device, found)
+        return {f"d{n}": self._gradient(n, found.get(n), getattr(problem, n).shape) for n in asked}
+
+    def _record(
+        self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
+    ) -> tuple[Any, Pull]:
+        """What a call returns that the framework differentiates in the tensors ``asked``, and the way back."""
+        own, spelled = self.framework, self.kernel.keyword("bias")
+        if not isinstance(own, Differentiating):
+            raise KernelError(f"{self.kernel.name} has no @NAME.backward, and {own.name} differentiates nothing")
+
+        def call(inputs: Mapping[str, Any]) -> Any:
+            given = {name: inputs.get(name, tensor) for name, tensor in tensors.items()}
+            bias = {spelled: inputs["bias"]} if "bias" in inputs else {}
+            return self.kernel(*given.values(), **{**options, **bias})
+
+        with self._guarded("call"):
+            returned, pull = own.differentiate(call, asked)
+            own.wait(self.device, returned)
+            return returned, pull
 
     def _by_function(self, tensors: dict[str, Any], options: dict[str, Any], cotangents: list[Any]) -> dict[str, Any]:
+        """The gradients of the kernel's own backward function, which gives them all."""
         out, lse = self._call(tensors, options)
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward = self.kernel.backward_function
         with self._guarded("backward"):
             found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
-            self._wait()
+            self.framework.wait(self.device, found)
         return dict(zip(DIFFERENTIABLE, found, strict=False))
 
     def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
-        """The values of a gradient; torch leaves None where an input has no influence."""
+        """The values of a gradient; a framework leaves None where an input has no influence."""
         return np.zeros(shape) if tensor is None else self._values(f"d{name}", tensor, shape, self.dtype)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
             returned = self.kernel(*tensors.values(), **options)
-            self._wait()
+            self.framework.wait(self.device, returned)
             return returned
-
-    def _wait(self) -> None:
-        """Wait for the GPU, so that what goes wrong there is reported by the call that started it."""
-        if self.device != "cpu":
-            import torch
-
-            torch.cuda.synchronize(self.device)
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -216,66 +221,29 @@ class Subject:
     def _tensor(self, values: np.ndarray, *, swap: bool = True, dtype: str | None = None) -> Any:
         if self.kernel.layout == "BSHD" and swap:
             values = values.swapaxes(1, 2)
-        if self.kernel.framework == "torch":
-            return bits.to_torch(values, dtype or self.dtype, self.device)
-        return np.array(values) if values.dtype == np.bool_ else bits.to_numpy(values, dtype or self.dtype)
+        return self.framework.give(values, dtype or self.dtype, self.device)
 
     def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
-        wanted = np.ndarray if self.kernel.framework == "numpy" else _torch_tensor_type()
-        if type(tensor) is not wanted:
-            raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {wanted.__name__}")
+        own = self.framework
+        if not own.is_own(tensor):
+            raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {own.tensor_type.__name__}")
         if name in BHSD_RESULTS and self.kernel.layout == "BSHD":
             tensor = tensor.swapaxes(1, 2)
         if tuple(tensor.shape) != shape:
             raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
-        if dtype is not None and bits.dtype_name(tensor) != dtype:
-            raise Misbehaviour(f"{name} has dtype {bits.dtype_name(tensor)}; it must be {dtype}, the inputs' dtype")
-        device = getattr(tensor.device, "type", "cpu") if self.kernel.framework == "torch" else "cpu"
-        if device != self.device.partition(":")[0]:
+        if dtype is not None and own.dtype_of(tensor) != dtype:
+            raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; it must be {dtype}, the inputs' dtype")
+        if own.device_of(tensor) != self.device.partition(":")[0]:
+            device = own.device_of(tensor)
             raise Misbehaviour(f"{name} is on device {device}; it must be on {self.device}, the inputs' device")
-        return bits.values_of(tensor)
+        return own.take(tensor).astype(np.float64)
 
     def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         given = {name: (tensor, getattr(problem, name)) for name, tensor in tensors.items()}
         keywords = {name: self.kernel.keyword(name) for name, row in OPTIONS.items() if row.tensor is not None}
         given |= {n: (options[keyword], getattr(problem, n)) for n, keyword in keywords.items() if keyword in options}
         for name, (tensor, original) in given.items():
-            now = bits.values_of(tensor)
+            now = self.framework.take(tensor).astype(np.float64)
             before = original.swapaxes(1, 2) if self.kernel.layout == "BSHD" and name in "qkv" else original
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
                 raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise :class:`OutOfTime` in the block after ``seconds``; no limit outside the main thread or on Windows."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise OutOfTime
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-@contextlib.contextmanager
-def last_resort(seconds: float, stderr: int = 2) -> Iterator[None]:
-    """End the process, with the stack on ``stderr``, when the block hangs where no Python signal reaches it."""
-    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-def _torch_tensor_type() -> type:
-    import torch
-
-    return torch.Tensor

@@ -1,8 +1,8 @@
-"""The only file that knows storage: exact values of a tensor, rounding to a format, spacing, bit equality.
+"""Numbers of a format as exact values: rounding to it, spacing, bit equality, JSON.
 
 Inside attn-spec a tensor is a float64 NumPy array whose entries are exactly representable in the problem's
-dtype. Every format up to float64 embeds in float64 exactly, so nothing is lost, and no file but this one
-needs to know that NumPy has no bfloat16.
+dtype. Every format up to float64 embeds in float64 exactly, so nothing is lost; tensors of a framework are made and
+read in ``kernels.frameworks`` alone.
 """
 
 from __future__ import annotations
@@ -74,37 +74,6 @@ def lowest_bit_exponent(x: np.ndarray, axis: int) -> np.ndarray:
 def identical(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Elementwise equality of bits: 0.0 differs from -0.0, a NaN equals a NaN of any payload."""
     return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
-
-
-def to_numpy(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The values as a NumPy array of ``dtype``; ``TypeError`` for bfloat16, which NumPy lacks."""
-    if dtype == "bfloat16":
-        raise TypeError("NumPy has no bfloat16; declare framework='torch' or leave bfloat16 out of dtypes")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(x).astype(dtype)
-
-
-def to_torch(x: np.ndarray, dtype: str, device: str = "cpu") -> Any:
-    """The values as a torch tensor of ``dtype`` on ``device``; exact, since they are representable."""
-    import torch
-
-    if x.dtype == np.bool_:
-        return torch.from_numpy(np.array(x)).to(device)
-    return torch.from_numpy(np.array(x, dtype=np.float64)).to(getattr(torch, dtype)).to(device)
-
-
-def dtype_name(tensor: Any) -> str:
-    """Name of the dtype of a NumPy array or a torch tensor, e.g. ``"bfloat16"``."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def values_of(tensor: Any) -> Values:
-    """The exact values of a NumPy array or a torch tensor of any device, as float64."""
-    if isinstance(tensor, np.ndarray):
-        return tensor.astype(np.float64)
-    import torch
-
-    return tensor.detach().to(torch.float64).cpu().numpy()
 
 
 def encode(x: np.ndarray) -> dict[str, Any]:

@@ -17,6 +17,8 @@ class Ability:
     is_used: Callable[[Any], bool] = lambda _: False
     #: Whether a call can show that an undeclared kernel has it.
     shows: bool = True
+    #: Whether the framework gives it to every kernel, and none declares it.
+    of_framework: bool = False
     #: How often problems that need it are drawn, beside others; 0 for results and passes.
     weight: int = 0
 
@@ -36,6 +38,9 @@ ABILITIES: dict[str, Ability] = {
     ),
     "empty": Ability(says="either length may be zero", is_used=lambda p: 0 in (p.query_length, p.key_length)),
     "lse": Ability(says="returns (out, lse)"),
-    "backward": Ability(says="has gradients in q, k, v and bias, by torch autograd or by @name.backward"),
+    "backward": Ability(says="has gradients in q, k, v and bias, by its framework's or by @name.backward"),
     "lse_backward": Ability(says="its gradients honor a cotangent of the LSE too", shows=False),
+    "strides": Ability(says="its framework lays tensors in memory in any strides", shows=False, of_framework=True),
+    "in_place": Ability(says="its framework changes tensors in place", shows=False, of_framework=True),
+    "autograd": Ability(says="its framework differentiates by itself", shows=False, of_framework=True),
 }

@@ -13,8 +13,10 @@ from itertools import combinations
 
 import numpy as np
 
+from attn_spec.kernels.frameworks.framework import FrameworkError, framework
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject, last_resort
+from attn_spec.kernels.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject
+from attn_spec.kernels.time_limit import last_resort
 from attn_spec.numbers import bits
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
@@ -78,21 +80,20 @@ def _check_device(kernel: Kernel, device: str) -> None:
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise KernelError(f"unknown device {device!r}; write cpu, cuda or cuda:N")
+    try:
+        own = framework(kernel.framework)
+    except FrameworkError as error:
+        raise KernelError(f"{kernel.name}: {error}") from error
     if kind not in kernel.devices:
         runs_on = " and ".join(kernel.devices)
         raise KernelError(f"{kernel.name} runs on {runs_on} only, not on {device}; choose device {kernel.devices[0]}")
-    if kind == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise KernelError("no CUDA device is available to torch; run where there is one, or choose device cpu")
+    if reason := own.missing(device):
+        raise KernelError(reason)
 
 
 def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
     if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
         raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
-    if kernel.framework == "numpy" and "bfloat16" in (dtypes or kernel.dtypes):
-        raise KernelError(f"{kernel.name} takes NumPy arrays, which have no bfloat16; leave that dtype out")
 
 
 def _failure(subject: Subject) -> str | None:
@@ -116,8 +117,8 @@ def _refusal(subject: Subject, option: str) -> str | None:
     try:
         if option != "backward":
             willing(problem)
-        elif kernel.framework != "torch":
-            return "it takes NumPy arrays, which carry no gradients"
+        elif not subject.supports("autograd"):
+            return f"{kernel.framework} carries no gradients, and it has no @NAME.backward"
         elif not willing.gradients(problem, np.ones_like(problem.q))["dv"].any():
             return "no gradient reaches v"
     except Misbehaviour as error:

@@ -40,7 +40,7 @@ class Property:
     source: str
     #: The bug it hunts.
     hunts: str
-    #: Names of kernel.DECLARABLE that a kernel must declare for the claim to concern it.
+    #: Names of options and abilities that a kernel must declare, or its framework have, for the claim to concern it.
     needs: tuple[str, ...]
     check: Check
     #: Problems the claim is searched over.

@@ -7,7 +7,7 @@ the shape alone (NumPy's Philox streams), and are rounded to the recipe's dtype 
 
 from __future__ import annotations
 
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -183,6 +183,14 @@ class Recipe(Options):
             recipe=self,
             **{name: self._option(name, row) for name, row in OPTIONS.items()},
         )
+
+    def with_values_of(self, other: Recipe) -> Recipe:
+        """The same shape and options, and values made as those of ``other``."""
+        return replace(self, regime=other.regime, shift=other.shift, seed=other.seed)
+
+    def signature(self) -> Recipe:
+        """The same of all recipes that agree in all but values."""
+        return self.with_values_of(Recipe())
 
     def _option(self, name: str, row: Option) -> Any:
         """The value of an option: its tensor, if the recipe holds the name of a pattern."""

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.search.cases import Case, InFlight, worst_element
 from attn_spec.search.profiles import Profile
@@ -46,7 +47,9 @@ def search(
     """
     row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
     if missing := [option for option in claim.needs if not subject.supports(option)]:
-        return replace(row, message=f"the kernel does not declare {', '.join(missing)}"), None
+        given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
+        lacks = f"{subject.framework.name} does not have {', '.join(given)}"
+        return replace(row, message=lacks if given else f"the kernel does not declare {', '.join(missing)}"), None
     if reason := claim.unconcerned(subject):
         return replace(row, message=reason), None
     hunt = _Search(claim, subject, profile, tick)

@@ -19,6 +19,7 @@ from torch import Tensor
 from attn_spec.emulation.arithmetic import Arithmetic
 from attn_spec.error import products, roundoff
 from attn_spec.error.roundoff import Rounding, elementary_error, is_power_of
+from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format
 
@@ -56,7 +57,7 @@ class Adversary(Arithmetic):
 
     def read(self, tensor: Any) -> Tensor:
         """The values of a tensor, with the choices they depend on."""
-        return tensor if isinstance(tensor, Tensor) else self.array(bits.values_of(tensor))
+        return tensor if isinstance(tensor, Tensor) else self.array(values_of(tensor))
 
     # Roundings
 

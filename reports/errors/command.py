@@ -65,9 +65,9 @@ def subjects_of(
     subjects: list[Subject] = []
     left_out: dict[str, str] = {}
     for name in in_tree():
-        kernel = resolve(name)
-        wanted = [dtype for dtype in kernel.dtypes if not dtypes or dtype in dtypes]
         try:
+            kernel = resolve(name)
+            wanted = [dtype for dtype in kernel.dtypes if not dtypes or dtype in dtypes]
             subjects += preflight(kernel, wanted, device).subjects if wanted else ()
         except kernels.KernelError as error:
             left_out[name] = str(error).splitlines()[0]

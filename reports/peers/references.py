@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.numbers import bits
+from attn_spec.kernels.frameworks.torch import TORCH
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ HIGHER_MATH = Reference(
 def tensors(problem: Problem) -> dict[str, torch.Tensor]:
     """q, k, v and, if there is one, the bias, in the problem's dtype."""
     names = [name for name in ("q", "k", "v", "bias") if getattr(problem, name) is not None]
-    return {name: bits.to_torch(getattr(problem, name), problem.dtype) for name in names}
+    return {name: TORCH.give(getattr(problem, name), problem.dtype) for name in names}
 
 
 def gradients(reference: Reference, problem: Problem, cotangent: np.ndarray) -> dict[str, torch.Tensor]:
@@ -92,7 +92,7 @@ def gradients(reference: Reference, problem: Problem, cotangent: np.ndarray) -> 
     for leaf in leaves.values():
         leaf.requires_grad_()
     out, _ = reference(problem, leaves)
-    out.backward(bits.to_torch(cotangent, problem.dtype).to(out.dtype))
+    out.backward(TORCH.give(cotangent, problem.dtype).to(out.dtype))
     return {f"d{name}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.numbers import bits
+from attn_spec.kernels.frameworks.torch import TORCH
 
 from .references import FLOAT32, FLOAT64, HIGHER_MATH, MATH, Reference, gradients, tensors
 
@@ -41,16 +41,16 @@ class Rule:
         """Whether the suite lets output [B, Hq, Sq, Dv] and natural log-sum-exp [B, Hq, Sq] pass."""
         high = self._outputs(self.against, problem)
         low = high if self.measure is None else self._outputs(self.measure, problem)
-        answer = {"output": bits.to_torch(output, problem.dtype)}
+        answer = {"output": TORCH.give(output, problem.dtype)}
         if lse is not None:
-            answer["lse"] = bits.to_torch(lse, "float32")
+            answer["lse"] = TORCH.give(lse, "float32")
         return self._all(problem, answer, high, low)
 
     def accepts_gradients(self, problem: Problem, cotangent: np.ndarray, found: Mapping[str, np.ndarray]) -> bool:
         """Whether it lets the gradients dq, dk, dv, dbias for the cotangent dO [B, Hq, Sq, Dv] pass."""
         high = gradients(self.against, problem, cotangent)
         low = high if self.measure is None else gradients(self.measure, problem, cotangent)
-        answer = {name: bits.to_torch(values, problem.dtype) for name, values in found.items()}
+        answer = {name: TORCH.give(values, problem.dtype) for name, values in found.items()}
         return self._all(problem, answer, high, low)
 
     def _outputs(self, reference: Reference, problem: Problem) -> dict[str, torch.Tensor]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.kernels.frameworks.framework import of, values_of
+from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.subject import Answer, Misbehaviour, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
@@ -115,13 +117,13 @@ def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
 
     @functools.wraps(function)
     def forgiven(*inputs: Any, **options: Any) -> Any:
-        given = [bits.values_of(x).copy() for x in inputs]
+        given = [values_of(x).copy() for x in inputs]
         returned = function(*inputs, **options)
         for name, x, before in zip("qkv", inputs, given, strict=True):
-            now = bits.values_of(x).copy()
+            now = values_of(x).copy()
             left[name] = now.swapaxes(1, 2) if swap else now
             if not np.array_equal(now, before, equal_nan=True):
-                x[...] = before if kernel.framework == "numpy" else bits.to_torch(before, bits.dtype_name(x))
+                x[...] = before if kernel.framework == "numpy" else TORCH.give(before, of(x).dtype_of(x))
         return tuple(_plain(x) for x in returned) if isinstance(returned, tuple) else _plain(returned)
 
     return replace(subject, kernel=replace(kernel, function=forgiven)), left

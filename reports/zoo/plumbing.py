@@ -9,7 +9,7 @@ import numpy as np
 
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.scores import Tile
-from attn_spec.numbers import bits
+from attn_spec.kernels.frameworks.framework import values_of
 
 from .mutants import mutant
 
@@ -19,7 +19,7 @@ def packed(tensor: Any) -> np.ndarray:
     stored = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
     count = min(tensor.numel(), stored)
     values = np.zeros(tensor.numel())
-    values[:count] = bits.values_of(tensor.as_strided((count,), (1,)))
+    values[:count] = values_of(tensor.as_strided((count,), (1,)))
     return values.reshape(tensor.shape)
 
 

@@ -167,8 +167,12 @@ def test_the_callers_precision_is_left_alone():
             None,
             r"cotangent must be a float64 array \[B, Hq, Sq, Dv\] = \(1, 1, 1, 1\), not float64",
         ),
-        (np.ones((1, 1, 1, 1), np.float32), None, r"not float32 \(1, 1, 1, 1\); bits.values_of reads the exact values"),
-        ([[[[1.0]]]], None, r"not list; bits.values_of"),
+        (
+            np.ones((1, 1, 1, 1), np.float32),
+            None,
+            r"not float32 \(1, 1, 1, 1\); kernels.frameworks reads",
+        ),
+        ([[[[1.0]]]], None, r"not list; kernels.frameworks"),
         (
             np.ones((1, 1, 1, 1)),
             np.ones((1, 1, 1, 1)),

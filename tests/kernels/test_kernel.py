@@ -1,5 +1,7 @@
 """The kernel door: declarations are checked, names are found, an undecorated callable is read."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ REFUSED = {
         {"conventions": {"empty_row": "one"}},
         "convention empty_row must be one of ('zero', 'mean_of_v', 'nan')",
     ),
-    "framework": ({"framework": "jax"}, "framework must be one of numpy, torch, not 'jax'"),
+    "framework": ({"framework": "mlx"}, "framework must be one of jax, numpy, torch, not 'mlx'"),
     "layout": ({"layout": "HBSD"}, "layout must be one of BHSD, BSHD, not 'HBSD'"),
 }
 
@@ -111,12 +113,20 @@ def test_every_kernel_in_the_tree_is_found_by_its_short_name():
     assert [resolve(name).name for name in names] == names
 
 
+def test_a_file_in_the_tree_that_does_not_import_here_is_known_by_its_own_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "attn_spec.implementations.jax_attention", None)
+
+    assert "jax_attention" in in_tree()
+    with pytest.raises(KernelError, match="jax_attention does not import"):
+        resolve("jax_attention")
+
+
 NOT_FOUND = {
     "nowhere.py:f": "nowhere.py does not exist (looked in ",
     "mine.py:absent": "mine has no 'absent'; it has attention",
     "mine:number": "mine:number is a int, not a function or a kernel",
     "no.such.module:f": "no.such.module does not import: ModuleNotFoundError: No module named 'no'",
-    "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, or one of: numpy_naive",
+    "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, or one of: jax_",
     "torch_sdpa:nothing": "attn_spec.implementations.torch_sdpa has no 'nothing'; it has ",
 }
 

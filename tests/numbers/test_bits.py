@@ -132,40 +132,6 @@ def test_identical_tells_zeros_apart_and_nan_equal():
     assert bits.identical(a, b).tolist() == [True, False, True, True, False, False]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_torch_tensors_hold_the_exact_values_and_give_them_back(dtype):
-    x = bits.nearest(numbers("float16")[:600].reshape(20, 30), dtype)
-    tensor = bits.to_torch(x, dtype)
-
-    assert tensor.dtype == getattr(torch, dtype)
-    assert bits.dtype_name(tensor) == dtype
-    assert bits.identical(bits.values_of(tensor), x).all()
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_numpy_arrays_hold_the_exact_values_and_give_them_back(dtype):
-    x = bits.nearest(numbers("float16"), dtype)
-    array = bits.to_numpy(x, dtype)
-
-    assert bits.dtype_name(array) == dtype
-    assert bits.identical(bits.values_of(array), x).all()
-
-
-def test_tensors_do_not_share_memory_with_the_problem():
-    x, mask = np.ones(3), np.ones(3, bool)
-    bits.to_torch(x, "float64").zero_()
-    bits.to_torch(mask, "float64").zero_()
-    bits.to_numpy(x, "float64")[:] = 0
-
-    assert x.all()
-    assert mask.all()
-
-
-def test_numpy_has_no_bfloat16_and_says_what_to_do():
-    with pytest.raises(TypeError, match="declare framework='torch' or leave bfloat16 out of dtypes"):
-        bits.to_numpy(np.ones(1), "bfloat16")
-
-
 @given(x=st.lists(st.floats(), max_size=6))
 @settings(max_examples=50)
 def test_encode_and_decode_keep_every_bit_through_json(x):

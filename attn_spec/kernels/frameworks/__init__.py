@@ -1,0 +1,1 @@
+"""Libraries of tensors, a file each, that kernels take: found by the entry points ``attn_spec.frameworks``."""

@@ -1,0 +1,144 @@
+"""What is known of a library of tensors, and how its name or one of its tensors finds it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attn_spec.numbers import bits
+
+
+class FrameworkError(Exception):
+    """A framework that is unknown, not installed, or without what is asked of it; the text says what to do next."""
+
+
+#: A function of tensors by name that returns a tensor or a tuple of tensors.
+Call = Callable[[Mapping[str, Any]], Any]
+#: From cotangents to gradients by name.
+Pull = Callable[[Sequence[Any]], dict[str, Any]]
+
+
+class Framework(ABC):
+    """A library of tensors. Its module is imported when a kernel or a tensor names it."""
+
+    #: The library's name, which is that of its package too.
+    name: ClassVar[str]
+    #: Formats that an undecorated callable is tried with.
+    usual: ClassVar[tuple[str, ...]]
+    #: Abilities that its tensors give to any kernel: names of ``problem.abilities``.
+    abilities: ClassVar[frozenset[str]]
+    #: Statements of a script without attn-spec. The tensor of ``array``, float64 or bool as ``kind`` says, in DTYPE on
+    #: DEVICE; and the float64 array of a tensor ``x``.
+    script_gives: ClassVar[str]
+    script_takes: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def tensor_type(self) -> type:
+        """The type of its tensors; a kernel may return no other."""
+
+    @abstractmethod
+    def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> Any:
+        """Exact values as a new tensor of ``dtype``, bool as bool."""
+
+    @abstractmethod
+    def take(self, tensor: Any) -> np.ndarray:
+        """The exact values of a tensor, float64 or bool."""
+
+    def is_own(self, tensor: Any) -> bool:
+        """Whether a kernel may return this."""
+        return type(tensor) is self.tensor_type
+
+    def dtype_of(self, tensor: Any) -> str:
+        """Name of the tensor's dtype, e.g. ``"bfloat16"``."""
+        return str(tensor.dtype)
+
+    def device_of(self, tensor: Any) -> str:
+        """Kind of the device that the tensor is on: "cpu", "cuda"."""
+        del tensor
+        return "cpu"
+
+    def missing(self, device: str) -> str:
+        """Why nothing can run on ``device``; empty when it can."""
+        return "" if device == "cpu" else f"{self.name} has no device {device}; choose device cpu"
+
+    def device_name(self, device: str) -> str:
+        """What a device other than "cpu" is called by its maker. Raises :class:`FrameworkError`."""
+        raise FrameworkError(self.missing(device))
+
+    def wait(self, device: str, returned: Any) -> None:
+        """Return when what was returned is there, so that what goes wrong is told by the call that began it."""
+        del device, returned
+
+
+class Strided(Framework):
+    """A framework with the ability "strides": a tensor may lie in memory in any of them."""
+
+    @abstractmethod
+    def of_nan(self, tensor: Any, shape: Sequence[int]) -> Any:
+        """A buffer of NaN of the tensor's kind."""
+
+    @abstractmethod
+    def packed(self, tensor: Any) -> Any:
+        """The same values, row by row in memory."""
+
+    @abstractmethod
+    def expanded(self, tensor: Any, shape: Sequence[int]) -> Any:
+        """The tensor broadcast to ``shape`` with strides of 0."""
+
+
+class Differentiating(Framework):
+    """A framework with the ability "autograd"."""
+
+    @abstractmethod
+    def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
+        """What ``call`` returns for ``inputs`` by name, and the function that pulls cotangents back to them.
+
+        That takes the cotangents of the first tensors returned, and gives the gradients by name: None or no entry
+        where an input has no influence.
+        """
+
+
+@cache
+def known() -> tuple[str, ...]:
+    """Names of all frameworks."""
+    return tuple(sorted(entry_points(group="attn_spec.frameworks").names))
+
+
+@cache
+def framework(name: str) -> Framework:
+    """The framework of that name. Raises :class:`FrameworkError`."""
+    found = [entry for entry in entry_points(group="attn_spec.frameworks") if entry.name == name]
+    if not found:
+        raise FrameworkError(f"framework must be one of {', '.join(known())}, not {name!r}")
+    try:
+        return found[0].load()
+    except ImportError as error:
+        raise FrameworkError(f"{name} is not installed ({error}); pip install 'attn-spec[{name}]'") from error
+
+
+def of(tensor: Any) -> Framework:
+    """The framework whose tensor this is. Raises :class:`FrameworkError`."""
+    for parent in type(tensor).__mro__:
+        package = parent.__module__.partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
+        if package in known():
+            return framework(package)
+    raise FrameworkError(f"a {type(tensor).__name__} is a tensor of none of {', '.join(known())}")
+
+
+def strided(tensor: Any) -> Strided:
+    """The framework whose tensor this is, which lays it in memory. Raises :class:`FrameworkError`."""
+    own = of(tensor)
+    if not isinstance(own, Strided):
+        raise FrameworkError(f"{own.name} does not say how its tensors lie in memory")
+    return own
+
+
+def values_of(tensor: Any) -> bits.Values:
+    """The exact values of a tensor of any framework, as float64."""
+    return of(tensor).take(tensor).astype(np.float64)

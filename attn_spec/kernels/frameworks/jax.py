@@ -1,0 +1,79 @@
+"""JAX, on its CPU or GPU; its arrays are never changed in place, and how they lie in memory is the compiler's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from attn_spec.kernels.frameworks.framework import Call, Differentiating, FrameworkError, Pull
+from attn_spec.kernels.frameworks.numpy import array_of
+
+#: JAX's name of a kind of device, by ours.
+_PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
+
+
+class Jax(Differentiating):
+    """Arrays, with ``jax.vjp``. float64 needs ``jax_enable_x64``, which the kernel's module decides."""
+
+    name = "jax"
+    usual = ("float32", "float16", "bfloat16")
+    abilities = frozenset({"autograd"})
+    script_gives = (
+        "import jax\n\n"
+        "made = jax.numpy.asarray(array, dtype=kind if kind == 'bool' else DTYPE)\n"
+        "return jax.device_put(made, jax.devices('gpu' if DEVICE[:4] == 'cuda' else 'cpu')[0])"
+    )
+    script_takes = "return np.asarray(x, dtype=np.float64)"
+
+    @property
+    def tensor_type(self) -> type:
+        return jax.Array
+
+    def is_own(self, tensor: Any) -> bool:
+        return isinstance(tensor, jax.Array)
+
+    def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> jax.Array:
+        kind, _, number = device.partition(":")
+        made = jax.device_put(array_of(values, dtype), jax.devices(_PLATFORMS[kind])[int(number or 0)])
+        if self.dtype_of(made) not in ("bool", dtype):
+            raise FrameworkError(f"jax has no {dtype} as it is set; update jax_enable_x64, or leave {dtype} out")
+        return made
+
+    def take(self, tensor: jax.Array) -> np.ndarray:
+        array = np.asarray(tensor)
+        return array if array.dtype == np.bool_ else array.astype(np.float64)
+
+    def device_of(self, tensor: jax.Array) -> str:
+        (device,) = tensor.devices()
+        return "cuda" if device.platform == "gpu" else device.platform
+
+    def missing(self, device: str) -> str:
+        try:
+            jax.devices(_PLATFORMS[device.partition(":")[0]])
+        except (KeyError, RuntimeError) as error:
+            return f"jax has no device {device}: {error}"
+        return ""
+
+    def device_name(self, device: str) -> str:
+        return jax.devices(_PLATFORMS[device.partition(":")[0]])[0].device_kind
+
+    def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
+        returned, pullback = jax.vjp(call, dict(inputs))
+
+        def pull(cotangents: Sequence[Any]) -> dict[str, Any]:
+            if not isinstance(returned, tuple):
+                return pullback(cotangents[0])[0]
+            silent = [jax.numpy.zeros_like(output) for output in returned[len(cotangents) :]]
+            return pullback((*cotangents, *silent))[0]
+
+        return returned, pull
+
+    def wait(self, device: str, returned: Any) -> None:
+        del device
+        jax.block_until_ready(returned)
+
+
+JAX = Jax()

@@ -1,0 +1,83 @@
+"""PyTorch, whose tensors Triton kernels take too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_spec.kernels.frameworks.framework import Call, Differentiating, Pull, Strided
+
+
+class Torch(Strided, Differentiating):
+    """Tensors of any device, with autograd."""
+
+    name = "torch"
+    usual = ("float32", "float16", "bfloat16")
+    abilities = frozenset({"strides", "in_place", "autograd"})
+    script_gives = (
+        "import torch\n\n"
+        "made = torch.from_numpy(array).to(DEVICE)\n"
+        "return made if kind == 'bool' else made.to(getattr(torch, DTYPE))"
+    )
+    script_takes = "import torch\n\nreturn torch.as_tensor(x).detach().double().cpu().numpy()"
+
+    @property
+    def tensor_type(self) -> type:
+        return torch.Tensor
+
+    def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> torch.Tensor:
+        if values.dtype == np.bool_:
+            return torch.from_numpy(np.array(values)).to(device)
+        return torch.from_numpy(np.array(values, dtype=np.float64)).to(getattr(torch, dtype)).to(device)
+
+    def take(self, tensor: torch.Tensor) -> np.ndarray:
+        kind = tensor.dtype if tensor.dtype == torch.bool else torch.float64
+        return tensor.detach().to(kind).cpu().numpy()
+
+    def dtype_of(self, tensor: torch.Tensor) -> str:
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def device_of(self, tensor: torch.Tensor) -> str:
+        return tensor.device.type
+
+    def missing(self, device: str) -> str:
+        if device.partition(":")[0] != "cuda" or torch.cuda.is_available():
+            return ""
+        return "no CUDA device is available to torch; run where there is one, or choose device cpu"
+
+    def device_name(self, device: str) -> str:
+        return torch.cuda.get_device_name(device)
+
+    def wait(self, device: str, returned: Any) -> None:
+        del returned
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+
+    def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
+        for tensor in inputs.values():
+            tensor.requires_grad_()
+        returned = call(inputs)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+
+        def pull(cotangents: Sequence[Any]) -> dict[str, Any]:
+            pairs = [pair for pair in zip(outputs, cotangents, strict=False) if pair[0].requires_grad]
+            if pairs:  # an output that depends on no input has gradients of zero
+                torch.autograd.backward([output for output, _ in pairs], [cotangent for _, cotangent in pairs])
+            return {name: tensor.grad for name, tensor in inputs.items()}
+
+        return returned, pull
+
+    def of_nan(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return tensor.new_full(tuple(shape), torch.nan)
+
+    def packed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous()
+
+    def expanded(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return tensor.expand(*shape)
+
+
+TORCH = Torch()

@@ -1,0 +1,46 @@
+"""How long a block may take: an exception where Python signals reach it, the end of the process where none does."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+#: Seconds past its limit at which a call that hangs outside Python ends the process, see :func:`last_resort`.
+GRACE = 5.0
+
+
+class OutOfTime(BaseException):
+    """Raised inside a call that ran past its time limit; a BaseException so that kernels do not swallow it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise :class:`OutOfTime` in the block after ``seconds``; no limit outside the main thread or on Windows."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def last_resort(seconds: float, stderr: int = 2) -> Iterator[None]:
+    """End the process, with the stack on ``stderr``, when the block hangs where no Python signal reaches it."""
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

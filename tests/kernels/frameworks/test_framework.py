@@ -1,0 +1,134 @@
+"""Every framework gives and takes exact values, says what its tensors are, and is found by its name and its tensors."""
+
+import numpy as np
+import pytest
+import torch
+
+from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.frameworks.framework import Differentiating, FrameworkError, Strided, framework, of, values_of
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.abilities import ABILITIES
+
+NAMES = ("jax", "numpy", "torch")
+
+
+@pytest.fixture(params=NAMES)
+def own(request):
+    return framework(request.param)
+
+
+def has(own, dtype):
+    return dtype != "float64" or own.name != "jax"
+
+
+def test_these_are_the_frameworks():
+    assert frameworks.known() == NAMES
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_hold_the_exact_values_and_give_them_back(own, dtype):
+    if not has(own, dtype):
+        pytest.skip("as JAX is set")
+    x = bits.nearest(np.array([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 2.0**-24, 65504.0, np.pi]).reshape(3, 3), dtype)
+    tensor = own.give(x, dtype)
+
+    assert own.is_own(tensor)
+    assert (own.dtype_of(tensor), own.device_of(tensor)) == (dtype, "cpu")
+    assert bits.identical(own.take(tensor), x).all()
+    assert bits.identical(values_of(tensor), x).all()
+    assert of(tensor) is own
+
+
+def test_masks_are_of_bool(own):
+    mask = np.array([True, False])
+    tensor = own.give(mask, "float32")
+
+    assert own.dtype_of(tensor) == "bool"
+    assert own.take(tensor).tolist() == [True, False]
+    assert own.take(tensor).dtype == np.bool_
+    assert values_of(tensor).tolist() == [1.0, 0.0]
+
+
+def test_tensors_do_not_share_memory_with_the_problem(own):
+    if "in_place" not in own.abilities:
+        pytest.skip("never changed in place")
+    x, mask = np.ones(3), np.ones(3, bool)
+    for values in (x, mask):
+        own.give(values, "float64")[...] = 0
+
+    assert x.all()
+    assert mask.all()
+
+
+def test_abilities_are_those_of_the_classes(own):
+    assert ("strides" in own.abilities) == isinstance(own, Strided)
+    assert ("autograd" in own.abilities) == isinstance(own, Differentiating)
+    assert all(ABILITIES[name].of_framework for name in own.abilities)
+
+
+def test_cotangents_are_pulled_back_to_the_inputs(own):
+    """Of (a b, a) with cotangents (1, 2) or (1,); c has no influence."""
+    if not isinstance(own, Differentiating):
+        pytest.skip("differentiates nothing")
+    a, b, c, one, two = (own.give(np.array([x]), "float32") for x in (3.0, 5.0, 7.0, 1.0, 2.0))
+
+    for sent, expected in (((one, two), (7.0, 3.0)), ((one,), (5.0, 3.0))):
+        inputs = {"a": own.give(values_of(a), "float32"), "b": own.give(values_of(b), "float32"), "c": c}
+        returned, pull = own.differentiate(lambda x: (x["a"] * x["b"], x["a"]), inputs)
+        found = pull(sent)
+        assert own.take(returned[0]).item() == 15.0
+        assert (own.take(found["a"]).item(), own.take(found["b"]).item()) == expected
+        assert found["c"] is None or own.take(found["c"]).item() == 0.0
+
+
+def test_an_output_that_depends_on_no_input_has_no_gradients(own):
+    if not isinstance(own, Differentiating):
+        pytest.skip("differentiates nothing")
+    one = own.give(np.ones(1), "float32")
+    _, pull = own.differentiate(lambda _: own.give(np.ones(1), "float32"), {"a": one})
+    found = pull((one,))["a"]
+
+    assert found is None or not own.take(found).any()
+
+
+def test_what_is_no_tensor_is_refused(own):
+    assert not own.is_own([1.0])
+    with pytest.raises(FrameworkError, match="a list is a tensor of none of jax, numpy, torch"):
+        of([1.0])
+
+
+def test_a_subclass_is_of_its_framework_and_may_not_be_returned():
+    masked, parameter = np.ma.array([1.0]), torch.nn.Parameter(torch.ones(1))
+
+    assert [of(masked).name, of(parameter).name] == ["numpy", "torch"]
+    assert not of(masked).is_own(masked)
+    assert not of(parameter).is_own(parameter)
+
+
+def test_an_unknown_framework_and_one_that_is_not_installed_are_told_apart(monkeypatch):
+    with pytest.raises(FrameworkError, match="framework must be one of jax, numpy, torch, not 'mlx'"):
+        framework("mlx")
+
+    class Entry:
+        name = "absent"
+
+        def load(self):
+            raise ModuleNotFoundError("No module named 'absent'")
+
+    monkeypatch.setattr(frameworks, "entry_points", lambda group: [Entry()])
+    with pytest.raises(
+        FrameworkError, match=r"absent is not installed \(No module .*\); pip install 'attn-spec\[absent\]'"
+    ):
+        framework("absent")
+
+
+def test_jax_without_float64_says_how_to_have_it():
+    with pytest.raises(FrameworkError, match="jax has no float64 as it is set; update jax_enable_x64, or"):
+        framework("jax").give(np.ones(1), "float64")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("numpy", "numpy has no device"), ("jax", "jax has no device")])
+def test_a_device_that_is_missing_has_a_reason(name, reason):
+    assert framework(name).missing("cpu") == ""
+    assert framework(name).missing("cuda").startswith(reason)
