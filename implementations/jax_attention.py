@@ -20,7 +20,7 @@ TILE = 32
 @kernel(
     framework="jax",
     dtypes=("float32", "float16", "bfloat16"),
-    layout="BSHD",
+    presentation="BSHD",
     contract=replace(EAGER, softmax="work"),
     supports=("scale", "causal", "mask", "bias", "gqa", "cross", "backward"),
     conventions={"empty_row": "mean_of_v"},

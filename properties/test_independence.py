@@ -108,7 +108,9 @@ def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> No
         firsts = {name: getattr(problem, name)[(slice(1),) * len(axes)] for name in ("q", "k", "v")}
         shapes = {name: getattr(problem, name).shape for name in firsts}
         equal = problem.replace(**{name: np.broadcast_to(x, shapes[name]).copy() for name, x in firsts.items()})
-        within_bound(subject, equal, subject(equal, arrange=partial(memory.expanded, axes=subject.axes(axes))))
+        within_bound(
+            subject, equal, subject(equal, arrange=partial(memory.expanded, axes=subject.presentation.places(axes)))
+        )
 
 
 @attention_property(

@@ -17,6 +17,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
 
 from .arithmetic import Order
 from .forward import SUPPORTS, TiledAttention, emulate
@@ -246,16 +247,21 @@ def emulate_both(
 ) -> Kernel:
     """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
     made = emulate(name, executes, order, supports=(*supports, "lse_backward"), **declared)
-    swapped = made.layout == "BSHD"
+    shown = PRESENTATIONS[made.presentation]
 
     @made.backward
-    def attention_gradients(dout: Any, *saved: Any, **options: Any) -> tuple[Any, ...]:
+    def attention_gradients(
+        dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
+    ) -> tuple[Any, ...]:
         dtype = of(dout).dtype_of(dout)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
-        if swapped:  # all but the log-sum-exp, and the gradient of the bias
-            dout, *saved = (*(x.swapaxes(1, 2) for x in (dout, *saved[:4])), saved[4])  # type: ignore[assignment]
-        found = gradients(c, order or Order(), dout, tuple(saved), **options)()
-        back = [x.swapaxes(1, 2) if swapped and place < 3 else x for place, x in enumerate(found)]
-        return tuple(TORCH.give(x, c.output) for x in back)
+        *vectors, lse = saved  # q, k, v and out are presented, the log-sum-exp is not, nor is the gradient of the bias
+        heads = (query_heads, kv_heads, kv_heads, query_heads)
+        vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
+        dO, lse = shown.back(dout, query_heads), shown.all_rows(lse)
+        rows = {n: shown.all_rows(options[n]) for n in ("mask", "bias", "dlse") if options.get(n) is not None}
+        dq, dk, dv, *dbias = gradients(c, order or Order(), dO, (*vectors, lse), **{**options, **rows})()
+        found = [*map(shown.hand, (dq, dk, dv)), *map(shown.rows, dbias)]
+        return tuple(TORCH.give(x, c.output) for x in found)
 
     return made

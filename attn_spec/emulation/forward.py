@@ -18,6 +18,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel, kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
 
 from .arithmetic import Order
 from .scores import Scores, Tile
@@ -222,14 +223,15 @@ def emulate(
     defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
     arguments = {**defaults, **declared}
 
-    swapped = arguments.get("layout") == "BSHD"
+    shown = PRESENTATIONS[arguments.get("presentation", "BHSD")]
 
-    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    def attention(q: Any, k: Any, v: Any, *, query_heads: int = 1, kv_heads: int = 1, **options: Any) -> Any:
         dtype = of(q).dtype_of(q)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
-        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (q, k, v))
-        out, lse = steps(c, chosen, q, k, v, **options)()
-        tensor = TORCH.give(out.swapaxes(1, 2) if swapped else out, c.output)
-        return (tensor, TORCH.give(lse, c.lse)) if "lse" in arguments["supports"] else tensor
+        q, k, v = (shown.back(x, heads) for x, heads in ((q, query_heads), (k, kv_heads), (v, kv_heads)))
+        tensors = {name: shown.all_rows(options[name]) for name in ("mask", "bias") if options.get(name) is not None}
+        out, lse = steps(c, chosen, q, k, v, **{**options, **tensors})()
+        tensor = TORCH.give(shown.hand(out), c.output)
+        return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor
 
     return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)

@@ -13,6 +13,7 @@ from typing import Any
 from attn_spec.error.contract import Contract, ContractError
 from attn_spec.error.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
@@ -23,8 +24,6 @@ DECLARABLE: dict[str, str] = {
     **{name: row.says for name, row in OPTIONS.items()},
     **{name: row.says for name, row in ABILITIES.items() if not row.of_framework},
 }
-
-LAYOUTS = ("BHSD", "BSHD")
 
 
 class KernelError(Exception):
@@ -85,8 +84,9 @@ class Kernel:
     conventions: Conventions = field(default_factory=Conventions)
     #: Device types it runs on.
     devices: tuple[str, ...] = ("cpu", "cuda")
-    #: "BHSD", or "BSHD" when heads and lengths are swapped in q, k, v and out.
-    layout: str = "BHSD"
+    #: How q, k, v, out and their gradients are handed over, a name of ``presentation.PRESENTATIONS``. One that joins
+    #: heads passes their numbers as ``query_heads`` and ``kv_heads``.
+    presentation: str = "BHSD"
     #: Head dimensions it accepts; None is any.
     head_dims: tuple[int, ...] | None = None
     #: Lengths must be a multiple of this; 1 is any.
@@ -161,7 +161,7 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``layout``, ``head_dims``, ``length_multiple``, ``exclusive``,
+    ``limits`` are the fields ``devices``, ``presentation``, ``head_dims``, ``length_multiple``, ``exclusive``,
     ``signatures`` and ``slowness`` of a kernel.
     """
 
@@ -245,7 +245,9 @@ def _check(declared: Kernel) -> None:
         raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
     for name, value, allowed in (
         ("framework", declared.framework, frameworks.known()),
-        ("layout", declared.layout, LAYOUTS),
+        ("presentation", declared.presentation, PRESENTATIONS),
     ):
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+    if "H" in PRESENTATIONS[declared.presentation].looped and "gqa" in declared.supports:
+        raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")

@@ -1,7 +1,7 @@
 """Other ways for a tensor to lie in memory, values unchanged: what a kernel may be handed by a sound caller.
 
-Each takes and gives a tensor of four axes, of a framework that lays tensors in strides. NaN lies wherever a kernel
-must not read.
+Each takes and gives a tensor of two axes or more, of a framework that lays tensors in strides. NaN lies wherever a
+kernel must not read.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ def unchanged(tensor: Any) -> Any:
     return tensor
 
 
-def swapped(tensor: Any, first: int = 1, second: int = 2) -> Any:
-    """The same values with two axes swapped in memory; heads and lengths are, after a fused projection."""
+def swapped(tensor: Any, first: int = -3, second: int = -2) -> Any:
+    """The same values with two axes swapped in memory; heads and lengths are, after a fused projection.
+
+    A tensor of two axes has those two swapped.
+    """
+    first, second = (first, second) if tensor.ndim > 2 else (0, 1)
     return strided(tensor).packed(tensor.swapaxes(first, second)).swapaxes(first, second)
 
 
 def sliced(tensor: Any) -> Any:
     """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
-    B, H, S, D = tensor.shape
-    inner = strided(tensor).of_nan(tensor, (B, H, S + 2, D + 32))[:, :, 1 : S + 1, 16 : D + 16]
+    *outer, S, D = tensor.shape
+    inner = strided(tensor).of_nan(tensor, (*outer, S + 2, D + 32))[..., 1 : S + 1, 16 : D + 16]
     inner[...] = tensor
     return inner
 
@@ -50,6 +54,11 @@ def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
     leading = tuple(slice(1) if axis in chosen else slice(None) for axis in range(tensor.ndim))
     buffer[leading] = tensor[leading]
     return own.expanded(buffer[leading], tensor.shape)
+
+
+def expanded_whole(tensor: Any) -> Any:
+    """The first entry of all in place of every one, with all strides 0."""
+    return expanded(tensor, range(tensor.ndim))
 
 
 def in_the_same_place(tensors: int) -> Callable[[Any], Any]:

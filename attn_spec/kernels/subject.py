@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.kernels import memory
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
@@ -32,10 +33,6 @@ Arrange = Callable[[Any], Any]
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
-
-
-#: Results whose heads and lengths are swapped in the layout BSHD.
-BHSD_RESULTS = ("out", "dq", "dk", "dv")
 
 
 class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
@@ -81,9 +78,10 @@ class Subject:
         """The library whose tensors the kernel takes."""
         return framework(self.kernel.framework)
 
-    def axes(self, names: str) -> tuple[int, ...]:
-        """Where the axes named by letters of BHSD lie in the tensors that the kernel is given, for an ``arrange``."""
-        return tuple(self.kernel.layout.index(name) for name in names)
+    @property
+    def presentation(self) -> Presentation:
+        """How the kernel is given its tensors."""
+        return PRESENTATIONS[self.kernel.presentation]
 
     def supports(self, *options: str) -> bool:
         """Whether the kernel declares every one of ``options``, or its framework has it as an ability."""
@@ -95,18 +93,33 @@ class Subject:
         """Run the kernel on a problem.
 
         ``arrange`` may re-lay each of q, k, v in memory, ``arrange_options`` the mask and the bias, values unchanged;
-        it is given the kernel's own tensors, whose heads and lengths lie where :meth:`axes` says.
+        it is given the kernel's own tensors, whose axes lie where the presentation says.
         """
-        tensors = {name: arrange(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
-        options = self._options(problem, arrange_options)
-        return self._answer(problem, tensors, options, self._call(tensors, options))
+
+        def answer(part: Problem) -> Answer:
+            tensors, options = self._tensors(part, arrange), self._options(part, arrange_options)
+            return self._answer(part, tensors, options, self._call(tensors, options))
+
+        return self._joined(problem, answer)
 
     def recorded(self, problem: Problem) -> Answer:
         """The answer while the framework records the call to differentiate it; it must have the ability "autograd"."""
-        tensors = {name: self._tensor(getattr(problem, name)) for name in ("q", "k", "v")}
-        options = self._options(problem)
-        returned, _ = self._record(tensors, options, tensors)
-        return self._answer(problem, tensors, options, returned)
+
+        def answer(part: Problem) -> Answer:
+            tensors, options = self._tensors(part), self._options(part)
+            returned, _ = self._record(tensors, options, tensors)
+            return self._answer(part, tensors, options, returned)
+
+        return self._joined(problem, answer)
+
+    def _joined(self, problem: Problem, answer: Callable[[Problem], Answer]) -> Answer:
+        """The answers of all calls that the presentation takes, as one."""
+        answers = [answer(part) for part in self.presentation.parts(problem)]
+        rows = problem.score_shape[:3]
+        output = self.presentation.whole([one.output for one in answers], (*rows, problem.value_dim))
+        lse = [one.lse for one in answers if one.lse is not None]
+        has_lse = self.supports("lse")
+        return Answer(output, self.presentation.whole(lse, rows) if has_lse else None)
 
     def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], returned: Any) -> Answer:
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
@@ -115,9 +128,9 @@ class Subject:
         elif lse is None:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(problem, tensors, options)
-        shape = (problem.batch, problem.query_heads, problem.query_length)
-        output = self._values("out", out, (*shape, problem.value_dim), self.dtype)
-        return Answer(output, None if lse is None else self._values("lse", lse, shape, None))
+        rows = problem.score_shape[:3]
+        output = self._vectors("out", out, (*rows, problem.value_dim))
+        return Answer(output, None if lse is None else self._unlooped("lse", lse, rows, None))
 
     def gradients(
         self,
@@ -134,23 +147,36 @@ class Subject:
         ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, ``arrange_inputs`` each
         of q, k, v, values unchanged.
         """
-        tensors = {name: arrange_inputs(self._tensor(getattr(problem, name))) for name in ("q", "k", "v")}
-        options = self._options(problem)
-        inputs = dict(tensors)
-        if problem.bias is not None:
-            inputs["bias"] = options[self.kernel.keyword("bias")]
-        asked = {name: tensor for name, tensor in inputs.items() if name in wrt}
-        cotangents = [arrange(self._tensor(cotangent))]
-        if lse_cotangent is not None:
-            cotangents.append(self._tensor(lse_cotangent, swap=False, dtype=self.contract.lse))
+        names = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
+        summed = [axis for axis in problem.bias_axes if axis < len(self.presentation.looped)]
+        if "bias" in names and any(problem.score_shape[axis] > 1 for axis in summed):
+            names.remove("bias")  # its gradient is a sum over calls, which is the caller's
+        found: dict[str, list[np.ndarray]] = {name: [] for name in names}
+        for number, part in enumerate(self.presentation.parts(problem)):
+            dO = self.presentation.part(cotangent, number)
+            dL = None if lse_cotangent is None else self.presentation.part(lse_cotangent, number)
+            tensors, options = self._tensors(part, arrange_inputs), self._options(part)
+            cotangents = [arrange(self._given(self.presentation.hand(dO)))]
+            if dL is not None:
+                cotangents.append(self._given(self.presentation.rows(dL), dtype=self.contract.lse))
+            gradients = self._gradients(tensors, options, names, cotangents)
+            for name in names:
+                found[name].append(self._gradient(name, gradients.get(name), getattr(part, name).shape))
+        shapes = {name: getattr(problem, name).shape for name in names}
+        return {f"d{name}": self.presentation.whole(parts, shapes[name]) for name, parts in found.items()}
+
+    def _gradients(
+        self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
+    ) -> dict[str, Any]:
+        """The gradients of one call in the inputs ``names``: of the kernel's own function, or of its framework."""
         if self.kernel.backward_function is not None:
-            found = self._by_function(tensors, options, cotangents)
-        else:
-            _, pull = self._record(tensors, options, asked)
-            with self._guarded("backward"):
-                found = pull(cotangents)
-                self.framework.wait(self.device, found)
-        return {f"d{n}": self._gradient(n, found.get(n), getattr(problem, n).shape) for n in asked}
+            return self._by_function(tensors, options, cotangents)
+        inputs = dict(tensors) | ({"bias": options[self.kernel.keyword("bias")]} if "bias" in names else {})
+        _, pull = self._record(tensors, options, {name: inputs[name] for name in names})
+        with self._guarded("backward"):
+            found = pull(cotangents)
+            self.framework.wait(self.device, found)
+        return found
 
     def _record(
         self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
@@ -182,7 +208,11 @@ class Subject:
 
     def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
         """The values of a gradient; a framework leaves None where an input has no influence."""
-        return np.zeros(shape) if tensor is None else self._values(f"d{name}", tensor, shape, self.dtype)
+        if tensor is None:
+            return np.zeros(shape)
+        if name == "bias":
+            return self._unlooped("dbias", tensor, shape, self.dtype)
+        return self._vectors(f"d{name}", tensor, shape)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
@@ -210,25 +240,37 @@ class Subject:
             value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
             if not self.supports(name) or value is None or (row.tensor is None and value == default):
                 continue
-            active[name] = value if row.tensor is None else arrange(self._tensor(value, swap=False))
-        return {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
+            active[name] = value if row.tensor is None else arrange(self._given(self.presentation.rows(value)))
+        spelled = {self.kernel.keyword(name): value for name, value in active.items()}
+        heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
+        return spelled | self._gqa_flag(problem) | (heads if self.presentation.joins_heads else {})
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
         code = getattr(self.kernel.function, "__code__", None)
         named = code is not None and "enable_gqa" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         return {"enable_gqa": True} if named and problem.group != 1 else {}
 
-    def _tensor(self, values: np.ndarray, *, swap: bool = True, dtype: str | None = None) -> Any:
-        if self.kernel.layout == "BSHD" and swap:
-            values = values.swapaxes(1, 2)
+    def _tensors(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
+        return {n: arrange(self._given(self.presentation.hand(getattr(problem, n)))) for n in ("q", "k", "v")}
+
+    def _given(self, values: np.ndarray, dtype: str | None = None) -> Any:
+        """A new tensor of the kernel's framework."""
         return self.framework.give(values, dtype or self.dtype, self.device)
+
+    def _vectors(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
+        """The values [B, H, S, D] of what a kernel returned, presented as its inputs are."""
+        return self.presentation.back(
+            self._values(name, tensor, self.presentation.shape(shape), self.dtype), heads=shape[1]
+        )
+
+    def _unlooped(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
+        """The values [B, H, ..] of what a kernel returned in that order of axes, whatever the presentation."""
+        return self._values(name, tensor, shape[len(self.presentation.looped) :], dtype).reshape(shape)
 
     def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
         own = self.framework
         if not own.is_own(tensor):
             raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {own.tensor_type.__name__}")
-        if name in BHSD_RESULTS and self.kernel.layout == "BSHD":
-            tensor = tensor.swapaxes(1, 2)
         if tuple(tensor.shape) != shape:
             raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
         if dtype is not None and own.dtype_of(tensor) != dtype:
@@ -239,11 +281,12 @@ class Subject:
         return own.take(tensor).astype(np.float64)
 
     def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
-        given = {name: (tensor, getattr(problem, name)) for name, tensor in tensors.items()}
+        given = {name: (tensor, self.presentation.hand(getattr(problem, name))) for name, tensor in tensors.items()}
         keywords = {name: self.kernel.keyword(name) for name, row in OPTIONS.items() if row.tensor is not None}
-        given |= {n: (options[keyword], getattr(problem, n)) for n, keyword in keywords.items() if keyword in options}
-        for name, (tensor, original) in given.items():
+        for name, keyword in keywords.items():
+            if keyword in options:
+                given[name] = options[keyword], self.presentation.rows(getattr(problem, name))
+        for name, (tensor, before) in given.items():
             now = self.framework.take(tensor).astype(np.float64)
-            before = original.swapaxes(1, 2) if self.kernel.layout == "BSHD" and name in "qkv" else original
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
                 raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")

@@ -56,9 +56,10 @@ def preflight(
     failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
     if len(failures) == len(subjects):
         reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
+        shape = subjects[0].presentation.shape(_plain(kernel, "float32").q.shape)
         raise KernelError(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"Call it with q, k, v of shape {_plain(kernel, 'float32').q.shape} ({kernel.layout}) to see why"
+            f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
         )
     if kernel.declared:
         return Preflight(tuple(subjects))

@@ -113,7 +113,7 @@ def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
     Inputs that it changes are put back, and a subclass of a tensor is taken for the tensor.
     """
     kernel, left = subject.kernel, {}
-    function, swap = kernel.function, kernel.layout == "BSHD"
+    function, shown = kernel.function, subject.presentation
 
     @functools.wraps(function)
     def forgiven(*inputs: Any, **options: Any) -> Any:
@@ -121,7 +121,7 @@ def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
         returned = function(*inputs, **options)
         for name, x, before in zip("qkv", inputs, given, strict=True):
             now = values_of(x).copy()
-            left[name] = now.swapaxes(1, 2) if swap else now
+            left[name] = shown.back(now, options.get("query_heads" if name == "q" else "kv_heads", 1))
             if not np.array_equal(now, before, equal_nan=True):
                 x[...] = before if kernel.framework == "numpy" else TORCH.give(before, of(x).dtype_of(x))
         return tuple(_plain(x) for x in returned) if isinstance(returned, tuple) else _plain(returned)

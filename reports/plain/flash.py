@@ -111,7 +111,7 @@ def _tutorial(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
 @kernel(
     framework="torch",
     dtypes=HALVES,
-    layout="BSHD",
+    presentation="BSHD",
     contract=Contract(matrix_rounding=None, partial_gradients="input"),  # dK and dV of each query head wait in half
     supports=("scale", "causal", "window", "softcap", "gqa", "cross", "empty", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
@@ -168,7 +168,7 @@ def _flash2(
 @kernel(
     framework="torch",
     dtypes=HALVES,
-    layout="BSHD",
+    presentation="BSHD",
     supports=("scale", "causal", "bias", "cross", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
 )

@@ -29,7 +29,8 @@ from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, S
 from attn_spec.error.contract import Contract
 from attn_spec.error.presets import UNDECLARED
 from attn_spec.error.products import terms
-from attn_spec.kernels.kernel import LAYOUTS, Conventions, Kernel
+from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.search.strategies import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
@@ -83,14 +84,16 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
 def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
     """A kernel of that arithmetic, with conventions and options drawn."""
     agreed = _conventions(rng)
-    supports = [option for option in SUPPORTS if rng.random() < 0.85]
+    presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
+    one_head = "H" in PRESENTATIONS[presentation].looped
+    supports = [name for name in SUPPORTS if rng.random() < 0.85 and not (one_head and name == "gqa")]
     declared |= {
         "supports": supports,
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
         "steps": varied(drawn_steps(rng, executes, order), agreed),
-        "layout": one_of(rng, LAYOUTS),
+        "presentation": presentation,
         "length_multiple": one_of(rng, (1, 1, 1, 4)),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }

@@ -14,6 +14,7 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention
 from attn_spec.error.presets import EAGER, FUSED, SPLIT_KV, TF32
 from attn_spec.judgement import measure
+from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
@@ -234,10 +235,10 @@ def test_scores_so_large_that_the_rounding_of_the_reference_overflows_are_outsid
     assert ratio(p, PRECISE, output=out) == np.inf
 
 
-@pytest.mark.parametrize("layout", ["BHSD", "BSHD"])
-def test_a_sound_kernel_of_either_layout_reads_expanded_views(layout):
+@pytest.mark.parametrize("presentation", PRESENTATIONS)
+def test_a_sound_kernel_of_any_presentation_reads_expanded_views(presentation):
     claim = load_all()["independence.expanded_views_are_read_right"]
-    sound = Subject(emulate("k", PRECISE, layout=layout), "float32")
+    sound = Subject(emulate("k", PRECISE, presentation=presentation, supports=("cross",)), "float32")
     problem = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=3, key_length=4).problem()
 
     claim.check(sound, problem)

@@ -19,12 +19,14 @@ def identity(q, k, v, *, softmax_scale=None, is_causal=False, attn_mask=None):
 
 
 def test_the_decorator_keeps_the_function_and_the_declarations():
-    made = kernel(**DECLARED, supports=("scale", "gqa"), conventions={"empty_row": "nan"}, layout="BSHD")(identity)
+    made = kernel(**DECLARED, supports=("scale", "gqa"), conventions={"empty_row": "nan"}, presentation="BSHD")(
+        identity
+    )
 
     assert made(1, 2, 3) == 3
     assert made.supports == {"scale", "gqa"}
     assert made.conventions == Conventions(empty_row="nan")
-    assert made.layout == "BSHD"
+    assert made.presentation == "BSHD"
     assert made.contract_declared("float32") == FUSED
     assert made.contract_for("float32") == FUSED.at("float32")
     assert made.declared
@@ -56,7 +58,11 @@ REFUSED = {
         "convention empty_row must be one of ('zero', 'mean_of_v', 'nan')",
     ),
     "framework": ({"framework": "mlx"}, "framework must be one of jax, numpy, torch, not 'mlx'"),
-    "layout": ({"layout": "HBSD"}, "layout must be one of BHSD, BSHD, not 'HBSD'"),
+    "presentation": ({"presentation": "HBSD"}, "presentation must be one of BHSD, BSHD, BS(HD), HSD, SD, not 'HBSD'"),
+    "heads": (
+        {"presentation": "SD", "supports": ("gqa",)},
+        "is given one head at a time, so it cannot declare gqa; leave that out",
+    ),
 }
 
 

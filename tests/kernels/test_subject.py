@@ -78,7 +78,7 @@ def test_the_other_layout_is_swapped_both_ways():
         return v.copy()
 
     p = problem(lengths=(4, 4))
-    assert bits.identical(subject(transposed, layout="BSHD")(p).output, p.v).all()
+    assert bits.identical(subject(transposed, presentation="BSHD")(p).output, p.v).all()
 
 
 def test_a_function_that_wants_to_be_told_of_grouped_heads_is_told():

@@ -214,7 +214,7 @@ def test_a_layout_is_transparent():
         out, lse = honest(*(x.transpose(1, 2) for x in (q, k, v)), **options)
         return out.transpose(1, 2).contiguous(), lse
 
-    tried = subject(attention, "float16", supports=SUPPORTS, layout="BSHD")
+    tried = subject(attention, "float16", supports=SUPPORTS, presentation="BSHD")
 
     assert not try_out(PEERS["FlashAttention 2"], tried, work=2**23, seed=0).rejected
 

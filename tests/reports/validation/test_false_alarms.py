@@ -10,6 +10,7 @@ from attn_spec.reports.validation.random_kernels import random_kernel
 
 from attn_spec.error.contract import _CHOICES, Contract
 from attn_spec.kernels.kernel import DECLARABLE, Conventions
+from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -106,9 +107,10 @@ def test_every_field_convention_and_ability_is_drawn():
     for item in fields(Conventions):
         assert len({getattr(one.kernel.conventions, item.name) for one in drawn}) > 1, item.name
     assert set.union(*({*one.kernel.supports} for one in drawn)) == set(DECLARABLE)
+    assert {one.kernel.presentation for one in drawn} == set(PRESENTATIONS)
     for name in ("head_dims", "length_multiple", "exclusive", "slowness"):
         assert len({getattr(one.kernel, name) for one in drawn}) > 1, name
-    assert 150 < sum(one.kernel.layout == "BSHD" for one in drawn) < 250
+    assert 150 < sum(one.kernel.presentation == "BSHD" for one in drawn) < 250
 
 
 def test_a_refutation_is_printed_with_all_it_takes_to_repeat_it(uniform, monkeypatch, capsys):

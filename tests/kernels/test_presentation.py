@@ -1,0 +1,85 @@
+"""Every presentation hands over the same numbers and takes them back, whatever the order and number of its axes."""
+
+import numpy as np
+import pytest
+import torch
+
+from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.kernel import kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.subject import Misbehaviour, Subject
+from attn_spec.numbers import bits
+from attn_spec.search.regimes import Recipe
+
+#: [B, H, S, D] = [1, 1, 3, 2] counts to 6, and with two heads to 12.
+ONE, TWO = (np.arange(6.0 * heads).reshape(1, heads, 3, 2) for heads in (1, 2))
+RECIPE = Recipe(batch=2, query_heads=3, kv_heads=3, query_length=4, key_length=5, head_dim=6, value_dim=2, seed=1)
+
+
+@pytest.fixture(params=PRESENTATIONS)
+def name(request):
+    return request.param
+
+
+HANDED = {
+    "BHSD": TWO,
+    "BSHD": TWO.transpose(0, 2, 1, 3),
+    "BS(HD)": np.array([[[0.0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]]),
+    "HSD": TWO[0],
+    "SD": ONE[0, 0],
+}
+
+
+def test_what_a_kernel_is_handed(name):
+    x = ONE if name == "SD" else TWO
+
+    assert PRESENTATIONS[name].hand(x).tolist() == HANDED[name].tolist()
+    assert PRESENTATIONS[name].shape(x.shape) == HANDED[name].shape
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_it_is_taken_back(name, kind):
+    x = ONE if name == "SD" else TWO
+    shown = PRESENTATIONS[name]
+
+    assert np.asarray(shown.back(shown.hand(kind(x.copy())), heads=x.shape[1])).tolist() == x.tolist()
+
+
+def test_every_part_of_a_problem_is_solved_and_the_whole_is_put_together(name):
+    problem = RECIPE.problem().replace(
+        bias=bits.nearest(np.random.default_rng(0).standard_normal((2, 3, 4, 5)), "float32"),
+        mask=np.random.default_rng(1).random((1, 3, 4, 5)) < 0.8,
+    )
+    dO, dL = np.ones((2, 3, 4, 2)), np.full((2, 3, 4), 0.5)
+    supports = ("cross", "dv", "bias", "mask", "lse", "backward", "lse_backward")
+    plain, shown = (
+        Subject(emulate_both("k", PRECISE, supports=supports[:5], presentation=each), "float32")
+        for each in ("BHSD", name)
+    )
+
+    assert bits.identical(shown(problem).output, plain(problem).output).all()
+    assert bits.identical(shown(problem).lse, plain(problem).lse).all()
+    expected, found = (subject.gradients(problem, dO, lse_cotangent=dL) for subject in (plain, shown))
+    assert found.keys() == expected.keys() == {"dq", "dk", "dv", "dbias"}
+    assert all((found[each] == expected[each]).all() for each in found)
+
+
+@pytest.mark.parametrize(("shape", "summed"), [((1, 1, 4, 5), ("HSD", "SD")), ((2, 1, 4, 5), ("SD",))])
+def test_a_gradient_that_is_a_sum_over_calls_is_the_callers(name, shape, summed):
+    problem = RECIPE.problem().replace(bias=np.zeros(shape))
+    kernel = emulate_both("k", PRECISE, supports=("cross", "dv", "bias", "lse"), presentation=name)
+
+    found = Subject(kernel, "float32").gradients(problem, np.ones((2, 3, 4, 2)))
+
+    assert ("dbias" in found) == (name not in summed)
+
+
+def test_a_wrong_shape_is_told_in_the_terms_of_the_kernel():
+    @kernel(framework="numpy", dtypes=("float32",), presentation="BS(HD)")
+    def attention(q, k, v, *, query_heads, kv_heads):
+        assert (query_heads, kv_heads) == (3, 3)
+        return q
+
+    with pytest.raises(Misbehaviour, match=r"out has shape \(2, 4, 18\); it must be \(2, 4, 6\)"):
+        Subject(attention, "float32")(RECIPE.problem())
