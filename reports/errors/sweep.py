@@ -192,6 +192,7 @@ def _row_ulp(one: Measurement) -> np.ndarray:
     return np.where(largest == 0, np.nan, bits.spacing(largest, one.dtype))
 
 
+@np.errstate(over="ignore")  # beside a truth of 0 the ulp is the smallest number there is
 def _worst(pool: Sequence[tuple[Recipe, Measurement]]) -> Worst | None:
     exercised = [(recipe, one) for recipe, one in pool if one.measured.any()]
     if not exercised:

@@ -50,7 +50,7 @@ TESTS = (
 
 #: The least share that is to be killed.
 LEAST = 0.9
-#: Seconds one mutant may take; the tests take less than half of it.
+#: Seconds of computing one mutant may take; the tests take less than half of it.
 LIMIT = 600
 
 
@@ -87,8 +87,8 @@ def _try(mutant: Mutant | None, tests: Sequence[str]) -> tuple[str | None, float
         del sys.modules[name]
     if mutant is not None:
         sys.meta_path.insert(0, _Mutated(mutant))
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(LIMIT)
+    signal.signal(signal.SIGPROF, _late)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)  # the timer of real time belongs to the limits of calls under test
     # Rewriting assertions, pytest would be asked for the module first.
     options = "-x -q --assert=plain -p no:cacheprovider -p no:xdist --hypothesis-seed=0"
     try:
@@ -97,7 +97,7 @@ def _try(mutant: Mutant | None, tests: Sequence[str]) -> tuple[str | None, float
     except _LateError:
         return "timeout", time.monotonic() - start
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return (first.failed or f"pytest, exit status {int(status)}") if status else None, time.monotonic() - start
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 _ROWS_HAVE_ONE = "the last axis of M, L and top has one element: its first is its last"
 _FOUR_AXES = "of four axes the third is the last but one"
 _SPARES_MEMORY = "above the limit the same sum is bounded by its parts; where the limit lies is a matter of memory"
+_NOT_NEGATIVE = "sizes are not negative; only without keys would the -1 show, and then there is no row to speak of"
 _SLACK = "2^-30 of a bound, which covers its evaluation in float64 many times over"
 
 #: Reasons by module and change, as ``report`` prints them.
@@ -61,7 +62,21 @@ REASONS: dict[tuple[str, str], str] = {
             "-        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)\n"
             "+        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial= -1.0)) * max(1.0, folded)"
         ),
-    ): "sizes are not negative; only without keys would the -1 show, and then there is no row to speak of",
+    ): _NOT_NEGATIVE,
+    (
+        "domain",
+        (
+            "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"
+            "+    entries = max(np.abs(tensor).max(initial= -1.0) for tensor in (x.q, x.k, x.v))"
+        ),
+    ): _NOT_NEGATIVE,
+    (
+        "domain",
+        (
+            "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"
+            "+    entries = max(np.abs(tensor).max(initial= 1.0) for tensor in (x.q, x.k, x.v))"
+        ),
+    ): "entries are compared with the largest number of a format, and every format has 1",
     (
         "error.domain",
         (

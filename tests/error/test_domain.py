@@ -56,6 +56,12 @@ CASES = {
         outside=2.0**100,
         inside=2.0**96,
     ),
+    "sums of values under weights that sum to 1": Edge(
+        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]),
+        {"normalize": "before_product", "output_accumulation": "float16"},
+        outside=3.3e4,
+        inside=3.2e4,
+    ),
     "an inner accumulator": Edge(
         lambda v: vectors([1.0], [0.0, 0.0], [v, -v]),
         {"inner_accumulation": "float16", "inner_terms": 2},

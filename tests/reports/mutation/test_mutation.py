@@ -74,6 +74,16 @@ def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
     assert not hasattr(masks, "UNUSED")
 
 
+def test_a_mutant_that_never_ends_is_killed_even_if_it_stops_the_clock(monkeypatch):
+    """As the limit of a kernel's call does, when it ends."""
+    monkeypatch.setattr(mutation, "LIMIT", 1)
+    endless = "\nimport signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
+
+    (found,) = run([Mutant("masks", "none", source_of(masks) + endless)], 1, ("masks",))
+
+    assert found.killed_by is not None
+
+
 def test_whoever_asks_for_the_source_of_a_mutant_gets_the_mutated_one():
     """Witnesses delete terms from the source that the loader gives."""
     mutant = Mutant("masks", "none", source_of(masks) + "\nUNUSED = 1\n")
