@@ -49,7 +49,7 @@ def weights(problem: Problem, precision: int) -> np.ndarray:
         for row in np.argwhere(~problem.empty_rows):
             e = [mp.exp(s_ij) for s_ij in s[*row]]
             total = mp.fsum(e)
-            result[*row] = [e_j / total for e_j in e]
+            result[*row] = [e_j / total if total else mp.nan for e_j in e]  # 0/0 if every score seen is -inf
     return result
 
 

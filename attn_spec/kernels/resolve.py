@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attn_spec.kernels import definition
 from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
 
 
 def resolve(spec: str, **declared: Any) -> Kernel:
-    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or an entry-point short name.
+    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or an entry-point short name, or the definition.
 
     ``declared`` fills in for undecorated callables, and is refused for decorated ones.
     Raises :class:`KernelError` with the next step in its text.
@@ -25,6 +26,8 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     module_name, _, attribute = spec.partition(":")
     if module_name.endswith(".py"):
         found = _attribute(_import_file(Path(module_name)), attribute, spec)
+    elif module_name == "definition" and attribute.isdecimal():
+        found = definition.kernel_of(attribute)
     elif spec in (plugins := {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}):
         found = plugins[spec].load()
     elif module_name in _in_tree_modules():
@@ -34,7 +37,8 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     else:
         short = ", ".join(sorted([*_in_tree_modules(), *plugins]))
         raise KernelError(
-            f"no kernel is called {spec!r}. Write file.py:name or package.module:name, or one of: {short}"
+            f"no kernel is called {spec!r}. Write file.py:name or package.module:name, definition:200, or "
+            f"one of: {short}"
         )
     if isinstance(found, Kernel):
         if given := sorted(key for key, value in declared.items() if value):

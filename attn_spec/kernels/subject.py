@@ -148,9 +148,8 @@ class Subject:
         of q, k, v, values unchanged.
         """
         names = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
-        summed = [axis for axis in problem.bias_axes if axis < len(self.presentation.looped)]
-        if "bias" in names and any(problem.score_shape[axis] > 1 for axis in summed):
-            names.remove("bias")  # its gradient is a sum over calls, which is the caller's
+        if "bias" in names and self.presentation.shares_bias(problem):
+            names.remove("bias")
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for number, part in enumerate(self.presentation.parts(problem)):
             dO = self.presentation.part(cotangent, number)

@@ -8,7 +8,7 @@ Every list below therefore runs from plain to wild. Only tensors of a few entrie
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,7 +68,6 @@ def named(known: Iterable[str]) -> SearchStrategy[str]:
 _LENGTHS = often(st.sampled_from([*range(1, 10), *TILE_EDGES]), [st.sampled_from(LONG)], share=8).flatmap(
     lambda chosen: chosen
 )
-_HEADS = {grouped: st.sampled_from(GROUPED_HEADS if grouped else EQUAL_HEADS) for grouped in (False, True)}
 _REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
 _SHIFTS = often(0.0, SHIFTS[1:])
 _SEEDS = st.integers(0, 2**32 - 1)
@@ -112,17 +111,21 @@ def recipes(
     **fixed: Any,
 ) -> Recipe:
     """Draw the recipes behind :func:`problems`, which describes the arguments."""
+    # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
+    drawn = _Draws(**{name: draw(strategy) for name, strategy in _of_shape(subject.kernel.head_dims).items()})
+    regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
+    shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
+    given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     chosen = _options(draw, subject, needs, without)
     values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
     recipe = Recipe(
         dtype=subject.dtype,
-        regime=draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES)),
-        **_shape(draw, subject, chosen),
+        regime=regime,
+        **drawn.shape(subject, chosen),
         **{"causal_alignment": subject.conventions.causal_alignment, **values},
-        shift=0.0 if regimes else draw(_SHIFTS),
-        seed=draw(_SEEDS),
+        shift=shift,
+        seed=seed,
     )
-    given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     if "dv" not in chosen:
         given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
     unlimited = "query_length" in fixed
@@ -207,26 +210,55 @@ def _some(possible: tuple[str, ...], count: int) -> SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(weighted), min_size=count, max_size=count, unique=True) if count else st.just([])
 
 
-def _shape(draw: DrawFn, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
-    heads, kv_heads = draw(_HEADS["gqa" in chosen])
-    keys = queries = draw(_LENGTHS)
-    if "cross" in chosen:
-        queries = draw(_LENGTHS.filter(lambda length: length != keys))
-    if "empty" in chosen:
-        one_empty = [(0, queries), (keys, 0)] if "cross" in chosen else []
-        keys, queries = draw(st.sampled_from([*one_empty, (0, 0)]))
-    D = draw(st.sampled_from(sorted(subject.kernel.head_dims or HEAD_DIMS)))
-    values = [dim for dim in subject.kernel.head_dims or VALUE_DIMS if dim != D] or [D]
-    batches = [n for n in (1, 1, 2, 3, 9) if n * heads * subject.kernel.slowness <= MOST_HEADS] or [1]
+@cache
+def _of_shape(head_dims: tuple[int, ...] | None) -> dict[str, SearchStrategy[Any]]:
+    """What :class:`_Draws` holds, for a kernel that takes these head dimensions."""
     return {
-        "batch": draw(st.sampled_from(batches)),
-        "query_heads": heads,
-        "kv_heads": kv_heads,
-        "query_length": queries,
-        "key_length": keys,
-        "head_dim": D,
-        "value_dim": draw(st.sampled_from(values)) if "dv" in chosen else D,
+        "equal": st.sampled_from(EQUAL_HEADS),
+        "grouped": st.sampled_from(GROUPED_HEADS),
+        "keys": _LENGTHS,
+        "others": _LENGTHS,
+        "empty": st.sampled_from(range(3)),
+        "head_dim": st.sampled_from(sorted(head_dims or HEAD_DIMS)),
+        "value_dim": st.sampled_from(head_dims or VALUE_DIMS),
+        "batch": st.sampled_from((1, 1, 2, 3, 9)),
     }
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """What shapes are made of, drawn whether options and abilities need it or not."""
+
+    equal: tuple[int, int]
+    grouped: tuple[int, int]
+    keys: int
+    others: int
+    #: Which lengths are 0: the queries, the keys, or both.
+    empty: int
+    head_dim: int
+    value_dim: int
+    batch: int
+
+    def shape(self, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
+        """The fields of a recipe's shape for these options and abilities."""
+        heads, kv_heads = self.grouped if "gqa" in chosen else self.equal
+        keys = queries = self.keys
+        if "cross" in chosen:
+            queries = self.others if self.others != keys else keys + 1
+        if "empty" in chosen:
+            keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
+        D = self.head_dim
+        values = [self.value_dim, *(subject.kernel.head_dims or VALUE_DIMS), D]
+        is_small = self.batch * heads * subject.kernel.slowness <= MOST_HEADS
+        return {
+            "batch": self.batch if is_small else 1,
+            "query_heads": heads,
+            "kv_heads": kv_heads,
+            "query_length": queries,
+            "key_length": keys,
+            "head_dim": D,
+            "value_dim": next((dim for dim in values if dim != D), D) if "dv" in chosen else D,
+        }
 
 
 def _legal_lengths(recipe: Recipe, subject: Subject, budget: float) -> Recipe:

@@ -64,14 +64,14 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _NOT_NEGATIVE,
     (
-        "domain",
+        "error.domain",
         (
             "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"
             "+    entries = max(np.abs(tensor).max(initial= -1.0) for tensor in (x.q, x.k, x.v))"
         ),
     ): _NOT_NEGATIVE,
     (
-        "domain",
+        "error.domain",
         (
             "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"
             "+    entries = max(np.abs(tensor).max(initial= 1.0) for tensor in (x.q, x.k, x.v))"

@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from .. import errors
 from ..errors import svg, tables
 from ..zoo.mutants import load_all
 from .contest import SUITE
@@ -23,7 +24,8 @@ LONGEST = 320
 
 def html(made: Teeth) -> str:
     """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
-    loader = jinja2.PackageLoader(__package__ or "reports", ".")
+    packages = (str(__package__), errors.__name__)  # the style is that of both pages
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, ".") for package in packages])
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters |= {"number": tables.number, "short": _short}
     columns, rows = limit_table(made.powers)

@@ -40,7 +40,8 @@ class Deletion:
     def changed(self, source: str) -> str:
         """The source without the term. Raises :class:`TextError`."""
         if source.count(self.old) != 1:
-            raise TextError(f"{self.name}: {source.count(self.old)} times in {self.module}.py, not once: {self.old!r}")
+            file = self.module.replace(".", "/")
+            raise TextError(f"{self.name}: {source.count(self.old)} times in {file}.py, not once: {self.old!r}")
         return source.replace(self.old, self.new)
 
 

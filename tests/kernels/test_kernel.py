@@ -132,7 +132,7 @@ NOT_FOUND = {
     "mine.py:absent": "mine has no 'absent'; it has attention",
     "mine:number": "mine:number is a int, not a function or a kernel",
     "no.such.module:f": "no.such.module does not import: ModuleNotFoundError: No module named 'no'",
-    "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, or one of: jax_",
+    "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, definition:200, or",
     "torch_sdpa:nothing": "attn_spec.implementations.torch_sdpa has no 'nothing'; it has ",
 }
 

@@ -10,6 +10,7 @@ from attn_spec.error.intermediates import intermediates
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import assertions
 from attn_spec.search.property import load_all
+from attn_spec.search.search import DRAWS
 
 PROPERTIES = load_all()
 SUBJECT = Subject(SOUND["sequential"], "float32")
@@ -19,12 +20,12 @@ EXAMPLES = 200
 
 
 def drawn(claim):
-    """The problems that a search of a property would draw."""
-    found = []
+    """The different problems that a search of a property would check."""
+    found = {}
 
     @hypothesis.seed(0)
     @hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=DRAWS * EXAMPLES,
         database=None,
         deadline=None,
         phases=[Phase.generate],
@@ -32,10 +33,10 @@ def drawn(claim):
     )
     @given(PROPERTIES[claim].problems(SUBJECT))
     def collect(problem):
-        found.append(problem)
+        found.setdefault(problem.digest(), problem)
 
     collect()
-    return found
+    return list(found.values())[:EXAMPLES]
 
 
 def lowest_lse(problem):

@@ -79,16 +79,16 @@ def test_a_mutant_that_never_ends_is_killed_even_if_it_stops_the_clock(monkeypat
     monkeypatch.setattr(mutation, "LIMIT", 1)
     endless = "\nimport signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
 
-    (found,) = run([Mutant("masks", "none", source_of(masks) + endless)], 1, ("masks",))
+    (found,) = run([Mutant("problem.masks", "none", source_of(masks) + endless)], 1, ("problem/masks",))
 
     assert found.killed_by is not None
 
 
 def test_whoever_asks_for_the_source_of_a_mutant_gets_the_mutated_one():
     """Witnesses delete terms from the source that the loader gives."""
-    mutant = Mutant("masks", "none", source_of(masks) + "\nUNUSED = 1\n")
+    mutant = Mutant("problem.masks", "none", source_of(masks) + "\nUNUSED = 1\n")
 
-    assert mutation._Mutated(mutant).get_source("attn_spec.masks") == mutant.source
+    assert mutation._Mutated(mutant).get_source("attn_spec.problem.masks") == mutant.source
 
 
 def test_every_reason_is_of_a_line_that_stands_in_its_module():

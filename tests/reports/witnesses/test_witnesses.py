@@ -16,7 +16,7 @@ from attn_spec.search.regimes import Recipe
 
 X = intermediates(Recipe(query_length=2, key_length=3, head_dim=2).problem())
 NARROW = FP32.at("float16")
-R = struck("R", "weight_bounds", "alpha + [-(1 + R) * -]one, 0.0), np")
+R = struck("R", "error.weight_bounds", "alpha + [-(1 + R) * -]one, 0.0), np")
 
 
 @pytest.mark.parametrize("module", TABLES)
@@ -77,8 +77,10 @@ def test_a_term_is_back_when_its_deletion_ends():
 
 def test_a_deletion_reaches_caches_properties_and_names_imported_elsewhere():
     far = FP32.at("float32")
-    score = struck("score", "score_bounds", "return np.where(x.visible, [-delta-]{+0.0 * delta+}, 0.0)")
-    reach = struck("reach", "contract", 'return [-self.reference_slack if self.reference == "maximum" else -]self.ref')
+    score = struck("score", "error.score_bounds", "return np.where(x.visible, [-delta-]{+0.0 * delta+}, 0.0)")
+    reach = struck(
+        "reach", "error.contract", 'return [-self.reference_slack if self.reference == "maximum" else -]self.ref'
+    )
     before = weight_bounds.log_weight_error(X, far).delta
 
     with deleted(score, reach):
@@ -91,9 +93,9 @@ def test_a_deletion_reaches_caches_properties_and_names_imported_elsewhere():
 
 
 def test_a_text_that_is_not_there_once_is_refused():
-    for old, times in (("never written", 0), ("return", source_of("bounds").count("return"))):
-        deletion = Deletion(name="a term", module="bounds", old=old, new="")
-        with pytest.raises(TextError, match=f"a term: {times} times in bounds.py, not once"), deleted(deletion):
+    for old, times in (("never written", 0), ("return", source_of("error.bounds").count("return"))):
+        deletion = Deletion(name="a term", module="error.bounds", old=old, new="")
+        with pytest.raises(TextError, match=f"a term: {times} times in error/bounds.py, not once"), deleted(deletion):
             pass
 
 

@@ -1,0 +1,63 @@
+"""The definition as a kernel, ``definition:200``, so that every property is run against the root of truth too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpmath import mp
+
+from attn_spec.attention import definition, gradients
+from attn_spec.error.presets import FP64
+from attn_spec.kernels.frameworks.numpy import NUMPY
+from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, kernel
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import DIFFERENTIABLE
+
+#: The fewest bits with which nothing but the rounding of results is left to see, and the most anybody waits for.
+BITS = (128, 4096)
+
+
+def kernel_of(precision: str) -> Kernel:
+    """The definition computed to so many bits, each result rounded once. Raises :class:`KernelError`."""
+    if not precision.isdecimal() or not BITS[0] <= int(precision) <= BITS[1]:
+        raise KernelError(f"definition:{precision} must name a number of bits from {BITS[0]} to {BITS[1]}")
+
+    def attention(q: Any, k: Any, v: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        problem = _problem(q, k, v, options)
+        found = definition.attention(problem, int(precision)), definition.log_sum_exp(problem, int(precision))
+        return NUMPY.give(_rounded(found[0], problem.dtype), problem.dtype), _rounded(found[1], "float64")
+
+    # A product of mpmath takes a thousand times that of an array; a problem of few keys has few beside its other costs.
+    made = kernel(
+        framework="numpy", dtypes=DTYPES, contract=FP64, supports=DECLARABLE, name=f"definition:{precision}",
+        conventions={"masked_nonfinite": "excluded"}, devices=("cpu",), slowness=64.0,
+    )(attention)  # fmt: skip
+
+    @made.backward
+    def attention_gradients(dout: Any, q: Any, k: Any, v: Any, *saved: Any, **options: Any) -> tuple[np.ndarray, ...]:
+        del saved
+        dL = options.pop("dlse", None)
+        problem = _problem(q, k, v, options)
+        dO, dL = NUMPY.take(dout), None if dL is None else NUMPY.take(dL)
+        found = vars(gradients.gradients(problem, dO, int(precision), dL))
+        each = [found[f"d{name}"] for name in DIFFERENTIABLE]
+        return tuple(NUMPY.give(_rounded(x, problem.dtype), problem.dtype) for x in each if x is not None)
+
+    return made
+
+
+def _problem(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Problem:
+    values: dict[str, Any] = {name: NUMPY.take(x) if OPTIONS[name].tensor else x for name, x in options.items()}
+    dtype = NUMPY.dtype_of(q)
+    q, k, v = map(NUMPY.take, (q, k, v))
+    return Problem(q=q, k=k, v=v, dtype=dtype, **values)
+
+
+def _rounded(x: np.ndarray, dtype: str) -> bits.Values:
+    """Numbers of mpmath as numbers of a format."""
+    with mp.workprec(53):
+        return bits.nearest(np.array([float(+value) for value in x.ravel()]).reshape(x.shape), dtype)
