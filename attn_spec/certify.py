@@ -57,6 +57,8 @@ class Request:
     framework: str | None = None
     contract: str | None = None
     supports: str | None = None
+    #: TOML file of known defects.
+    known_defects: Path | None = None
 
     def arguments(self) -> list[str]:
         """The options of the pytest plugin that say the same."""
@@ -64,6 +66,7 @@ class Request:
         pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
+        pairs += [("known-defects", self.known_defects and self.known_defects.resolve())]
         return [f"--attn-{name}={value}" for name, value in pairs if value is not None]
 
 

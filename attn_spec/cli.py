@@ -55,7 +55,12 @@ def main() -> None:
 @click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
 @call_limit
-@click.option("--framework", type=click.Choice(["numpy", "torch"]), help="For undecorated callables.")
+@click.option(
+    "--known-defects",
+    type=click.Path(path_type=Path),
+    help="TOML file of refutations that are expected, with their reasons: they fail nothing while they last.",
+)
+@click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
 @click.option(
@@ -89,9 +94,9 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
-    suspect = document.summary["suspect"]
-    colour = "yellow" if suspect and document.result != "refuted" else COLOURS.get(document.result)
-    click.secho(document.result.upper() + (f", {suspect} suspect" if suspect else ""), bold=True, fg=colour)
+    noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
+    colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
+    click.secho(document.result.upper() + "".join(noted), bold=True, fg=colour)
     sys.exit(CODES[document.result])
 
 

@@ -37,7 +37,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "call-limit": {"type": float, "default": 60.0, "help": "seconds one kernel call may take (default: 60)"},
     "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
     "continue": {"action": "store_true", "help": "keep the verdicts in the report and run only what has none"},
-    "framework": {"help": "for undecorated callables: numpy or torch"},
+    "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
+    "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they must support, comma separated"},
 }  # fmt: skip
@@ -124,6 +125,8 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
             pytest.skip(f"{row.verdict}: {row.message}")
         if row.verdict is Verdict.SUSPECT:
             request.node.user_properties.append((BLOCK, block))
+        elif row.verdict is Verdict.KNOWN:
+            pytest.xfail(row.message)
         elif row.verdict is not Verdict.HELD:
             pytest.fail(block or f"{row.verdict}: {row.message}", pytrace=False)
 

@@ -71,7 +71,7 @@ def _coloured(verdict: Verdict, line: str) -> str:
 def _remark(result: PropertyResult) -> str:
     """The worst ratio; why, where there is no verdict."""
     ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
-    if result.verdict is Verdict.NOT_EXERCISED:
+    if result.verdict in {Verdict.NOT_EXERCISED, Verdict.KNOWN, Verdict.MENDED}:
         return f"  ({_message(result)})"
     what = "statistic/threshold" if result.false_alarm else "error/bound"
     return f"  worst {what} {max(ratios):.3g}" if ratios else ""

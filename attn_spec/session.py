@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import LEFT_OUT, Row, Verdict, denominator
+from attn_spec.search.verdict import LEFT_OUT, Row, Verdict, against, denominator
 
 if TYPE_CHECKING:
     import pytest
 
+    from attn_spec.kernels.defects import Defect
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.preflight import Preflight
     from attn_spec.search.profiles import Profile
@@ -41,6 +42,8 @@ class Session:
         self.config = config
         self.profile = PROFILES[self.option("profile")]
         self.seed = self._seed()
+        #: Of any kernel, from the file that the option names.
+        self.known_defects: tuple[Defect, ...] = ()
         self.preflights: list[Preflight] | None = None
         #: Kernels left out because they do not run here, with the reason.
         self.left_out: dict[str, str] = {}
@@ -70,6 +73,7 @@ class Session:
             named = self.option("kernel")
             found = [self._preflight(spec, named=bool(named)) for spec in named or in_tree()]
             self.preflights = [checked for checked in found if checked is not None]
+            self._read_known_defects()
 
     def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
         """The verdict on a claim, and the block if it is refuted or suspect; the case and its script are stored."""
@@ -83,6 +87,7 @@ class Session:
             return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
         row, case = search(claim, subject, self._effort(), self.seed, self._ticker())
+        row = against(row, (*subject.kernel.known_defects, *self.known_defects))
         if case is None:
             return row, ""
         self.cases += 1
@@ -156,6 +161,21 @@ class Session:
         inherited = getattr(self.config, "workerinput", {}).get("attn_seed")
         choices = (self.option("seed"), inherited, self.profile.seed)
         return next((seed for seed in choices if seed is not None), secrets.randbits(32))
+
+    def _read_known_defects(self) -> None:
+        """Those of the file, once all are seen to name a property. Raises :class:`KernelError`."""
+        from attn_spec.kernels.defects import DefectError, read
+        from attn_spec.kernels.kernel import KernelError
+        from attn_spec.search.property import load_all
+
+        try:
+            self.known_defects = read(path) if (path := self.option("known_defects")) else ()
+        except DefectError as error:
+            raise KernelError(str(error)) from error
+        own = [defect for subject in self.subjects for defect in subject.kernel.known_defects]
+        named = {defect.property for defect in (*own, *self.known_defects)}
+        if unknown := sorted(named - set(load_all())) if named else []:
+            raise KernelError(f"known defects name no property {', '.join(unknown)}; `attn-spec properties` lists them")
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""

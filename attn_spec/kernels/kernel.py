@@ -12,6 +12,7 @@ from typing import Any
 
 from attn_spec.error.contract import Contract, ContractError
 from attn_spec.error.presets import UNDECLARED, as_contract
+from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
@@ -96,6 +97,8 @@ class Kernel:
     #: With how many shapes and sets of options each property is searched; None: any number. For compiled kernels, to
     #: which each costs seconds.
     signatures: int | None = None
+    #: Refutations that its author knows of.
+    known_defects: tuple[Defect, ...] = ()
     #: How many times as long as on ordinary hardware a call takes (interpreters, simulators); problems get smaller.
     slowness: float = 1.0
     #: False for an undecorated callable, whose shape options are found by trying them.
@@ -162,7 +165,7 @@ def kernel(
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
     ``limits`` are the fields ``devices``, ``presentation``, ``head_dims``, ``length_multiple``, ``exclusive``,
-    ``signatures`` and ``slowness`` of a kernel.
+    ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -194,7 +197,10 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     except ValueError as error:
         raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
     framework = declared.get("framework") or _framework_of(function)
-    dtypes = frameworks.framework(framework).usual
+    try:
+        dtypes = frameworks.framework(framework).usual
+    except frameworks.FrameworkError as error:
+        raise KernelError(str(error)) from error
     supports = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Self
+
+from attn_spec.kernels.defects import Defect
 
 
 class Verdict(StrEnum):
@@ -17,8 +19,12 @@ class Verdict(StrEnum):
     HELD = "held"
     #: Too few problems were tried for the verdict "held".
     NOT_EXERCISED = "not exercised"
+    #: A problem contradicts the claim, as a table of known defects says.
+    KNOWN = "known defect"
     #: A statistical test failed, which a sound kernel does with a small, stated probability.
     SUSPECT = "suspect"
+    #: A table of known defects says that a problem contradicts the claim, and none did.
+    MENDED = "mended"
     #: A problem contradicts the claim.
     REFUTED = "refuted"
 
@@ -82,16 +88,34 @@ def denominator(rows: Iterable[Row]) -> str:
     subjects = len({(row.kernel, row.dtype) for row in rows})
     counted = count(rows)
     order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
+    order += tuple(verdict for verdict in (Verdict.KNOWN, Verdict.MENDED) if counted[verdict])
     found = ", ".join(f"{counted[verdict]} {verdict}" for verdict in order)
     return f"{_plural(properties, 'property')} x {_plural(subjects, 'subject')} = {len(rows)} verdicts: {found}"
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 certified, suspects or not; 1 when a claim is refuted; 3 when one was not exercised, or none held."""
+    """0 certified, suspects and known defects or not; 1 when a claim is refuted.
+
+    3 when one was not exercised, or none held, or a known defect was not found.
+    """
     counted = count(rows)
     if counted[Verdict.REFUTED]:
         return 1
-    return 3 if counted[Verdict.NOT_EXERCISED] or not counted[Verdict.HELD] else 0
+    return 3 if counted[Verdict.NOT_EXERCISED] or counted[Verdict.MENDED] or not counted[Verdict.HELD] else 0
+
+
+def against(row: Row, known: Iterable[Defect]) -> Row:
+    """The verdict in the light of known defects: one that is found fails nothing, one that is not is told."""
+    expected = [defect for defect in known if defect.is_of(row.kernel, row.dtype, row.property)]
+    if not expected:
+        return row
+    reasons = "; ".join(map(str, expected))
+    if row.verdict in (Verdict.REFUTED, Verdict.SUSPECT):
+        return replace(row, verdict=Verdict.KNOWN, message=f"{reasons}. {row.message}")
+    if row.verdict is Verdict.HELD:
+        why = f"no longer seen in {row.examples} problems, take it out of the table if it is mended: {reasons}"
+        return replace(row, verdict=Verdict.MENDED, message=why)
+    return row
 
 
 def _plural(number: int, noun: str) -> str:

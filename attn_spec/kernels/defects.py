@@ -1,0 +1,77 @@
+"""Known defects: refutations that somebody expects, with the reason, so that a run fails for what is new alone.
+
+A table of them is kept beside a kernel (``known_defects=`` of :func:`attn_spec.kernel`), or in a TOML file for kernels
+of others:
+
+    [[defect]]
+    kernel = "torch_sdpa:flash"
+    property = "scaling.the_scale_read_from_the_weights_is_the_one_asked_for"
+    dtype = "float16"                                   # left out: every dtype
+    reason = "the scale is rounded to float16"
+    link = "https://github.com/..."                     # may be left out
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+class DefectError(Exception):
+    """A table of known defects that cannot be used; the text says what is wrong and where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect:
+    """One refutation that is expected."""
+
+    #: Id of the property.
+    property: str
+    #: Why it is refuted.
+    reason: str
+    #: The dtype at which it is; None is every one.
+    dtype: str | None = None
+    #: Where it was reported.
+    link: str = ""
+    #: The kernel by the name reports use; None in a kernel's own table.
+    kernel: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("property", "reason"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
+                raise DefectError(f"a known defect needs a {name} that is a text, not {getattr(self, name)!r}")
+
+    def is_of(self, kernel: str, dtype: str, claim: str) -> bool:
+        """Whether it is expected of that kernel, at that dtype, for the property ``claim``."""
+        return self.property == claim and self.dtype in (None, dtype) and self.kernel in (None, kernel)
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.link})" if self.link else self.reason
+
+
+def read(path: Path) -> tuple[Defect, ...]:
+    """The table in a TOML file. Raises :class:`DefectError`."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DefectError(f"{path} cannot be read as TOML: {error}") from error
+    rows = document.get("defect")
+    if not isinstance(rows, list) or set(document) != {"defect"}:
+        raise DefectError(f"{path} must hold tables [[defect]] and nothing else")
+    return tuple(_defect(path, number, row) for number, row in enumerate(rows, start=1))
+
+
+def _defect(path: Path, number: int, row: dict[str, Any]) -> Defect:
+    known = [field.name for field in fields(Defect)]
+    if unknown := sorted(set(row) - set(known)):
+        raise DefectError(
+            f"{path}, defect {number} has unknown keys {', '.join(unknown)}; known are {', '.join(known)}"
+        )
+    try:
+        return Defect(**row)
+    except TypeError as error:
+        raise DefectError(f"{path}, defect {number} must have the keys property and reason") from error
+    except DefectError as error:
+        raise DefectError(f"{path}, defect {number}: {error}") from error
