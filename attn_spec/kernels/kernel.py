@@ -94,6 +94,9 @@ class Kernel:
     length_multiple: int = 1
     #: Pairs of options it refuses to combine, e.g. ("causal", "mask").
     exclusive: tuple[tuple[str, str], ...] = ()
+    #: "mask" or "bias": the one tensor into which all that hides keys is written, beside a bias that "mask" leaves
+    #: alone, for a callable that takes no more than that; None passes each option on its own.
+    merge: str | None = None
     #: With how many shapes and sets of options each property is searched; None: any number. For compiled kernels, to
     #: which each costs seconds.
     signatures: int | None = None
@@ -164,8 +167,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``presentation``, ``head_dims``, ``length_multiple``, ``exclusive``,
-    ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
+    ``limits`` are the fields ``devices``, ``presentation``, ``merge``, ``head_dims``, ``length_multiple``,
+    ``exclusive``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -252,6 +255,7 @@ def _check(declared: Kernel) -> None:
     for name, value, allowed in (
         ("framework", declared.framework, frameworks.known()),
         ("presentation", declared.presentation, PRESENTATIONS),
+        ("merge", declared.merge or "mask", ("mask", "bias")),
     ):
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")

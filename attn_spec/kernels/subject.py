@@ -20,6 +20,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.kernels import memory
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
@@ -33,14 +34,6 @@ Arrange = Callable[[Any], Any]
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
-
-
-class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A call that did not produce an attention output at all; the text says what came back instead."""
-
-
-class CallFailed(Misbehaviour):
-    """A call that raised, or did not return in time."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +105,29 @@ class Subject:
 
         return self._joined(problem, answer)
 
+    def sums_bias_gradient(self, problem: Problem) -> bool:
+        """Whether the gradient of the bias is a sum of what the kernel gives, which is not the kernel's sum."""
+        if problem.bias is None:
+            return False
+        merged = self._merged(problem).bias
+        return self.presentation.shares_bias(problem) or merged is None or merged.shape != problem.bias.shape
+
+    def _merged(self, problem: Problem) -> Problem:
+        """The problem in terms of the options that the callable takes."""
+        into, alignment = self.kernel.merge, self.conventions.causal_alignment
+        return problem if into is None else problem.merged(into).replace(causal_alignment=alignment)
+
+    def _parts(self, problem: Problem) -> Iterator[Problem]:
+        """What each call of the kernel is made for."""
+        return self.presentation.parts(self._merged(problem))
+
     def _joined(self, problem: Problem, answer: Callable[[Problem], Answer]) -> Answer:
         """The answers of all calls that the presentation takes, as one."""
-        answers = [answer(part) for part in self.presentation.parts(problem)]
+        answers = [answer(part) for part in self._parts(problem)]
         rows = problem.score_shape[:3]
         output = self.presentation.whole([one.output for one in answers], (*rows, problem.value_dim))
         lse = [one.lse for one in answers if one.lse is not None]
-        has_lse = self.supports("lse")
-        return Answer(output, self.presentation.whole(lse, rows) if has_lse else None)
+        return Answer(output, self.presentation.whole(lse, rows) if self.supports("lse") else None)
 
     def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], returned: Any) -> Answer:
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
@@ -148,10 +156,10 @@ class Subject:
         of q, k, v, values unchanged.
         """
         names = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
-        if "bias" in names and self.presentation.shares_bias(problem):
+        if "bias" in names and self.sums_bias_gradient(problem):
             names.remove("bias")
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
-        for number, part in enumerate(self.presentation.parts(problem)):
+        for number, part in enumerate(self._parts(problem)):
             dO = self.presentation.part(cotangent, number)
             dL = None if lse_cotangent is None else self.presentation.part(lse_cotangent, number)
             tensors, options = self._tensors(part, arrange_inputs), self._options(part)
@@ -237,12 +245,13 @@ class Subject:
         active = {}
         for name, row in OPTIONS.items():
             value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
-            if not self.supports(name) or value is None or (row.tensor is None and value == default):
+            taken = self.supports(name) or name == self.kernel.merge
+            if not taken or value is None or (row.tensor is None and value == default):
                 continue
             active[name] = value if row.tensor is None else arrange(self._given(self.presentation.rows(value)))
-        spelled = {self.kernel.keyword(name): value for name, value in active.items()}
+        spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
-        return spelled | self._gqa_flag(problem) | (heads if self.presentation.joins_heads else {})
+        return spelled | heads if self.presentation.joins_heads else spelled
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
         code = getattr(self.kernel.function, "__code__", None)

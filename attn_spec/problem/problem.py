@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.options import OPTIONS, Options
+from attn_spec.problem.options import MASK, OPTIONS, Options
 
 
 class ProblemError(ValueError):
@@ -138,6 +139,22 @@ class Problem(Options):
             if tensor is not None and tensor.shape[at] != 1:
                 changes[name] = np.take(tensor, places, at)
         return self.replace(**changes)
+
+    def merged(self, into: str) -> Self:
+        """The same attention, with all that hides keys but a bias written into one tensor: "mask" or "bias".
+
+        In a bias -inf hides a key. A problem that hides nothing, or by that tensor alone, is returned as it is.
+        """
+        hiding = [name for name, row in OPTIONS.items() if row.kind == MASK and row.is_used(getattr(self, name))]
+        if not set(hiding) - {into}:
+            return self
+        seen = functools.reduce(np.logical_and, (OPTIONS[name].sees(self) for name in hiding))  # type: ignore[misc]
+        seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)
+        changes: dict[str, Any] = {name: OPTIONS[name].off for name in hiding}
+        if into == "mask":
+            return self.replace(**{**changes, "mask": seen})
+        bias = 0.0 if self.bias is None else self.bias
+        return self.replace(**{**changes, "bias": np.where(seen, bias, -np.inf)})
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; the copy no longer claims to come from the recipe."""

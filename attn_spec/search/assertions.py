@@ -82,11 +82,11 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     """Problems, drawn as by ``strategies.problems``, whose gradients every convention of the subject agrees on.
 
     A query that sees no key has gradients of 0 if its output is 0, whatever the inputs; a mean of V or NaN has others.
-    Where a presentation takes several calls, none of them shares its bias with another.
+    The gradient of a bias is never a sum of what the kernel gives.
     """
     found = strategies.problems(subject, **drawn)
-    if subject.presentation.looped:
-        found = found.filter(lambda problem: not subject.presentation.shares_bias(problem))
+    if subject.presentation.looped or subject.kernel.merge:
+        found = found.filter(lambda problem: not subject.sums_bias_gradient(problem))
     zero = subject.conventions.empty_row == "zero"
     return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from attn_spec.kernels.frameworks.framework import FrameworkError, framework
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.subject import CALL_LIMIT, CallFailed, Guard, Misbehaviour, Subject
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.numbers import bits
 from attn_spec.problem.abilities import ABILITIES

@@ -17,7 +17,8 @@ from attn_spec.error.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.subject import Misbehaviour, Subject
+from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.search import assertions

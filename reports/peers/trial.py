@@ -12,7 +12,8 @@ import numpy as np
 
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.frameworks.torch import TORCH
-from attn_spec.kernels.subject import Answer, Misbehaviour, Subject
+from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.backward import TiledGradients, emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import kernel
+from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.presentation import PRESENTATIONS
-from attn_spec.kernels.subject import Misbehaviour, Subject
+from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.search.regimes import Recipe
 
@@ -83,3 +84,48 @@ def test_a_wrong_shape_is_told_in_the_terms_of_the_kernel():
 
     with pytest.raises(Misbehaviour, match=r"out has shape \(2, 4, 18\); it must be \(2, 4, 6\)"):
         Subject(attention, "float32")(RECIPE.problem())
+
+
+@pytest.mark.parametrize("merge", ["mask", "bias"])
+def test_what_hides_keys_is_merged_into_one_tensor(merge):
+    rng = np.random.default_rng(0)
+    problem = RECIPE.problem().replace(
+        causal=True,
+        causal_alignment="bottom_right",
+        window=(2, None),
+        mask=rng.random((2, 1, 4, 5)) < 0.7,
+        bias=bits.nearest(rng.standard_normal((2, 1, 4, 5)), "float32"),
+    )
+    supports = ("causal", "causal_alignment", "window", "mask", "bias", "cross", "dv", "lse")
+    given = []
+
+    class Noting(TiledGradients):
+        def __init__(self, *arguments, **options):
+            given.append(set(options))
+            super().__init__(*arguments, **options)
+
+    plain = Subject(emulate_both("k", PRECISE, supports=supports), "float32")
+    merged = Subject(emulate_both("k", PRECISE, supports=supports, merge=merge, gradients=Noting), "float32")
+
+    assert bits.identical(merged(problem).output, plain(problem).output).all()
+    dO = np.ones((2, 3, 4, 2))
+    expected, found = (subject.gradients(problem, dO) for subject in (plain, merged))
+    assert given == [{"bias"} if merge == "bias" else {"mask", "bias"}]
+    assert all((found[name] == expected[name]).all() for name in ("dq", "dk", "dv", "dbias"))
+
+
+def test_nothing_is_merged_where_nothing_is_hidden_otherwise():
+    problem = RECIPE.problem()
+    hidden = problem.replace(mask=np.ones((1, 1, 1, 5), dtype=bool))
+
+    assert problem.merged("mask") is problem.merged("bias") is problem
+    assert hidden.merged("mask") is hidden
+    assert (hidden.merged("bias").bias == np.zeros((1, 1, 1, 5))).all()
+
+
+def test_a_bias_that_is_merged_with_a_larger_mask_has_no_gradient_of_its_own():
+    problem = RECIPE.problem().replace(bias=np.zeros((1, 1, 1, 5)), mask=np.ones((1, 1, 4, 5), dtype=bool))
+    kernel = emulate_both("k", PRECISE, supports=("bias", "mask", "cross", "dv", "lse"), merge="bias")
+
+    assert "dbias" not in Subject(kernel, "float32").gradients(problem, np.ones((2, 3, 4, 2)))
+    assert "dbias" in Subject(kernel, "float32").gradients(problem.replace(mask=None), np.ones((2, 3, 4, 2)))

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from attn_spec import Problem, kernel
-from attn_spec.kernels.subject import CallFailed, Misbehaviour, OutOfTime, Subject, time_limit
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.subject import Subject
+from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 
 RNG = np.random.default_rng(0)
