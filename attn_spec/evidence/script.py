@@ -6,13 +6,11 @@ The script repeats, with the exact bits, every call of the kernel that the prope
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import pprint
 import sys
 import textwrap
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,18 +45,15 @@ class Call:
 
 @dataclass
 class Recorder:
-    """A kernel function that remembers its calls."""
+    """Calls a kernel, and remembers what it was given and what it returned."""
 
-    function: Callable[..., Any]
+    kernel: Kernel
     calls: list[Call] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        functools.update_wrapper(self, self.function)
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
         call = Call([values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
         self.calls.append(call)
-        returned = self.function(*tensors, **options)
+        returned = self.kernel(*tensors, **options)
         call.parts = [values_of(part) for part in (returned if isinstance(returned, tuple) else (returned,))]
         return returned
 
@@ -71,9 +66,9 @@ def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | N
     """
     if "backward" in claim.needs or claim.false_alarm:
         return None
-    recorder = Recorder(subject.kernel.function)
+    recorder = Recorder(subject.kernel)
     try:
-        claim.check(replace(subject, kernel=replace(subject.kernel, function=recorder)), case.problem)
+        claim.check(replace(subject, kernel=subject.kernel.wrapped(recorder)), case.problem)
     except Exception as error:
         del error  # the case says why already
     return atomic.write(path, source(case, claim, subject, recorder.calls))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -97,6 +98,11 @@ class Kernel:
     #: "mask" or "bias": the one tensor into which all that hides keys is written, beside a bias that "mask" leaves
     #: alone, for a callable that takes no more than that; None passes each option on its own.
     merge: str | None = None
+    #: Whether the function is ``build(shapes, dtypes, options) -> call(q, k, v, **tensors)``, called once for each
+    #: signature: shapes and dtypes by the names of all tensors, options that are no tensors by theirs.
+    builds: bool = False
+    #: What was built, by signature.
+    built: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
     #: With how many shapes and sets of options each property is searched; None: any number. For compiled kernels, to
     #: which each costs seconds.
     signatures: int | None = None
@@ -123,8 +129,19 @@ class Kernel:
         object.__setattr__(self, "supports", self.supports | {"backward"})
         return function
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.function(*args, **options)
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        """Call the function; or what it builds for this signature, once."""
+        if not self.builds:
+            return self.function(*tensors, **options)
+        given = {name: x for name, x in options.items() if name in OPTIONS and OPTIONS[name].tensor}
+        every = {**dict(zip(("q", "k", "v"), tensors, strict=True)), **given}
+        dtype_of = frameworks.framework(self.framework).dtype_of
+        shapes, dtypes = ({name: fact(x) for name, x in every.items()} for fact in (_shape_of, dtype_of))
+        plain = {name: value for name, value in options.items() if name not in given}
+        signature = repr((shapes, dtypes, sorted(plain.items())))
+        if signature not in self.built:
+            self.built[signature] = self.function(shapes, dtypes, plain)
+        return self.built[signature](*tensors, **given)
 
     def contract_declared(self, dtype: str) -> Contract:
         """The contract for inputs of ``dtype`` as declared."""
@@ -133,6 +150,10 @@ class Kernel:
     def contract_for(self, dtype: str) -> Contract:
         """The contract for inputs of ``dtype``, every stage a format."""
         return self.contract_declared(dtype).at(dtype)
+
+    def wrapped(self, around: Callable[..., Any]) -> Kernel:
+        """The kernel with a function around its calls, which are ``kernel(q, k, v, **options)``."""
+        return replace(self, function=functools.update_wrapper(around, self.function), builds=False)
 
     def keyword(self, option: str) -> str:
         """The parameter name the callable uses for an option."""
@@ -167,8 +188,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``presentation``, ``merge``, ``head_dims``, ``length_multiple``,
-    ``exclusive``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
+    ``limits`` are the fields ``devices``, ``presentation``, ``merge``, ``builds``, ``head_dims``,
+    ``length_multiple``, ``exclusive``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -209,6 +230,10 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports | set(given.get("supports", ()))
     return replace(kernel(**{**defaults, **given})(function), declared=False)
+
+
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.shape)
 
 
 def _default_name(function: Callable[..., Any]) -> str:

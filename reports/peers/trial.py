@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from dataclasses import dataclass, replace
@@ -114,12 +113,11 @@ def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
     Inputs that it changes are put back, and a subclass of a tensor is taken for the tensor.
     """
     kernel, left = subject.kernel, {}
-    function, shown = kernel.function, subject.presentation
+    shown = subject.presentation
 
-    @functools.wraps(function)
     def forgiven(*inputs: Any, **options: Any) -> Any:
         given = [values_of(x).copy() for x in inputs]
-        returned = function(*inputs, **options)
+        returned = kernel(*inputs, **options)
         for name, x, before in zip("qkv", inputs, given, strict=True):
             now = values_of(x).copy()
             left[name] = shown.back(now, options.get("query_heads" if name == "q" else "kv_heads", 1))
@@ -127,7 +125,7 @@ def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
                 x[...] = before if kernel.framework == "numpy" else TORCH.give(before, of(x).dtype_of(x))
         return tuple(_plain(x) for x in returned) if isinstance(returned, tuple) else _plain(returned)
 
-    return replace(subject, kernel=replace(kernel, function=forgiven)), left
+    return replace(subject, kernel=kernel.wrapped(forgiven)), left
 
 
 def _plain(x: Any) -> Any:

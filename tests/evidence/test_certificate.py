@@ -94,6 +94,8 @@ def test_every_verdict_is_in_the_certificate():
         "suspect": 0,
         "not claimed": 1,
         "not exercised": 1,
+        "known defect": 0,
+        "mended": 0,
         "total": 4,
     }
     assert [(result.id, str(result.verdict)) for result in made.properties] == [

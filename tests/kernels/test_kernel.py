@@ -1,6 +1,7 @@
 """The kernel door: declarations are checked, names are found, an undecorated callable is read."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -110,6 +111,29 @@ def test_a_kernel_is_found_by_file_or_module(source, spec):
     assert isinstance(found, Kernel)
     assert found.spec == spec
     assert found.declared
+
+
+def test_a_kernel_is_built_once_for_each_signature():
+    """Values do not matter; shapes, dtypes and options do, and tensors that are options among them."""
+    built = []
+
+    def build(shapes, dtypes, options):
+        built.append((shapes, dtypes, options))
+        scale = options.get("scale", 1.0)
+        return lambda q, k, v, mask=None: scale * q * (1 if mask is None else mask)
+
+    made = kernel(framework="numpy", dtypes=("float32",), supports=("scale", "mask"), builds=True)(build)
+    one, other = np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
+
+    for q, options in [(one, {}), (3 * one, {}), (other, {}), (one, {"scale": 2.0}), (one, {"mask": one > 1})]:
+        assert (made(q, one, one, **options) == options.get("scale", 1.0) * q * (0 if "mask" in options else 1)).all()
+
+    shapes = [shapes["q"] for shapes, _, _ in built]
+    assert shapes == [(1, 2), (2, 2), (1, 2), (1, 2)]
+    assert [options for _, _, options in built] == [{}, {}, {"scale": 2.0}, {}]
+    assert built[3][1] == {"q": "float32", "k": "float32", "v": "float32", "mask": "bool"}
+    assert (made.wrapped(partial(made, mask=one > 0))(one, one, one) == one).all()
+    assert len(built) == 4  # around the calls, not around what builds
 
 
 def test_every_kernel_in_the_tree_is_found_by_its_short_name():
