@@ -46,6 +46,8 @@ GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
 BUDGET = 2**20
 #: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
 MOST_HEADS = 16
+#: Largest Hq times the slowness of a kernel.
+HEADS_BUDGET = 256
 #: Regimes that overflow no format, not even where keys are hidden.
 TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "falling")
 #: Bits of the floats that entries are drawn from, before rounding.
@@ -112,7 +114,12 @@ def recipes(
 ) -> Recipe:
     """Draw the recipes behind :func:`problems`, which describes the arguments."""
     # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
-    drawn = _Draws(**{name: draw(strategy) for name, strategy in _of_shape(subject.kernel.head_dims).items()})
+    drawn = _Draws(
+        **{
+            name: draw(strategy)
+            for name, strategy in _of_shape(subject.kernel.head_dims, subject.kernel.slowness).items()
+        }
+    )
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
@@ -211,11 +218,15 @@ def _some(possible: tuple[str, ...], count: int) -> SearchStrategy[list[str]]:
 
 
 @cache
-def _of_shape(head_dims: tuple[int, ...] | None) -> dict[str, SearchStrategy[Any]]:
-    """What :class:`_Draws` holds, for a kernel that takes these head dimensions."""
+def _of_shape(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str, SearchStrategy[Any]]:
+    """What :class:`_Draws` holds, for a kernel that takes these head dimensions, so slowly."""
+    equal, grouped = (
+        [pair for pair in pairs if pair[0] * slowness <= HEADS_BUDGET] or pairs[:1]
+        for pairs in (EQUAL_HEADS, GROUPED_HEADS)
+    )
     return {
-        "equal": st.sampled_from(EQUAL_HEADS),
-        "grouped": st.sampled_from(GROUPED_HEADS),
+        "equal": st.sampled_from(equal),
+        "grouped": st.sampled_from(grouped),
         "keys": _LENGTHS,
         "others": _LENGTHS,
         "empty": st.sampled_from(range(3)),
