@@ -12,7 +12,8 @@ from attn_spec.problem.options import changes_scores, positional
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import compares_bits, judged, randomness, unchanged, within_bound
 from attn_spec.search.property import Refutation, attention_property, observe
-from attn_spec.search.strategies import TILE_EDGES, problems
+from attn_spec.search.shapes import TILE_EDGES
+from attn_spec.search.strategies import problems
 
 ONLINE = "Milakov and Gimelshein, Online normalizer calculation for softmax (arXiv 1805.02867), theorem 1"
 SIGNS = "rounding to nearest, and toward zero, commute with negation"
@@ -20,7 +21,7 @@ SIGNS = "rounding to nearest, and toward zero, commute with negation"
 
 def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose running maximum moves by 1, 25 or 100, at lengths beside tile edges."""
-    step = subject.kernel.length_multiple
+    step = subject.kernel.limits.step("K")
     scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "sink", "one_hot")
     regimes = [name + values for values in ("", "+v_counterweight", "+v_wide") for name in scores]
     lengths = st.sampled_from([length * step for length in TILE_EDGES])
@@ -29,7 +30,7 @@ def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
 
 def splittable(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose keys can be cut in two."""
-    step = subject.kernel.length_multiple
+    step = subject.kernel.limits.step("K")
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
     return problems(
@@ -64,7 +65,7 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
     With errors E_t of the parts' outputs and e of their log-sum-exps, merged weights w_t are off by factors within
     exp(+-2e), so the merged output is off by at most sum_t w_t e^2e E_t + (e^2e - 1) sum_t w_t |o_t - o|.
     """
-    step = subject.kernel.length_multiple
+    step = subject.kernel.limits.step("K")
     if problem.key_length < 2 * step:
         return
     cut = step * int(randomness(problem).integers(1, problem.key_length // step))

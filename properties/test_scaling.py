@@ -25,7 +25,7 @@ def of_equal_keys(subject: Subject) -> SearchStrategy[Problem]:
 
 def of_two_keys(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with one key at even places, zero at odd ones, and V = 1 and 0: outputs are logistic in the score."""
-    lengths = st.sampled_from([n * subject.kernel.length_multiple for n in (2, 3, 16, 17, 64)])
+    lengths = st.sampled_from([n * subject.kernel.limits.step("K") for n in (2, 3, 16, 17, 64)])
     plain = problems(subject, without=("empty", all_but("scale")), regimes=["constant_keys"], key_length=lengths)
 
     def alternate(problem: Problem) -> Problem:
@@ -37,11 +37,11 @@ def of_two_keys(subject: Subject) -> SearchStrategy[Problem]:
 
 def of_random_signs(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with q and k of independent signs, D >= 16, and SAMPLES scores, each shared by all keys of its query."""
-    step = subject.kernel.length_multiple
+    step = subject.kernel.limits.step("QK")
     length = step * max(16 // step, 1)
     pairs = -(-SAMPLES // length)
     heads = 8
-    dims = subject.kernel.head_dims or (16, 63, 64, 72, 128)
+    dims = subject.kernel.limits.head_dims or (16, 63, 64, 72, 128)
     wide = [dim for dim in dims if dim >= 16] or dims
     shape: dict[str, Any] = {"batch": -(-pairs // heads), "query_heads": heads, "kv_heads": heads}
     lengths: dict[str, Any] = {"query_length": length, "key_length": length}

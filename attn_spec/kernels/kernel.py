@@ -15,6 +15,7 @@ from attn_spec.error.contract import Contract, ContractError
 from attn_spec.error.presets import UNDECLARED, as_contract
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
@@ -89,12 +90,8 @@ class Kernel:
     #: How q, k, v, out and their gradients are handed over, a name of ``presentation.PRESENTATIONS``. One that joins
     #: heads passes their numbers as ``query_heads`` and ``kv_heads``.
     presentation: str = "BHSD"
-    #: Head dimensions it accepts; None is any.
-    head_dims: tuple[int, ...] | None = None
-    #: Lengths must be a multiple of this; 1 is any.
-    length_multiple: int = 1
-    #: Pairs of options it refuses to combine, e.g. ("causal", "mask").
-    exclusive: tuple[tuple[str, str], ...] = ()
+    #: Which problems it takes.
+    limits: Limits = field(default_factory=Limits)
     #: "mask" or "bias": the one tensor into which all that hides keys is written, beside a bias that "mask" leaves
     #: alone, for a callable that takes no more than that; None passes each option on its own.
     merge: str | None = None
@@ -184,12 +181,12 @@ def kernel(
     supports: Iterable[str] = (),
     conventions: Mapping[str, Any] | Conventions | None = None,
     name: str | None = None,
-    **limits: Any,
+    **facts: Any,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``limits`` are the fields ``devices``, ``presentation``, ``merge``, ``builds``, ``head_dims``,
-    ``length_multiple``, ``exclusive``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
+    ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``merge``, ``builds``,
+    ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -202,7 +199,7 @@ def kernel(
             contract=_contracts(contract),
             supports=frozenset(supports),
             conventions=agreed,
-            **limits,
+            **_with_limits(facts),
         )
         _check(declared)
         return declared
@@ -250,6 +247,16 @@ def _framework_of(function: Callable[..., Any]) -> str:
     return next((name for name in frameworks.known() if name in imported and name != "numpy"), "numpy")
 
 
+def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a kernel, those of its limits made into one."""
+    own = {item.name for item in fields(Limits)} & set(facts)
+    try:
+        limits = Limits(**{name: facts[name] for name in own})
+        return {"limits": limits, **{name: value for name, value in facts.items() if name not in own}}
+    except TypeError as error:
+        raise KernelError(str(error)) from error
+
+
 def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
     try:
         if isinstance(declared, Mapping):
@@ -267,7 +274,7 @@ def _conventions(declared: Mapping[str, Any]) -> Conventions:
 
 
 def _check(declared: Kernel) -> None:
-    if unknown := sorted(declared.supports.union(*declared.exclusive) - set(DECLARABLE)):
+    if unknown := sorted(declared.supports.union(declared.limits.always, *declared.limits.exclusive) - set(DECLARABLE)):
         raise KernelError(
             f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
         )

@@ -7,6 +7,7 @@ give: an exception, a wrong type, shape, dtype or device, inputs changed in plac
 from __future__ import annotations
 
 import contextlib
+import inspect
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.kernels import memory
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
@@ -107,27 +109,25 @@ class Subject:
 
     def sums_bias_gradient(self, problem: Problem) -> bool:
         """Whether the gradient of the bias is a sum of what the kernel gives, which is not the kernel's sum."""
-        if problem.bias is None:
-            return False
-        merged = self._merged(problem).bias
-        return self.presentation.shares_bias(problem) or merged is None or merged.shape != problem.bias.shape
+        merged = self._merged(problem)
+        return problem.bias is not None and (
+            self.presentation.shares_bias(problem) or merged.bias_axes != problem.bias_axes
+        )
 
     def _merged(self, problem: Problem) -> Problem:
-        """The problem in terms of the options that the callable takes."""
+        """The problem in terms of the options that the callable takes. Raises :class:`NotTaken`."""
+        if reason := self.kernel.limits.refusal(problem):
+            raise NotTaken(f"{self.kernel.name} does not take the problem: {reason}")
         into, alignment = self.kernel.merge, self.conventions.causal_alignment
         return problem if into is None else problem.merged(into).replace(causal_alignment=alignment)
 
-    def _parts(self, problem: Problem) -> Iterator[Problem]:
-        """What each call of the kernel is made for."""
-        return self.presentation.parts(self._merged(problem))
-
     def _joined(self, problem: Problem, answer: Callable[[Problem], Answer]) -> Answer:
         """The answers of all calls that the presentation takes, as one."""
-        answers = [answer(part) for part in self._parts(problem)]
+        answers = [answer(part) for part in self.presentation.parts(self._merged(problem))]
         rows = problem.score_shape[:3]
         output = self.presentation.whole([one.output for one in answers], (*rows, problem.value_dim))
-        lse = [one.lse for one in answers if one.lse is not None]
-        return Answer(output, self.presentation.whole(lse, rows) if self.supports("lse") else None)
+        found = [one.lse for one in answers if one.lse is not None]
+        return Answer(output, self.presentation.whole(found, rows) if self.supports("lse") else None)
 
     def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], returned: Any) -> Answer:
         out, lse = returned if isinstance(returned, tuple) else (returned, None)
@@ -159,7 +159,7 @@ class Subject:
         if "bias" in names and self.sums_bias_gradient(problem):
             names.remove("bias")
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
-        for number, part in enumerate(self._parts(problem)):
+        for number, part in enumerate(self.presentation.parts(self._merged(problem))):
             dO = self.presentation.part(cotangent, number)
             dL = None if lse_cotangent is None else self.presentation.part(lse_cotangent, number)
             tensors, options = self._tensors(part, arrange_inputs), self._options(part)
@@ -205,7 +205,8 @@ class Subject:
 
     def _by_function(self, tensors: dict[str, Any], options: dict[str, Any], cotangents: list[Any]) -> dict[str, Any]:
         """The gradients of the kernel's own backward function, which gives them all."""
-        out, lse = self._call(tensors, options)
+        returned = self._call(tensors, options)
+        out, lse = returned if isinstance(returned, tuple) else (returned, None)
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward = self.kernel.backward_function
         with self._guarded("backward"):
@@ -254,8 +255,7 @@ class Subject:
         return spelled | heads if self.presentation.joins_heads else spelled
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
-        code = getattr(self.kernel.function, "__code__", None)
-        named = code is not None and "enable_gqa" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        named = "enable_gqa" in inspect.signature(self.kernel.function).parameters
         return {"enable_gqa": True} if named and problem.group != 1 else {}
 
     def _tensors(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
@@ -284,16 +284,15 @@ class Subject:
         if dtype is not None and own.dtype_of(tensor) != dtype:
             raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; it must be {dtype}, the inputs' dtype")
         if own.device_of(tensor) != self.device.partition(":")[0]:
-            device = own.device_of(tensor)
-            raise Misbehaviour(f"{name} is on device {device}; it must be on {self.device}, the inputs' device")
+            where = own.device_of(tensor)
+            raise Misbehaviour(f"{name} is on device {where}; it must be on {self.device}, the inputs' device")
         return own.take(tensor).astype(np.float64)
 
     def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         given = {name: (tensor, self.presentation.hand(getattr(problem, name))) for name, tensor in tensors.items()}
         keywords = {name: self.kernel.keyword(name) for name, row in OPTIONS.items() if row.tensor is not None}
-        for name, keyword in keywords.items():
-            if keyword in options:
-                given[name] = options[keyword], self.presentation.rows(getattr(problem, name))
+        for name in [name for name, keyword in keywords.items() if keyword in options]:
+            given[name] = options[keywords[name]], self.presentation.rows(getattr(problem, name))
         for name, (tensor, before) in given.items():
             now = self.framework.take(tensor).astype(np.float64)
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():

@@ -73,7 +73,7 @@ def preflight(
     clashes = {
         pair: reason for pair in combinations(COMBINED, 2) if (reason := _clash(replace(first, kernel=found), pair))
     }
-    found = replace(found, exclusive=(*found.exclusive, *clashes))
+    found = replace(found, limits=replace(found.limits, exclusive=(*found.limits.exclusive, *clashes)))
     refused |= {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
     return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
 
@@ -166,8 +166,8 @@ def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
 
 def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     """A small problem without options, or with the one shape option named."""
-    length = 8 * kernel.length_multiple
-    head_dim = 16 if kernel.head_dims is None else kernel.head_dims[0]
+    length = 8 * kernel.limits.step("QK")
+    head_dim = (kernel.limits.head_dims or (16,))[0]
     key_length = {"cross": 2 * length, "empty": 0}.get(option or "", length)
     value_dim = head_dim + 8 if option == "dv" else head_dim
     rng = np.random.default_rng(0)

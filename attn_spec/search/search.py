@@ -13,6 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
@@ -53,7 +54,10 @@ def search(
     if reason := claim.unconcerned(subject):
         return replace(row, message=reason), None
     hunt = _Search(claim, subject, profile, tick)
-    hunt.run(seed)
+    try:
+        hunt.run(seed)
+    except NotTaken as error:
+        return replace(row, message=str(error)), None
     seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio}
     row = replace(row, **seen, readings=tuple(sorted(hunt.readings)))
     if hunt.failure is None:
@@ -101,6 +105,8 @@ class _Search:
     #: Moment, by time.monotonic, at which to stop.
     deadline: float = math.inf
     out_of_time: bool = False
+    #: Why a problem that the property made of one was none of the kernel's.
+    not_taken: str = ""
     in_flight: InFlight = field(default_factory=InFlight)
     #: The digests of the problems checked so far.
     seen: set[bytes] = field(default_factory=set)
@@ -146,6 +152,10 @@ class _Search:
             except UnsatisfiedAssumption:
                 self.discarded += self.failure is None
                 raise
+            except NotTaken as error:
+                self.discarded += self.failure is None
+                self.not_taken = str(error)
+                raise UnsatisfiedAssumption from error
             except Exception as error:
                 self.note(heard)
                 if self.failure is None:
@@ -180,6 +190,8 @@ class _Search:
         exhausted = self.examples and not self.discarded and not self.out_of_time
         if self.examples >= self.profile.floor or exhausted:
             return {"verdict": Verdict.HELD}
+        if not self.examples and self.not_taken:
+            return {"verdict": Verdict.NOT_CLAIMED, "message": self.not_taken}
         time_was_up = f"{self.profile.seconds:g} s were up"
         why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
         message = f"{self.examples} problems were tried, {self.profile.floor} are needed: {why}"

@@ -72,7 +72,7 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     terms, dims = (64, 65) if costly else (128, 129, 256), (16, 64) if costly else (64, 128)
     most = error_statistics.most_terms(subject.contract)
     lengths = [n for n in terms if n <= most] or [FEWEST]
-    allowed = sorted(subject.kernel.head_dims or dims)
+    allowed = sorted(subject.kernel.limits.head_dims or dims)
     D = st.shared(st.sampled_from([dim for dim in dims if dim in allowed and dim <= most] or allowed), key="head_dim")
     return strategies.problems(
         subject,

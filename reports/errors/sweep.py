@@ -106,8 +106,8 @@ def points_of(subject: Subject, grid: Grid) -> list[Point]:
 def _point(
     subject: Subject, grid: Grid, *, sweep: str, length: int, magnitude: float = math.nan, regime: str = "normal"
 ) -> Point:
-    head_dim = min(subject.kernel.head_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
-    length = -(-length // subject.kernel.length_multiple) * subject.kernel.length_multiple
+    head_dim = min(subject.kernel.limits.head_dims or (HEAD_DIM,), key=lambda d: abs(d - HEAD_DIM))
+    length = -(-length // subject.kernel.limits.step("QK")) * subject.kernel.limits.step("QK")
     recipes = tuple(
         Recipe(
             regime=regime,

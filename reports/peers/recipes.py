@@ -247,14 +247,14 @@ def drawn(*grids: Grid) -> Callable[[Subject, np.random.Generator], Iterator[Pro
 
 def is_taken(subject: Subject, recipe: PeerRecipe) -> bool:
     """Whether the kernel declares that it takes the shapes and options."""
-    kernel, needs = subject.kernel, recipe.options()
+    limits, needs = subject.kernel.limits, recipe.options()
     diagonal = {"causal", "window"} & needs and "cross" in needs
     if diagonal and recipe.causal_alignment != subject.conventions.causal_alignment:
         needs.add("causal_alignment")
     lengths = (recipe.query_length, recipe.key_length)
     return (
         subject.supports(*needs)
-        and (kernel.head_dims is None or recipe.head_dim in kernel.head_dims)
-        and not any(length % kernel.length_multiple for length in lengths)
-        and not any(needs.issuperset(pair) for pair in kernel.exclusive)
+        and (limits.head_dims is None or recipe.head_dim in limits.head_dims)
+        and not any(length % limits.step("QK") for length in lengths)
+        and not any(needs.issuperset(pair) for pair in limits.exclusive)
     )

@@ -32,7 +32,7 @@ from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
-from attn_spec.search.strategies import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
+from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
@@ -94,7 +94,7 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
         "steps": varied(drawn_steps(rng, executes, order), agreed),
         "presentation": presentation,
-        "length_multiple": one_of(rng, (1, 1, 1, 4)),
+        "multiples": one_of(rng, ({}, {}, {"Q": 4, "K": 4}, {"K": 2})),
         "exclusive": one_of(rng, ((), (), (("causal", "mask"), ("window", "bias")))),
     }
     if "lse" not in supports or agreed.lse_base == "2":

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given
 
 from attn_spec.kernels import kernel as kernels
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
@@ -63,9 +64,9 @@ def test_statements_are_unique():
 def test_a_property_draws_problems_that_use_what_it_needs(claim):
     """For a kernel with every option, and for one that declares no more than the property needs."""
     able = resolve("torch_eager")
-    barely = kernels.replace(
-        able, supports=frozenset(claim.needs) & set(kernels.DECLARABLE), head_dims=(64,), length_multiple=16
-    )
+    limits = Limits(head_dims=(64,), multiples={"Q": 16, "K": 16})
+    declared = frozenset(claim.needs) & set(kernels.DECLARABLE)
+    barely = kernels.replace(able, supports=declared, limits=limits)
     for kernel in (able, barely):
         subject = Subject(kernel, "float32")
         options = [problem.options() for problem in examples(claim.problems(subject), 8)]

@@ -9,19 +9,21 @@ import pytest
 from hypothesis import HealthCheck, Phase, given
 
 from attn_spec.kernels import kernel as kernels
+from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem import patterns
-from attn_spec.search import strategies
+from attn_spec.problem.options import positional
+from attn_spec.search import shapes, strategies
 from attn_spec.search.regimes import SCORE_REGIMES, VALUE_REGIMES
 
 SUBJECT = Subject(resolve("numpy_naive"), "float32")
 
 
-def subject(*supports, dtype="float32", **limits):
-    """A subject that declares these options and limits; it is never called."""
-    return Subject(replace(SUBJECT.kernel, supports=frozenset(supports), **limits), dtype)
+def subject(*supports, dtype="float32", **declared):
+    """A subject that declares these options and facts; it is never called."""
+    return Subject(replace(SUBJECT.kernel, supports=frozenset(supports), **declared), dtype)
 
 
 def drawn(strategy, examples=300):
@@ -78,13 +80,39 @@ def test_empty_lengths_are_drawn_when_needed(supports):
 
 @pytest.mark.parametrize("supports", [(), ("cross",), ("cross", "dv", "gqa")])
 def test_declared_limits_are_respected(supports):
-    limited = subject(*supports, head_dims=(64, 128), length_multiple=16)
+    limited = subject(*supports, limits=Limits(head_dims=(64, 128), multiples={"Q": 16, "K": 16}))
     problems = drawn(strategies.problems(limited), 150)
     assert {problem.head_dim for problem in problems} == {64, 128}
     assert {problem.value_dim for problem in problems} <= {64, 128}
     assert all(n % 16 == 0 for problem in problems for n in (problem.query_length, problem.key_length))
     if "cross" not in supports:
         assert all(problem.query_length == problem.key_length for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(query_lengths=(1, 4)),
+        Limits(keys_reach_queries=True, multiples={"K": 64}),
+        Limits(always=("causal", "scale"), exclusive=(("causal", "mask"),)),
+    ],
+)
+def test_no_problem_is_drawn_that_the_kernel_does_not_take(limits):
+    limited = subject("cross", "dv", "gqa", "causal", "scale", "mask", limits=limits)
+
+    problems = drawn(strategies.problems(limited), 200)
+
+    assert {limits.refusal(problem) for problem in problems} == {""}
+    assert len({problem.key_length for problem in problems}) > 5
+    assert any("cross" in problem.options() for problem in problems)
+
+
+def test_a_property_that_leaves_out_what_a_kernel_always_uses_is_none_of_its():
+    limited = subject("causal", limits=Limits(always=("causal",)))
+
+    with pytest.raises(NotTaken, match="the kernel always uses causal, which no problem of this property does"):
+        strategies.problems(limited, without=(positional,))
+    assert all(problem.causal for problem in drawn(strategies.problems(limited, without=("empty",)), 20))
 
 
 @pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
@@ -112,10 +140,10 @@ def test_every_regime_pattern_and_edge_is_drawn():
     assert regimes == {*SCORE_REGIMES, *VALUE_REGIMES}
     assert {(recipe.mask or "@").split("@")[0] for recipe in recipes} - {""} == set(patterns.MASKS)
     assert {(recipe.bias or "@").split("@")[0] for recipe in recipes} - {""} == set(patterns.BIASES)
-    assert set(strategies.TILE_EDGES) <= {recipe.key_length for recipe in recipes}
-    assert set(strategies.HEAD_DIMS) == {recipe.head_dim for recipe in recipes}
+    assert set(shapes.TILE_EDGES) <= {recipe.key_length for recipe in recipes}
+    assert set(shapes.HEAD_DIMS) == {recipe.head_dim for recipe in recipes}
     heads = {(recipe.query_heads, recipe.kv_heads) for recipe in recipes}
-    assert heads == {*strategies.EQUAL_HEADS, *strategies.GROUPED_HEADS}
+    assert heads == {*shapes.EQUAL_HEADS, *shapes.GROUPED_HEADS}
     assert len({recipe.shift for recipe in recipes}) == 13
     assert sum(recipe.query_length == 1 for recipe in recipes) > 50
 
@@ -123,7 +151,7 @@ def test_every_regime_pattern_and_edge_is_drawn():
 def test_problems_stay_small():
     for problem in drawn(strategies.problems(SUBJECT), 300):
         scores = int(np.prod(problem.score_shape))
-        assert scores * (max(problem.head_dim, problem.value_dim) + 48) <= strategies.BUDGET
+        assert scores * (max(problem.head_dim, problem.value_dim) + 48) <= shapes.BUDGET
     sizes = [np.prod(problem.score_shape) for problem in drawn(strategies.problems(SUBJECT), 300)]
     assert np.median(sizes) < 1000
 

@@ -14,6 +14,7 @@ from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.error import error_statistics
 from attn_spec.error.contract import Contract
 from attn_spec.error.intermediates import intermediates
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.replay import run
@@ -158,7 +159,7 @@ def test_searching_does_not_climb_towards_a_false_alarm(monkeypatch):
 
 def test_problems_of_narrow_accumulators_and_odd_dimensions_stay_inside_the_domain():
     narrow = Subject(SOUND["float16_accumulator"], "float16")
-    odd = Subject(replace(SOUND["sequential"], head_dims=(80,)), "float32")
+    odd = Subject(replace(SOUND["sequential"], limits=Limits(head_dims=(80,))), "float32")
     for subject in (narrow, odd):
         found = []
 

@@ -30,8 +30,8 @@ class Torch(Strided, Differentiating):
 
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> torch.Tensor:
         if values.dtype == np.bool_:
-            return torch.from_numpy(np.array(values)).to(device)
-        return torch.from_numpy(np.array(values, dtype=np.float64)).to(getattr(torch, dtype)).to(device)
+            return torch.from_numpy(np.array(values, order="C")).to(device)
+        return torch.from_numpy(np.array(values, dtype=np.float64, order="C")).to(getattr(torch, dtype)).to(device)
 
     def take(self, tensor: torch.Tensor) -> np.ndarray:
         kind = tensor.dtype if tensor.dtype == torch.bool else torch.float64

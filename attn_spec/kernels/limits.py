@@ -1,0 +1,58 @@
+"""Which problems a kernel takes, of those whose options and abilities it declares: facts, and one check of them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from attn_spec.problem.problem import Problem
+
+
+class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is none of the kernel's
+    """A problem that a kernel does not take; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a kernel asks of a problem. No property speaks of one that asks for more."""
+
+    #: Head dimensions, of queries and of values; None is any.
+    head_dims: tuple[int, ...] | None = None
+    #: Of what the number of queries "Q" and of keys "K" must be a multiple.
+    multiples: Mapping[str, int] = field(default_factory=dict)
+    #: Numbers of queries; None is any. (1,) is a kernel for decoding.
+    query_lengths: tuple[int, ...] | None = None
+    #: Whether there must be a key for every query.
+    keys_reach_queries: bool = False
+    #: Options that it cannot do without.
+    always: tuple[str, ...] = ()
+    #: Pairs of options that it refuses to combine, e.g. ("causal", "mask").
+    exclusive: tuple[tuple[str, str], ...] = ()
+
+    def step(self, axes: str) -> int:
+        """The least length that fits the multiples of all these axes."""
+        return math.lcm(*(self.multiples.get(axis, 1) for axis in axes))
+
+    @property
+    def takes_any_shape(self) -> bool:
+        """Whether shapes are limited by abilities alone."""
+        return self.head_dims is None and self.query_lengths is None and self.step("QK") == 1
+
+    def refusal(self, problem: Problem) -> str:
+        """Why the kernel does not take the problem; empty when it does."""
+        return next(self._reasons(problem), "")
+
+    def _reasons(self, problem: Problem) -> Iterator[str]:
+        Q, K, used = problem.query_length, problem.key_length, problem.options()
+        if self.head_dims is not None and not {problem.head_dim, problem.value_dim} <= set(self.head_dims):
+            yield f"head dimensions must be of {self.head_dims}"
+        for axis, length in (("Q", Q), ("K", K)):
+            if length % self.step(axis):
+                yield f"the length of {axis} must be a multiple of {self.step(axis)}"
+        if self.query_lengths is not None and Q not in self.query_lengths:
+            yield f"the number of queries must be of {self.query_lengths}"
+        if self.keys_reach_queries and K < Q:
+            yield "there must be a key for every query"
+        yield from (f"it always uses {name}" for name in self.always if name not in used)
+        yield from (f"it does not combine {' and '.join(pair)}" for pair in self.exclusive if used.issuperset(pair))

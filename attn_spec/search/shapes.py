@@ -1,0 +1,121 @@
+"""Shapes of problems: lists that run from plain to wild, and what a kernel's limits and the budget leave of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.search.regimes import Recipe
+
+#: Lengths beside the edges of tiles of 16, 32, 64 and 128.
+TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
+#: Lengths past the tiles of one block, where loops over blocks, splits and wider indices begin.
+LONG = (255, 256, 257, 511, 513, 1025)
+#: Powers of two, and dimensions that kernels must pad.
+HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 256)
+VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
+#: (Hq, Hkv)
+EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
+GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
+#: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
+BUDGET = 2**20
+#: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
+MOST_HEADS = 16
+#: Largest Hq times the slowness of a kernel.
+HEADS_BUDGET = 256
+
+
+#: One in nine is long. In one list a length shrinks to any that comes before it.
+_LENGTHS = st.sampled_from([*2 * (*range(1, 10), *TILE_EDGES), *LONG])
+
+
+@cache
+def ingredients(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str, SearchStrategy[Any]]:
+    """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly."""
+    equal, grouped = (
+        [pair for pair in pairs if pair[0] * slowness <= HEADS_BUDGET] or pairs[:1]
+        for pairs in (EQUAL_HEADS, GROUPED_HEADS)
+    )
+    return {
+        "equal": st.sampled_from(equal),
+        "grouped": st.sampled_from(grouped),
+        "keys": _LENGTHS,
+        "others": _LENGTHS,
+        "empty": st.sampled_from(range(3)),
+        "head_dim": st.sampled_from(sorted(head_dims or HEAD_DIMS)),
+        "value_dim": st.sampled_from(head_dims or VALUE_DIMS),
+        "batch": st.sampled_from((1, 1, 2, 3, 9)),
+    }
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What shapes are made of, drawn whether options and abilities need it or not."""
+
+    equal: tuple[int, int]
+    grouped: tuple[int, int]
+    keys: int
+    others: int
+    #: Which lengths are 0: the queries, the keys, or both.
+    empty: int
+    head_dim: int
+    value_dim: int
+    batch: int
+
+    def shape(self, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
+        """The fields of a recipe's shape for these options and abilities."""
+        heads, kv_heads = self.grouped if "gqa" in chosen else self.equal
+        keys = queries = self.keys
+        if "cross" in chosen:
+            queries = self.others if self.others != keys else keys + 1
+        if "empty" in chosen:
+            keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
+        D = self.head_dim
+        values = [self.value_dim, *(subject.kernel.limits.head_dims or VALUE_DIMS), D]
+        is_small = self.batch * heads * subject.kernel.slowness <= MOST_HEADS
+        return {
+            "batch": self.batch if is_small else 1,
+            "query_heads": heads,
+            "kv_heads": kv_heads,
+            "query_length": queries,
+            "key_length": keys,
+            "head_dim": D,
+            "value_dim": next((dim for dim in values if dim != D), D) if "dv" in chosen else D,
+        }
+
+
+def within_limits(recipe: Recipe, subject: Subject, *, unlimited: bool) -> Recipe:
+    """The recipe with lengths that the kernel takes, and that keep the cost in budget unless it is unlimited."""
+    budget, limits = math.inf if unlimited else _budget(subject), subject.kernel.limits
+    cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
+    if not subject.supports("cross") or (recipe.key_length == recipe.query_length and limits.query_lengths is None):
+        step = limits.step("QK")
+        both = -(-recipe.key_length // step) * step
+        both = _at_most(both, max(math.sqrt(budget / cost), step), step)
+        return replace(recipe, key_length=both, query_length=both)
+    step, rows = limits.step("K"), limits.step("Q")
+    keys = _at_most(-(-recipe.key_length // step) * step, max(budget / cost, step), step)
+    queries = -(-recipe.query_length // rows) * rows
+    queries = _at_most(queries, max(budget / (cost * max(keys, 1)), rows), rows)
+    if limits.query_lengths is not None:
+        queries = min(limits.query_lengths, key=lambda length: abs(length - queries))
+    if limits.keys_reach_queries:
+        keys = max(keys, -(-queries // step) * step)
+    return replace(recipe, key_length=keys, query_length=queries)
+
+
+def _budget(subject: Subject) -> float:
+    """The budget of one problem; the truth for float64 takes ball arithmetic, which is several times dearer."""
+    return BUDGET / subject.kernel.slowness / (8 if subject.dtype == "float64" else 1)
+
+
+def _at_most(length: int, most: float, step: int) -> int:
+    return length if length <= most else int(most) // step * step

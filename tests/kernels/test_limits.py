@@ -1,0 +1,82 @@
+"""Limits say why a kernel does not take a problem, and whoever calls it with one is told, not the kernel blamed."""
+
+import numpy as np
+import pytest
+
+from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.kernel import KernelError, kernel
+from attn_spec.kernels.limits import Limits, NotTaken
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import load_all
+from attn_spec.search.regimes import Recipe
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+REFUSALS = {
+    "D": (Limits(head_dims=(64, 128)), {"head_dim": 64, "value_dim": 128}, {"value_dim": 8}, "of (64, 128)"),
+    "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
+    "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
+    "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be of (1,)"),
+    "keys": (Limits(keys_reach_queries=True), {"key_length": 1}, {"query_length": 2}, "a key for every query"),
+    "always": (Limits(always=("causal",)), {"causal": True}, {}, "it always uses causal"),
+    "never": (
+        Limits(exclusive=(("causal", "scale"),)),
+        {"causal": True},
+        {"causal": True, "scale": 2.0},
+        "it does not combine causal and scale",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_problem_that_is_not_taken_is_told_from_one_that_is(name):
+    limits, taken, refused, reason = REFUSALS[name]
+    dims = {"head_dim": 64, "value_dim": 64} if name == "D" else {}
+
+    assert limits.refusal(Recipe(**{**dims, **taken}).problem()) == ""
+    assert reason in limits.refusal(Recipe(**{**dims, **refused}).problem())
+
+
+def test_a_kernel_is_never_called_with_what_it_does_not_take():
+    subject = Subject(emulate("k", PRECISE, query_lengths=(1,)), "float32")
+    problem = Recipe(query_length=2).problem()
+
+    for call in (subject, lambda p: subject.gradients(p, np.ones((1, 1, 2, 1)))):
+        with pytest.raises(NotTaken, match=r"k does not take the problem: the number of queries must be of \(1,\)"):
+            call(problem)
+
+
+def test_an_option_that_is_always_used_is_one_that_is_known():
+    with pytest.raises(KernelError, match="declares unknown options causual"):
+        kernel(framework="numpy", dtypes=("float32",), always=("causual",))(lambda q, k, v: v)
+
+
+def refuses_without(name):
+    """A sound kernel that fails when an option is left out."""
+
+    def attention(q, k, v, **options):
+        assert name in options
+        return sound(q, k, v, **options)
+
+    sound = emulate("k", PRECISE, supports=("causal", "scale", "cross"))
+    declared = {"supports": ("causal", "scale", "cross"), "contract": PRECISE, "name": "k"}
+    return kernel(framework="torch", dtypes=("float32",), always=(name,), **declared)(attention)
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict", "message"),
+    [
+        ("accuracy.output_is_within_its_bound", Verdict.HELD, ""),
+        ("causality.the_diagonal_is_where_the_convention_says", Verdict.HELD, ""),
+        ("permutation.keys_may_come_in_any_order", Verdict.NOT_CLAIMED, "the kernel always uses causal, which no"),
+        ("causality.decoding_one_query_gives_its_row_of_the_whole", Verdict.NOT_CLAIMED, "it always uses causal"),
+    ],
+)
+def test_a_kernel_that_cannot_do_without_an_option_is_not_accused_for_it(claim, verdict, message):
+    row, case = search(load_all()[claim], Subject(refuses_without("causal"), "float32"), PROFILES["smoke"], 0)
+
+    assert case is None
+    assert row.verdict is verdict, row
+    assert message in row.message
