@@ -75,12 +75,12 @@ def to_numpy(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def to_torch(x: np.ndarray, dtype: str, device: str = "cpu") -> Any:
-    """The values as a torch tensor of ``dtype`` on ``device``; exact, since they are representable."""
+    """The values as a packed torch tensor of ``dtype`` on ``device``; exact, since they are representable."""
     import torch
 
     if x.dtype == np.bool_:
-        return torch.from_numpy(np.array(x)).to(device)
-    return torch.from_numpy(np.array(x, dtype=np.float64)).to(getattr(torch, dtype)).to(device)
+        return torch.from_numpy(np.array(x, order="C")).to(device)
+    return torch.from_numpy(np.array(x, dtype=np.float64, order="C")).to(getattr(torch, dtype)).to(device)
 
 
 def dtype_name(tensor: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import inspect
 import signal
 import threading
 import traceback
@@ -207,8 +208,7 @@ class Subject:
         return {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
-        code = getattr(self.kernel.function, "__code__", None)
-        named = code is not None and "enable_gqa" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        named = "enable_gqa" in inspect.signature(self.kernel.function).parameters
         return {"enable_gqa": True} if named and problem.group != 1 else {}
 
     def _tensor(self, values: np.ndarray, *, swap: bool = True, dtype: str | None = None) -> Any:

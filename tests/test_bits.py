@@ -151,6 +151,15 @@ def test_numpy_arrays_hold_the_exact_values_and_give_them_back(dtype):
     assert bits.identical(bits.values_of(array), x).all()
 
 
+@pytest.mark.parametrize("make", [bits.to_torch, bits.to_numpy])
+def test_tensors_of_a_transposed_array_are_packed(make):
+    """A kernel of another order of axes is given them as its callers do."""
+    for x in (np.arange(24.0).reshape(2, 3, 4), np.ones((2, 3, 4), dtype=bool)):
+        tensor = make(x.swapaxes(0, 1), "float32")
+        assert tensor.flags.c_contiguous if isinstance(tensor, np.ndarray) else tensor.is_contiguous()
+        assert (np.asarray(tensor) == x.swapaxes(0, 1)).all()
+
+
 def test_tensors_do_not_share_memory_with_the_problem():
     x, mask = np.ones(3), np.ones(3, bool)
     bits.to_torch(x, "float64").zero_()

@@ -1,5 +1,6 @@
 """A subject hands out fresh, exact tensors in the kernel's own words, and refuses what no attention kernel may do."""
 
+import functools
 import time
 
 import numpy as np
@@ -80,14 +81,23 @@ def test_the_other_layout_is_swapped_both_ways():
     assert bits.identical(subject(transposed, layout="BSHD")(p).output, p.v).all()
 
 
-def test_a_function_that_wants_to_be_told_of_grouped_heads_is_told():
+class Callable:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, q, k, v, *, enable_gqa=False):
+        return self.function(q, k, v, enable_gqa=enable_gqa)
+
+
+@pytest.mark.parametrize("kind", [lambda f: f, functools.partial, torch.no_grad(), Callable])
+def test_a_callable_that_wants_to_be_told_of_grouped_heads_is_told(kind):
     seen = []
 
     def sdpa(q, k, v, *, enable_gqa=False):
         seen.append(enable_gqa)
         return zeros(q, v)
 
-    s = subject(sdpa, supports=("gqa",))
+    s = subject(kind(sdpa), supports=("gqa",), name="sdpa")
     s(problem(heads=(4, 2)))
     s(problem(heads=(2, 2)))
     assert seen == [True, False]
