@@ -158,7 +158,8 @@ class Subject:
         return {name: tensor.grad for name, tensor in inputs.items()}
 
     def _by_function(self, tensors: dict[str, Any], options: dict[str, Any], cotangents: list[Any]) -> dict[str, Any]:
-        out, lse = self._call(tensors, options)
+        returned = self._call(tensors, options)
+        out, lse = returned if isinstance(returned, tuple) else (returned, None)
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward = self.kernel.backward_function
         with self._guarded("backward"):

@@ -203,6 +203,22 @@ class Unfinished(torch.autograd.Function):
         raise NotImplementedError("backward of tile 3")
 
 
+@pytest.mark.parametrize("returns", [lambda out: out, lambda out: (out, None)], ids=["out", "out and None"])
+def test_a_backward_of_a_kernel_without_a_log_sum_exp_gets_the_whole_output(returns):
+    """Even if there are two batch entries, into which the output could be unpacked."""
+    s = subject(lambda q, k, v: returns(v), name="identity", supports=("backward",))
+
+    @s.kernel.backward
+    def back(dout, *saved):
+        q, k, _, out, lse = saved
+        assert out.shape == (2, 2, 4, 6)
+        assert lse is None
+        return np.zeros_like(q), np.zeros_like(k), dout
+
+    dO = np.ones((2, 2, 4, 6))
+    assert (s.gradients(problem(lengths=(4, 4)), dO)["dv"] == dO).all()
+
+
 def test_a_backward_that_raises_is_named():
     unfinished = subject(lambda q, k, v: Unfinished.apply(v), "torch")
 
