@@ -119,8 +119,8 @@ class Kernel:
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare ``function`` as this kernel's backward pass; a decorator: ``@attention.backward``.
 
-        It is called with the cotangent ``dout``, the inputs and outputs of the forward call, the same options, and
-        ``dlse`` when the cotangent of the LSE is not zero (option "lse_backward").
+        It is called with the cotangent ``dout``, the inputs and outputs of the forward call (``lse`` is None if that
+        returns none), the same options, and ``dlse`` when the cotangent of the LSE is not zero (option "lse_backward").
         """
         object.__setattr__(self, "backward_function", function)
         object.__setattr__(self, "supports", self.supports | {"backward"})

@@ -64,6 +64,15 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _NOT_NEGATIVE,
     (
+        "error.score_bounds",
+        (
+            '-    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") '
+            "+ np.minimum(low_q + low_k, 4000.0) - 1e-9\n"
+            '+    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") '
+            "+ np.minimum(low_q + low_k, 4001.0) - 1e-9"
+        ),
+    ): "zeros alone have no bit below 2^4000, and their products, which are 0, fit whatever the limit",
+    (
         "error.domain",
         (
             "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"

@@ -1,5 +1,6 @@
 """A subject hands out fresh, exact tensors in the kernel's own words, and refuses what no attention kernel may do."""
 
+import functools
 import time
 
 import numpy as np
@@ -83,14 +84,23 @@ def test_the_other_layout_is_swapped_both_ways():
     assert bits.identical(subject(transposed, presentation="BSHD")(p).output, p.v).all()
 
 
-def test_a_function_that_wants_to_be_told_of_grouped_heads_is_told():
+class Callable:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, q, k, v, *, enable_gqa=False):
+        return self.function(q, k, v, enable_gqa=enable_gqa)
+
+
+@pytest.mark.parametrize("kind", [lambda f: f, functools.partial, torch.no_grad(), Callable])
+def test_a_callable_that_wants_to_be_told_of_grouped_heads_is_told(kind):
     seen = []
 
     def sdpa(q, k, v, *, enable_gqa=False):
         seen.append(enable_gqa)
         return zeros(q, v)
 
-    s = subject(sdpa, supports=("gqa",))
+    s = subject(kind(sdpa), supports=("gqa",), name="sdpa")
     s(problem(heads=(4, 2)))
     s(problem(heads=(2, 2)))
     assert seen == [True, False]
@@ -194,6 +204,22 @@ class Unfinished(torch.autograd.Function):
     @staticmethod
     def backward(_, *cotangents):
         raise NotImplementedError("backward of tile 3")
+
+
+@pytest.mark.parametrize("returns", [lambda out: out, lambda out: (out, None)], ids=["out", "out and None"])
+def test_a_backward_of_a_kernel_without_a_log_sum_exp_gets_the_whole_output(returns):
+    """Even if there are two batch entries, into which the output could be unpacked."""
+    s = subject(lambda q, k, v: returns(v), name="identity", supports=("backward",))
+
+    @s.kernel.backward
+    def back(dout, *saved):
+        q, k, _, out, lse = saved
+        assert out.shape == (2, 2, 4, 6)
+        assert lse is None
+        return np.zeros_like(q), np.zeros_like(k), dout
+
+    dO = np.ones((2, 2, 4, 6))
+    assert (s.gradients(problem(lengths=(4, 4)), dO)["dv"] == dO).all()
 
 
 def test_a_backward_that_raises_is_named():

@@ -13,7 +13,7 @@ from attn_spec.kernels.frameworks.framework import Strided
 def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
     """Exact values as a new array of ``dtype``, bool as bool."""
     if values.dtype == np.bool_:
-        return np.array(values)
+        return np.array(values, order="C")
     with np.errstate(over="ignore"):
         return np.array(values, dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype, order="C")
 

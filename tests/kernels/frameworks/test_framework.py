@@ -61,6 +61,16 @@ def test_tensors_do_not_share_memory_with_the_problem(own):
     assert mask.all()
 
 
+def test_tensors_of_a_transposed_array_are_packed(own):
+    """A kernel of another presentation is given them as its callers do."""
+    if not isinstance(own, Strided):
+        pytest.skip("does not say how its tensors lie")
+    for x in (np.arange(24.0).reshape(2, 3, 4), np.ones((2, 3, 4), dtype=bool)):
+        tensor = own.give(x.swapaxes(0, 1), "float32")
+        assert tensor.flags.c_contiguous if isinstance(tensor, np.ndarray) else tensor.is_contiguous()
+        assert (own.take(tensor) == x.swapaxes(0, 1)).all()
+
+
 def test_abilities_are_those_of_the_classes(own):
     assert ("strides" in own.abilities) == isinstance(own, Strided)
     assert ("autograd" in own.abilities) == isinstance(own, Differentiating)
