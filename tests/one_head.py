@@ -1,4 +1,6 @@
-"""Problems of one batch entry and one head, written as rows of numbers."""
+"""Problems of one batch entry and one head, written as numbers or as rows of numbers."""
+
+from functools import partial
 
 import numpy as np
 
@@ -6,6 +8,9 @@ from attn_spec.problem.problem import Problem
 
 
 def one_head(q, k, v, **options):
-    """A problem of one batch entry and one head from rows of numbers, in float64 so that any number is allowed."""
-    q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, k, v))
+    """A problem of one batch entry and one head; in float64, unless the options say else, any number is allowed."""
+    q, k, v = (np.array(x, dtype=np.float64).reshape(1, 1, len(x), -1) for x in (q, k, v))
     return Problem(q=q, k=k, v=v, **{"dtype": "float64", **options})
+
+
+float32_head = partial(one_head, dtype="float32")

@@ -67,7 +67,7 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     if weighs_one:
         inside &= 2 * top < c.largest("probabilities", "multiplicands")
-        inside &= (sums if c.lse_merges else _numerator(x, c)) < c.format("softmax").largest
+        inside &= (sums if c.lse_merges else _numerator(x, c, off)) < c.format("softmax").largest
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
         seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
@@ -76,13 +76,14 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     return inside & _reference_fits(x, c)
 
 
-def _numerator(x: Intermediates, c: Contract) -> np.ndarray:
+def _numerator(x: Intermediates, c: Contract, off: np.ndarray) -> np.ndarray:
     """Twice the largest sum of p.v of a whole row, [.., Sq]: it is rounded to the softmax's format to be divided.
 
+    ``off`` [.., Sq] is how far rounding moves the reference.
     That of a part of the row, which is normalized to be merged, may be as large as the sum of its values.
     """
     over = {"maximum": c.reference_slack, "upper_bound": 0.0, "zero": x.M[..., 0]}[c.reference]
-    weights = 2 * np.exp(over + reference_rounding(x, c)[..., 0] + (x.L - x.M)[..., 0])
+    weights = 2 * np.exp(over + off + (x.L - x.M)[..., 0])
     return weights * (x.P @ np.abs(x.v)).max(axis=-1, initial=0.0)
 
 

@@ -11,7 +11,7 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.gradient_bounds import gradient_bound
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.problem.problem import Problem
+from tests.one_head import float32_head as head
 
 
 class Edge(NamedTuple):
@@ -30,15 +30,9 @@ class Edge(NamedTuple):
         assert found(self.inside).all(), f"{what} fit at {self.inside:g}: a condition of domain.py is too strict"
 
 
-def vectors(q, k, v, dtype="float32", scale=1.0, **options):
-    """One head: lists of queries, keys and values, numbers or rows."""
-    q, k, v = (np.array(x, dtype=float).reshape(1, 1, len(x), -1) for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, dtype=dtype, scale=scale, **options)
-
-
 def light(v):
     """A value of weight e^-40 beside one of 0: neither a sum nor the output is as large."""
-    return vectors([1.0], [40.0, 0.0], [0.0, v])
+    return head([1.0], [40.0, 0.0], [0.0, v])
 
 
 def bias(x):
@@ -47,41 +41,60 @@ def bias(x):
 
 #: What could overflow: a problem of some size, the contract, a size outside the domain and one inside.
 CASES = {
-    "sums of values": Edge(
-        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=1.875 * 2.0**125
-    ),
+    "sums of values": Edge(lambda v: head([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**126, inside=1.875 * 2.0**125),
     "sums of values whose weights pass 1": Edge(
-        lambda v: vectors([1.0], [20.0], [v]),
+        lambda v: head([1.0], [20.0], [v]),
         {"reference": "zero", "reference_range": 20.0},
         outside=2.0**100,
         inside=2.0**96,
     ),
     "sums of values under weights that sum to 1": Edge(
-        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]),
+        lambda v: head([1.0], [0.0, 0.0], [v, -v]),
         {"normalize": "before_product", "output_accumulation": "float16"},
         outside=3.3e4,
         inside=3.2e4,
     ),
     "an inner accumulator": Edge(
-        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]),
+        lambda v: head([1.0], [0.0, 0.0], [v, -v]),
         {"inner_accumulation": "float16", "inner_terms": 2},
         outside=2e4,
         inside=1e4,
     ),
     "sums of values, rounded to the softmax's format": Edge(
-        lambda v: vectors([1.0], [0.0, 0.0], [v, -v]), {"softmax": "float16"}, outside=2.0**14, inside=0.9375 * 2.0**14
+        lambda v: head([1.0], [0.0, 0.0], [v, -v]),
+        {"softmax": "float16"},
+        outside=2.0**14,
+        inside=0.9375 * 2.0**14,
+    ),
+    "sums of values of little weight, rounded to the softmax's format": Edge(
+        lambda v: head([1.0], [4.0, 0.0], [0.0, v]), {"softmax": "float16"}, outside=2e6, inside=1e6
+    ),
+    "sums of values under weights of a distant maximum": Edge(
+        lambda v: head([1.0], [0.0], [v]), {"softmax": "float16", "reference_slack": 5.0}, 230, 215
+    ),
+    "sums of values under weights of a reference of zero": Edge(
+        lambda v: head([1.0], [5.0], [v]),
+        {"softmax": "float16", "reference": "zero", "reference_range": 5.0},
+        outside=230,
+        inside=215,
+    ),
+    "sums of values of a part, normalized in the softmax's format": Edge(
+        lambda v: head([1.0], [40.0, 0.0, 0.0], [0.0, v, v]),
+        {"lse_merges": 1, "softmax": "float16"},
+        outside=2e4,
+        inside=1.5e4,
     ),
     "merged outputs, normalized in the softmax's format": Edge(
         light, {"lse_merges": 1, "softmax": "float16", "normalize": "before_product"}, outside=4e4, inside=3e4
     ),
     "row sums": Edge(
-        lambda n: vectors([1.0], [0.0] * n, [1.0] * n),
+        lambda n: head([1.0], [0.0] * n, [1.0] * n),
         {"row_sum": "float16", "reference_slack": 4.0},
         outside=700,
         inside=300,
     ),
     "the reciprocal of a row sum": Edge(
-        lambda n: vectors([1.0], [0.0] * n, [1.0] * n),
+        lambda n: head([1.0], [0.0] * n, [1.0] * n),
         {"softmax": "float16", "reference_slack": 4.0},
         outside=200,
         inside=100,
@@ -94,84 +107,87 @@ CASES = {
         light, {"normalize": "every_tile", "output_accumulation": "float16"}, outside=4e4, inside=3e4
     ),
     "scores in an inner accumulator": Edge(
-        lambda k: vectors([1.0], [k], [1.0]),
+        lambda k: head([1.0], [k], [1.0]),
         {"inner_accumulation": "float16", "inner_terms": 2},
         outside=2.0**15,
         inside=2.0**13,
     ),
     "scores less the maximum": Edge(
-        lambda k: vectors([1.0], [k], [1.0]), {"softmax": "float16"}, outside=2.0**15, inside=2.0**13
+        lambda k: head([1.0], [k], [1.0]), {"softmax": "float16"}, outside=2.0**15, inside=2.0**13
     ),
     "scores times the scale": Edge(
-        lambda k: vectors([1.0], [k], [1.0], scale=8.0),
+        lambda k: head([1.0], [k], [1.0], scale=8.0),
         {"score_accumulation": "float16"},
         outside=2.0**11,
         inside=2.0**10,
     ),
     "scores and their bias": Edge(
-        lambda b: vectors([0.0], [0.0], [1.0], bias=bias(b)), {"stored_scores": "float16"}, outside=2e4, inside=1e4
+        lambda b: head([0.0], [0.0], [1.0], bias=bias(b)), {"stored_scores": "float16"}, outside=2e4, inside=1e4
     ),
     "a bias divided by the scale": Edge(
-        lambda b: vectors([0.0], [0.0], [1.0], scale=2.0**-6, bias=bias(b)),
+        lambda b: head([0.0], [0.0], [1.0], scale=2.0**-6, bias=bias(b)),
         {"score_accumulation": "float16"},
         outside=2.0**9,
         inside=2.0**7,
     ),
     "the inverse of a scale that a bias is divided by": Edge(
-        lambda s: vectors([0.0], [0.0], [1.0], scale=s, bias=bias(1.0)),
+        lambda s: head([0.0], [0.0], [1.0], scale=s, bias=bias(1.0)),
         {"score_accumulation": "float16"},
         outside=2.0**14,
         inside=2.0**12,
     ),
     "scaled queries": Edge(
-        lambda q: vectors([q], [2.0**-10], [1.0], scale=128.0, dtype="float16"),
+        lambda q: head([q], [2.0**-10], [1.0], scale=128.0, dtype="float16"),
         {"scale_on": "operands"},
         outside=300.0,
         inside=100.0,
     ),
     "scaled queries as they are stored": Edge(
-        lambda q: vectors([q], [2.0**-10], [1.0], scale=128.0),
+        lambda q: head([q], [2.0**-10], [1.0], scale=128.0),
         {"scale_on": "operands", "stored_scores": "float16"},
         outside=300.0,
         inside=100.0,
     ),
     "queries divided by the softcap": Edge(
-        lambda q: vectors([q], [2.0**-10], [1.0], softcap=2.0**-5, dtype="float16"),
+        lambda q: head([q], [2.0**-10], [1.0], softcap=2.0**-5, dtype="float16"),
         {"scale_on": "operands"},
         outside=1000.0,
         inside=500.0,
     ),
     "operands as they enter": Edge(
-        lambda v: vectors([1.0], [0.0], [v]),
+        lambda v: head([1.0], [0.0], [v]),
         {"multiplicands": "float16", "probabilities": "work"},
         outside=7e4,
         inside=6e4,
     ),
     "outputs of the softmax": Edge(
-        lambda v: vectors([1.0], [0.0], [v]),
+        lambda v: head([1.0], [0.0], [v]),
         {"softmax": "float16", "normalize": "before_product"},
         outside=6.5e4,
         inside=6e4,
     ),
-    "outputs": Edge(lambda v: vectors([1.0], [0.0], [v]), {"output": "float16"}, outside=6.5e4, inside=6e4),
-    "log-sum-exps": Edge(lambda k: vectors([1.0], [k], [1.0]), {"lse": "float16"}, outside=4e4, inside=3e4),
+    "outputs": Edge(lambda v: head([1.0], [0.0], [v]), {"output": "float16"}, outside=6.5e4, inside=6e4),
+    "log-sum-exps": Edge(lambda k: head([1.0], [k], [1.0]), {"lse": "float16"}, outside=4e4, inside=3e4),
     "a reference of zero": Edge(
-        lambda k: vectors([1.0], [k], [1.0]), {"reference": "zero", "reference_range": 10.0}, outside=11.0, inside=9.0
+        lambda k: head([1.0], [k], [1.0]),
+        {"reference": "zero", "reference_range": 10.0},
+        outside=11.0,
+        inside=9.0,
     ),
     "an upper bound of the longest key": Edge(
-        lambda k: vectors([[1.0, 0.0]], [[1.0, 0.0], [0.0, k]], [1.0, 1.0]),
+        lambda k: head([[1.0, 0.0]], [[1.0, 0.0], [0.0, k]], [1.0, 1.0], scale=1.0),
         {"reference": "upper_bound", "reference_range": 10.0},
         outside=12.0,
         inside=9.0,
     ),
     "an upper bound without a negative bias": Edge(
-        lambda b: vectors([1.0], [1.0], [1.0], bias=bias(-b)),
+        lambda b: head([1.0], [1.0], [1.0], bias=bias(-b)),
         {"reference": "upper_bound", "reference_range": 2.5},
         outside=3.0,
         inside=2.0,
     ),
     "an upper bound with a bias": Edge(
-        lambda b: vectors(
+        lambda b: head(
             [0.0], [0.0, 0.0], [1.0, 1.0], bias=np.array([[[[0.0, b]]]]), mask=np.array([[[[True, False]]]])
         ),
         {"reference": "upper_bound", "reference_range": 10.0},
@@ -233,7 +249,7 @@ DISTANCES = {
 @pytest.mark.parametrize("what", DISTANCES)
 def test_rows_of_a_reference_too_far_away_are_outside_the_domain(what):
     edge = DISTANCES[what]
-    x = intermediates(vectors([0.0], [1.0], [1.0]))
+    x = intermediates(head([0.0], [1.0], [1.0]))
 
     def found(distance):
         return forward_bound(x, replace(PRECISE, **edge.make(distance), **edge.contract).at("float32")).in_domain
@@ -250,17 +266,17 @@ NARROW_SCORES, NARROW_SUMS = {"stored_scores": "float16"}, {"gradient_accumulati
 #: A gradient of some size: a problem and the only entry of its cotangent, the contract, sizes outside and inside.
 GRADIENTS = {
     **{
-        f"dP as {stage} holds it": Edge(lambda z: (vectors([1.0], [1.0], [z]), 1.0), {stage: "float16"}, 8e3, 2e3)
+        f"dP as {stage} holds it": Edge(lambda z: (head([1.0], [1.0], [z]), 1.0), {stage: "float16"}, 8e3, 2e3)
         for stage in STAGES
     },
-    "dP times the scale": Edge(lambda z: (vectors([0.0], [0.0], [z], scale=4.0), 1.0), NARROW_SCORES, 2e3, 5e2),
-    "dP times the softcap": Edge(lambda z: (vectors([0.0], [0.0], [z], softcap=4.0), 1.0), NARROW_SCORES, 2e3, 5e2),
+    "dP times the scale": Edge(lambda z: (head([0.0], [0.0], [z], scale=4.0), 1.0), NARROW_SCORES, 2e3, 5e2),
+    "dP times the softcap": Edge(lambda z: (head([0.0], [0.0], [z], softcap=4.0), 1.0), NARROW_SCORES, 2e3, 5e2),
     "dP times the scale over the softcap": Edge(
-        lambda z: (vectors([0.0], [0.0], [z], scale=4.0, softcap=0.25), 1.0), NARROW_SCORES, 5e2, 1e2
+        lambda z: (head([0.0], [0.0], [z], scale=4.0, softcap=0.25), 1.0), NARROW_SCORES, 5e2, 1e2
     ),
-    "dQ": Edge(lambda z: (vectors([0.0], [z, -z], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.4e4, 2e3),
-    "dK": Edge(lambda z: (vectors([z], [0.0, 0.0], [1.0, -1.0]), 1.0), NARROW_SUMS, 4e4, 4e3),
-    "dV": Edge(lambda z: (vectors([0.0], [0.0], [0.0]), z), NARROW_SUMS, 2e4, 1e4),
+    "dQ": Edge(lambda z: (head([0.0], [z, -z], [1.0, -1.0]), 1.0), NARROW_SUMS, 2.4e4, 2e3),
+    "dK": Edge(lambda z: (head([z], [0.0, 0.0], [1.0, -1.0]), 1.0), NARROW_SUMS, 4e4, 4e3),
+    "dV": Edge(lambda z: (head([0.0], [0.0], [0.0]), z), NARROW_SUMS, 2e4, 1e4),
 }
 
 
@@ -278,7 +294,7 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
 
 
 def test_rows_that_see_no_key_are_outside_the_domain():
-    problem = vectors([1.0, 1.0], [1.0], [1.0], mask=np.array([[[[True], [False]]]]))
+    problem = head([1.0, 1.0], [1.0], [1.0], mask=np.array([[[[True], [False]]]]))
 
     assert forward_bound(intermediates(problem), PRECISE.at("float32")).in_domain.ravel().tolist() == [True, False]
 
@@ -288,7 +304,7 @@ def test_a_scale_over_a_softcap_is_a_normal_number():
 
     def found(scale):
         contract = replace(PRECISE, score_accumulation="float16").at("float32")
-        return forward_bound(intermediates(vectors([1.0], [1.0], [1.0], scale=scale, softcap=256.0)), contract)
+        return forward_bound(intermediates(head([1.0], [1.0], [1.0], scale=scale, softcap=256.0)), contract)
 
     assert not found(2.0**-6).in_domain.any()
     assert found(2.0**-4).in_domain.all()

@@ -17,21 +17,15 @@ from attn_spec.judgement import measure
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.problem.problem import Problem
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import Recipe
+from tests.one_head import float32_head
 
 LOG2E = float(np.log2(np.e))
 
 
 def f32(x):
     return bits.nearest(x, "float32")
-
-
-def vectors(q, k, v, **options):
-    """One head: lists of queries and keys, and of numbers or rows of values."""
-    q, k, v = (np.array(x, dtype=float).reshape(1, 1, len(x), -1) for x in (q, k, v))
-    return Problem(q=q, k=k, v=v, **options)
 
 
 def ratio(problem, contract, **answer):
@@ -63,7 +57,7 @@ OPERANDS = replace(FUSED, scale_on="operands")
 
 @pytest.mark.parametrize("factor", [1.0, LOG2E], ids=["scale", "scale and log2(e)"])
 def test_a_query_may_be_scaled_in_half_before_the_product(factor):
-    p = vectors([(5, 5)], [(8, 8), (7.75, 7.75)], [0.0, 1.0], dtype="bfloat16")
+    p = float32_head([(5, 5)], [(8, 8), (7.75, 7.75)], [0.0, 1.0], dtype="bfloat16")
     q = bits.nearest(f32(p.q * f32(f32(p.scale_value) * f32(factor))), "bfloat16")
 
     answer = softmax(p, f32(q @ p.k.mT), lambda w: bits.nearest(w, "bfloat16"), base2=factor != 1)
@@ -84,7 +78,7 @@ def test_a_scaled_query_underflows_in_its_own_units():
 
 
 def test_log2e_in_the_scale_leaves_no_score_exact():
-    p = vectors([(2, 2, 1)], [(865013, -865014, 1), (0, 0, 0)], [1.0, 0.0], scale=1.0)
+    p = float32_head([(2, 2, 1)], [(865013, -865014, 1), (0, 0, 0)], [1.0, 0.0], scale=1.0)
     q = f32(p.q * f32(LOG2E))
     s = np.zeros((1, 1, 1, 2))
     for t in range(3):
@@ -97,7 +91,7 @@ def test_log2e_in_the_scale_leaves_no_score_exact():
 
 
 def test_merges_round_in_the_accumulators_formats():
-    p = vectors([1.0], [0.0], [1.0], scale=1.0)
+    p = float32_head([1.0], [0.0], [1.0], scale=1.0)
     order = Order(kv_tile=17, inaccuracy=1.0, error_signs="down")
     for changed in ({"row_sum": "bfloat16"}, {"output_accumulation": "bfloat16"}):
         executed = replace(PRECISE, lse_merges=2, exp_of_zero_is_one=False, exp_error=8.0, log_error=4.0, **changed)
@@ -107,7 +101,7 @@ def test_merges_round_in_the_accumulators_formats():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_operand_that_is_flushed_makes_no_exact_score(dtype):
-    p = vectors([2.0**-128], [2.0**126, 0.0], [1.0, 2.0], scale=1.0, dtype=dtype)
+    p = float32_head([2.0**-128], [2.0**126, 0.0], [1.0, 2.0], scale=1.0, dtype=dtype)
     wide = replace(PRECISE, score_accumulation="float64")
 
     assert emulated_ratio(p, replace(wide, subnormals="flushed")) < 1
@@ -116,7 +110,7 @@ def test_an_operand_that_is_flushed_makes_no_exact_score(dtype):
 
 def test_weights_may_be_normalized_by_a_reciprocal():
     keys = [0.0] + [-0.06475830078125] * 247
-    p = vectors([1.0], keys, [1.0] * 248, scale=1.0)
+    p = float32_head([1.0], keys, [1.0] * 248, scale=1.0)
     c = replace(EAGER, softmax="float16", stored_scores="float16", probabilities="float16", lse="float32")
     half = lambda x: bits.nearest(x, "float16")  # noqa: E731
     w = half(np.exp(half(p.k[..., 0][:, :, None])))
@@ -127,7 +121,7 @@ def test_weights_may_be_normalized_by_a_reciprocal():
 
 def test_partial_outputs_may_wait_in_half():
     keys = [0.0] + [-0.5859375] * 31 + [0.0] + [-0.62109375] * 31
-    p = vectors([1.0], keys, [-1.2578125] * 32 + [1.3046875] * 32, scale=1.0, dtype="bfloat16")
+    p = float32_head([1.0], keys, [-1.2578125] * 32 + [1.3046875] * 32, scale=1.0, dtype="bfloat16")
     half = lambda x: bits.nearest(x, "bfloat16")  # noqa: E731
     waiting = []
     for keys in (slice(0, 32), slice(32, 64)):
@@ -162,7 +156,7 @@ def test_a_matrix_unit_may_align_and_cut(unit):
     keys = np.full(128, 2.0 ** (-3 - extra) * (1 - 2.0**-11))  # every product is cut to nothing,
     keys[1::block] *= 2.0**extra  # one of each block only when the sum is
     keys[0] = 2.0**5
-    p = vectors([np.r_[2.0**5, np.full(127, 2.0**-10)]], [keys], [1.0], dtype="float16", scale=1.0)
+    p = float32_head([np.r_[2.0**5, np.full(127, 2.0**-10)]], [keys], [1.0], dtype="float16", scale=1.0)
     lse = cut_sum(p.q * p.k, block, extra)
 
     assert ratio(p, FUSED, lse=lse) < 1
@@ -174,7 +168,7 @@ def test_a_matrix_unit_may_align_and_cut(unit):
 def test_the_row_sum_may_be_a_product_with_ones_on_a_matrix_unit():
     """One weight of 1, and 2^16 that are cut off beside it: e^-16 is 0.94 units in the last place of 1."""
     n = 2**16
-    p = vectors([1.0], [0.0] + [-16.0] * n, [1.0] * (n + 1), scale=1.0, dtype="bfloat16")
+    p = float32_head([1.0], [0.0] + [-16.0] * n, [1.0] * (n + 1), scale=1.0, dtype="bfloat16")
     weights = bits.nearest(np.exp(p.k[..., 0]), "bfloat16")
     lse = np.log(cut_sum(weights, 4, 0))[:, :, None].reshape(1, 1, 1)
 
@@ -183,7 +177,7 @@ def test_the_row_sum_may_be_a_product_with_ones_on_a_matrix_unit():
 
 
 def test_operands_may_be_cut_to_tf32():
-    p = vectors([1 + 2.0**-10 - 2.0**-23], [1 + 2.0**-10 - 2.0**-23], [1.0], scale=1.0)
+    p = float32_head([1 + 2.0**-10 - 2.0**-23], [1 + 2.0**-10 - 2.0**-23], [1.0], scale=1.0)
     cut = rounded(p.q, "tf32", "toward_zero")
 
     assert ratio(p, TF32, lse=f32(cut * cut)[..., 0]) < 1
@@ -191,7 +185,7 @@ def test_operands_may_be_cut_to_tf32():
 
 
 def test_float16_subnormals_may_be_flushed_on_entry():
-    p = vectors([0.0], [0.0], [2.0**-20], dtype="float16")
+    p = float32_head([0.0], [0.0], [2.0**-20], dtype="float16")
     answer = {"output": np.zeros((1, 1, 1, 1))}
 
     assert ratio(p, replace(FUSED, float16_subnormals="flushed_on_entry"), **answer) < 1
@@ -211,14 +205,14 @@ NO_ROOM = {
 @pytest.mark.parametrize("what", NO_ROOM)
 def test_a_constant_that_fits_no_format_is_outside_the_domain(what):
     options, changed = NO_ROOM[what]
-    p = vectors([0.5], [0.0, 0.0], [1.0, 2.0], dtype="float16", **options)
+    p = float32_head([0.5], [0.0, 0.0], [1.0, 2.0], dtype="float16", **options)
     contract = replace(PRECISE, **changed)
 
     assert not measure.judge(p, contract.at("float16"), output=np.full((1, 1, 1, 1), np.nan)).exercised
 
 
 def test_weights_above_the_range_of_their_format_are_outside_the_domain():
-    p = vectors([1.0], [0.0, 11.875], [1.0, 1.0], scale=1.0)
+    p = float32_head([1.0], [0.0, 11.875], [1.0, 1.0], scale=1.0)
     lazy = replace(PRECISE, reference_slack=12.0, probabilities="float16")
 
     assert not measure.judge(p, lazy.at("float32"), output=np.full((1, 1, 1, 1), np.inf)).exercised
@@ -226,7 +220,7 @@ def test_weights_above_the_range_of_their_format_are_outside_the_domain():
 
 def test_scores_so_large_that_the_rounding_of_the_reference_overflows_are_outside_the_domain():
     """exp2(s c - fl(m c)) with one rounding is exp2 of the rounding of m c, for the largest score."""
-    p = vectors([2.0**60], [1.5 * 2.0**50], [1.0], scale=1.0)
+    p = float32_head([2.0**60], [1.5 * 2.0**50], [1.0], scale=1.0)
     base2, order = replace(PRECISE, exponent="base2"), Order(exponent_folded=True)
     out = Subject(emulate("k", base2, order), "float32")(p).output
 

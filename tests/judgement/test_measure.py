@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,11 +13,9 @@ from attn_spec.kernels.kernel import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
-from tests.one_head import one_head
+from tests.one_head import float32_head
 
 FLOAT32 = FP32.at("float32")
-#: What the problems of this file are made by.
-float32_head = partial(one_head, dtype="float32")
 
 #: Scores 0 and 0, so o = 2 and L = log 2; the ulp of float32 at 2 is 2^-22.
 TWO_KEYS = float32_head([[0.0]], [[1.0], [1.0]], [[1.0], [3.0]])
