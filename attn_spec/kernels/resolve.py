@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from attn_spec.kernels import definition
-from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import Kernel, KernelError
 
 
 def resolve(spec: str, **declared: Any) -> Kernel:

@@ -9,7 +9,8 @@ import pytest
 from attn_spec import Contract, Conventions, kernel
 from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.error.readings import gradient_readings, readings
-from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import in_tree, resolve
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
