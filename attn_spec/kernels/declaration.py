@@ -10,7 +10,7 @@ from typing import Any
 from attn_spec.error.contract import Contract, ContractError
 from attn_spec.error.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
-from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError
+from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
@@ -57,10 +57,7 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     The contract is ``contract.UNDECLARED``, the loosest, since nothing was promised. ``declared`` overrides any
     argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
     """
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError as error:
-        raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
+    parameters = parameters_of(function)
     framework = declared.get("framework") or _framework_of(function)
     try:
         dtypes = frameworks.framework(framework).usual
@@ -114,6 +111,7 @@ def _conventions(declared: Mapping[str, Any]) -> Conventions:
 
 
 def _check(declared: Kernel) -> None:
+    parameters_of(declared.function)  # asked for at every call, by when it is late to say that there are none
     if unknown := sorted(declared.supports.union(declared.limits.always, *declared.limits.exclusive) - set(DECLARABLE)):
         raise KernelError(
             f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"

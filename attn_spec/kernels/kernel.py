@@ -151,8 +151,12 @@ class Kernel:
 
     def keyword(self, option: str) -> str:
         """The parameter name the callable uses for an option."""
-        names = inspect.signature(self.function).parameters
-        return next((spelling for spelling in OPTIONS[option].spellings if spelling in names), option)
+        return next((spelling for spelling in OPTIONS[option].spellings if spelling in self.parameters), option)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What the callable takes, by name. Raises :class:`KernelError`."""
+        return parameters_of(self.function)
 
     @property
     def module(self) -> str:
@@ -172,3 +176,11 @@ class Kernel:
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.shape)
+
+
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What a callable takes, by name. Raises :class:`KernelError` for one that does not say."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError as error:
+        raise KernelError(f"{error}; wrap it in a Python function that names its options") from error

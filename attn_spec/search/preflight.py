@@ -6,7 +6,6 @@ undecorated callable, dtypes and shape options nobody named are found by trying 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -131,7 +130,7 @@ def _refusal(subject: Subject, option: str) -> str | None:
 def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
     spellings = {spelling for row in OPTIONS.values() for spelling in row.spellings} | {"enable_gqa"}
-    parameters = list(inspect.signature(kernel.function).parameters.values())[3:]
+    parameters = list(kernel.parameters.values())[3:]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     reason = f"left at its default, since no option is spelled so; the options are {', '.join(OPTIONS)}"
     return {f"parameter {name}": reason for name in named if name not in spellings}

@@ -209,6 +209,13 @@ def test_a_builtin_without_a_signature_is_to_be_wrapped():
         resolve("torch.nn.functional:scaled_dot_product_attention")
 
 
+def test_a_declared_builtin_without_a_signature_is_refused_when_it_is_declared():
+    from torch.nn.functional import scaled_dot_product_attention
+
+    with pytest.raises(KernelError, match=r"no signature found for builtin .*; wrap it in a Python function"):
+        kernel(**DECLARED)(scaled_dot_product_attention)
+
+
 def test_objects_with_a_call_method_are_read_too(folder):
     folder.joinpath("objects.py").write_text(
         "import functools, torch\n"
