@@ -22,13 +22,16 @@ LONG = (255, 256, 257, 511, 513, 1025)
 #: Powers of two, and dimensions that kernels must pad.
 HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 256)
 VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
-#: (Hq, Hkv)
+#: (Hq, Hkv); a slow kernel has the first two of each at least. Head h of (2, 1) tells h // group from h and from
+#: h // Hkv, that of (4, 2) tells it from h % Hkv.
 EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
-GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
+GROUPED_HEADS = ((2, 1), (4, 2), (8, 1), (6, 2), (28, 4))
 #: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
 BUDGET = 2**20
-#: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
+#: Largest B * Hq with B > 1, times the slowness of a kernel: interpreted and emulated kernels pay for each head of each
+#: batch entry. But every kernel has two entries of two heads.
 MOST_HEADS = 16
+FEW_HEADS = 4
 #: Largest Hq times the slowness of a kernel.
 HEADS_BUDGET = 256
 
@@ -41,7 +44,7 @@ _LENGTHS = st.sampled_from([*2 * (*range(1, 10), *TILE_EDGES), *LONG])
 def ingredients(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str, SearchStrategy[Any]]:
     """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly."""
     equal, grouped = (
-        [pair for pair in pairs if pair[0] * slowness <= HEADS_BUDGET] or pairs[:1]
+        [pair for place, pair in enumerate(pairs) if place < 2 or pair[0] * slowness <= HEADS_BUDGET]
         for pairs in (EQUAL_HEADS, GROUPED_HEADS)
     )
     return {
@@ -80,9 +83,9 @@ class Ingredients:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
         D = self.head_dim
         values = [self.value_dim, *(subject.kernel.limits.head_dims or VALUE_DIMS), D]
-        is_small = self.batch * heads * subject.kernel.slowness <= MOST_HEADS
+        most = max(MOST_HEADS / subject.kernel.slowness, FEW_HEADS)
         return {
-            "batch": self.batch if is_small else 1,
+            "batch": max(min(self.batch, int(most // heads)), 1),
             "query_heads": heads,
             "kv_heads": kv_heads,
             "query_length": queries,
