@@ -97,8 +97,9 @@ class Kernel:
     builds: bool = False
     #: What was built, by signature.
     built: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
-    #: With how many shapes and sets of options each property is searched; None: any number. For compiled kernels, to
-    #: which each costs seconds.
+    #: How many shapes and sets of options, chosen for what they tell, each strategy of a property's problems has; None:
+    #: any number. For compiled kernels, to which each costs seconds. What a property makes of a problem, fewer rows for
+    #: instance, may have others.
     signatures: int | None = None
     #: Refutations that its author knows of.
     known_defects: tuple[Defect, ...] = ()

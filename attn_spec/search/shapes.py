@@ -38,16 +38,22 @@ HEADS_BUDGET = 256
 
 #: One in nine is long. In one list a length shrinks to any that comes before it.
 _LENGTHS = st.sampled_from([*2 * (*range(1, 10), *TILE_EDGES), *LONG])
+_PAST_A_TILE = st.sampled_from([length for length in TILE_EDGES if length > 32])
 
 
 @cache
-def ingredients(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str, SearchStrategy[Any]]:
-    """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly."""
+def ingredients(
+    head_dims: tuple[int, ...] | None, slowness: float, *, telling: bool = False
+) -> dict[str, SearchStrategy[Any]]:
+    """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly.
+
+    If ``telling``, they are of shapes that go past a tile of keys, with several groups and batch entries.
+    """
     equal, grouped = (
         [pair for place, pair in enumerate(pairs) if place < 2 or pair[0] * slowness <= HEADS_BUDGET]
         for pairs in (EQUAL_HEADS, GROUPED_HEADS)
     )
-    return {
+    plain = {
         "equal": st.sampled_from(equal),
         "grouped": st.sampled_from(grouped),
         "keys": _LENGTHS,
@@ -57,6 +63,14 @@ def ingredients(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str,
         "value_dim": st.sampled_from(head_dims or VALUE_DIMS),
         "batch": st.sampled_from((1, 1, 2, 3, 9)),
     }
+    if not telling:
+        return plain
+    several = {name: st.sampled_from(pairs[1:2]) for name, pairs in (("equal", equal), ("grouped", grouped))}
+    dims = {
+        "head_dim": st.sampled_from(head_dims or HEAD_DIMS[2:]),
+        "value_dim": st.sampled_from(head_dims or VALUE_DIMS[2:]),
+    }
+    return plain | several | dims | {"keys": _PAST_A_TILE, "batch": st.just(2)}
 
 
 @dataclass(frozen=True)
