@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import sys
@@ -148,7 +147,9 @@ class Kernel:
 
     def wrapped(self, around: Callable[..., Any]) -> Kernel:
         """The kernel with a function around its calls, which are ``kernel(q, k, v, **options)``."""
-        return replace(self, function=functools.update_wrapper(around, self.function), builds=False)
+        # Nothing but __wrapped__, by which parameters are found: a function's own attributes may bear any names.
+        around.__wrapped__ = self.function  # type: ignore[attr-defined]
+        return replace(self, function=around, builds=False)
 
     def keyword(self, option: str) -> str:
         """The parameter name the callable uses for an option."""

@@ -137,6 +137,21 @@ def test_a_kernel_is_built_once_for_each_signature():
     assert len(built) == 4  # around the calls, not around what builds
 
 
+def test_what_is_put_around_the_calls_keeps_its_own_attributes():
+    def function(q, k, v, *, softmax_scale=None):
+        return v
+
+    def around(*tensors, **options):
+        return "around"
+
+    function.calls, around.calls = 3, []
+    made = kernel(**DECLARED, supports=("scale",), name="k")(function).wrapped(around)
+
+    assert made(1, 2, 3) == "around"
+    assert around.calls == []
+    assert made.keyword("scale") == "softmax_scale"
+
+
 def test_every_kernel_in_the_tree_is_found_by_its_short_name():
     names = in_tree()
 
