@@ -142,10 +142,13 @@ def _finder(kernel: Kernel) -> str:
     """Lines that define ``kernel`` in the script."""
     module = sys.modules[kernel.module]
     named = kernel.spec.partition(":")[2]
-    attribute = named or next((name for name, k in kernels_of(module).items() if k.function is kernel.function), "")
+    found = {name for name, one in kernels_of(module).items() if one.function is kernel.function}
+    attribute = named if hasattr(module, named) else next(iter(found), "")
+    if not attribute:  # no module has it, as that of definition:200
+        return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({kernel.spec!r})"
     if kernel.spec.partition(":")[0].endswith(".py"):
-        folder = str(Path(str(module.__file__)).resolve().parent)
-        return f"sys.path.insert(0, {folder!r})\nfrom {module.__name__} import {attribute} as kernel"
+        file = Path(str(module.__file__)).resolve()
+        return f"sys.path.insert(0, {str(file.parent)!r})\nkernel = importlib.import_module({file.stem!r}).{attribute}"
     return f"from {module.__name__} import {attribute} as kernel"
 
 
@@ -181,6 +184,7 @@ Why:    @why@
 
 import base64
 import hashlib
+import importlib
 import sys
 import textwrap
 import zlib

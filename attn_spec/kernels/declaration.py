@@ -43,6 +43,7 @@ def kernel(
             contract=_contracts(contract),
             supports=frozenset(supports),
             conventions=agreed,
+            module=getattr(function, "__module__", None) or "",
             **_with_limits(facts),
         )
         _check(declared)
@@ -77,11 +78,19 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _framework_of(function: Callable[..., Any]) -> str:
-    """The framework that the function's module imports; NumPy, if another is not there too."""
+    """The framework that the function's module imports, or anything of; NumPy, if another is not there too."""
     called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
     scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
-    imported = {getattr(value, "__name__", "").partition(".")[0] for value in scope.values()}
+    imported = {_package_of(value) for value in scope.values()}
     return next((name for name in frameworks.known() if name in imported and name != "numpy"), "numpy")
+
+
+def _package_of(value: Any) -> str:
+    """Where a global comes from: a module, what one defines, or what is of a type that one defines."""
+    owner = getattr(value, "__self__", None)  # of a method of C, as torch.matmul is, which names no module
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    found = module or type(value if owner is None else owner).__module__
+    return str(found).partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
 
 
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,8 @@ class Kernel:
     declared: bool = True
     #: The string a user typed to name it.
     spec: str = ""
+    #: Name of the module it was found in.
+    module: str = ""
     #: What the user declared beside the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
     #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``; None is the framework's own differentiation.
@@ -159,14 +161,6 @@ class Kernel:
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """What the callable takes, by name. Raises :class:`KernelError`."""
         return parameters_of(self.function)
-
-    @property
-    def module(self) -> str:
-        """Name of the module it was found in."""
-        named = self.spec.partition(":")[0]
-        if named.endswith(".py"):
-            return Path(named).stem
-        return named if named in sys.modules else self.function.__module__
 
     @property
     def digest(self) -> str:

@@ -47,6 +47,29 @@ attention = kernel(framework="numpy", dtypes=("float32",), contract="fused", sup
 """
 
 
+FOUND = {
+    "definition:200": "kernel = resolve('definition:200')",
+    "numpy_tiled": "from attn_spec.implementations.numpy_tiled import attention as kernel",
+    "my-kernels/mine.py:attention": "kernel = importlib.import_module('mine').attention",
+    "my-kernels/my-own.py": "kernel = importlib.import_module('my-own').attention",
+}
+
+
+@pytest.mark.parametrize("spec", FOUND)
+def test_a_script_finds_its_kernel(spec, folder):
+    folder.joinpath("my-kernels").mkdir()
+    for name in ("mine", "my-own"):
+        text = KERNEL + DECLARED.format(shown=SHOWN["BHSD"], name="BHSD", extra="")
+        folder.joinpath("my-kernels", f"{name}.py").write_text(text)
+    kernel = resolve(spec)
+    lines = script._finder(kernel)
+    space = {}
+    exec("import importlib, sys\n" + lines, space)  # noqa: S102 -- as in a script
+
+    assert FOUND[spec] in lines
+    assert space["kernel"].name == kernel.name
+
+
 @pytest.mark.parametrize("extra", ["", "None", "'no tensor'"])
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):

@@ -172,6 +172,8 @@ NOT_FOUND = {
     "mine.py:absent": "mine has no 'absent'; it has attention",
     "mine:number": "mine:number is a int, not a function or a kernel",
     "no.such.module:f": "no.such.module does not import: ModuleNotFoundError: No module named 'no'",
+    "definition:abc": "definition:abc must name a number of bits from 128 to 4096",
+    "definition:64": "definition:64 must name a number of bits from 128 to 4096",
     "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, definition:200, or",
     "torch_sdpa:nothing": "attn_spec.implementations.torch_sdpa has no 'nothing'; it has ",
 }
@@ -215,6 +217,51 @@ def test_an_entry_point_gives_a_short_name(monkeypatch):
 
     assert resolve("plugged").spec == "plugged"
     assert resolve("plugged")(1, 2, np.pi) == np.pi
+
+
+IMPORTS = {
+    "import torch": "torch",
+    "import numpy as np, torch.nn": "torch",
+    "from torch import softmax": "torch",
+    "from torch import matmul": "torch",
+    "from torch.nn.functional import softmax": "torch",
+    "from torch import nn": "torch",
+    "from torch import Tensor": "torch",
+    "from torch import float32": "torch",
+    "import jax.numpy as jnp": "jax",
+    "from jax.numpy import exp": "jax",
+    "from jax.nn import softmax": "jax",
+    "import numpy as np": "numpy",
+    "from numpy import exp": "numpy",
+    "import math": "numpy",
+}
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_the_framework_is_the_one_that_anything_is_imported_from(folder, line):
+    folder.joinpath("imports.py").write_text(f"{line}\ndef attention(q, k, v): return v\n")
+
+    assert resolve("imports.py:attention").framework == IMPORTS[line]
+
+
+def test_files_of_one_name_in_two_folders_are_two_kernels(folder):
+    for name, factor in (("one", 2), ("other", 3)):
+        folder.joinpath(name).mkdir()
+        folder.joinpath(name, "mine.py").write_text(f"def attention(q, k, v): return {factor} * v\n")
+    one, other, again = (resolve(f"{name}/mine.py:attention") for name in ("one", "other", "one"))
+
+    assert [made(1, 1, 1) for made in (one, other, again)] == [2, 3, 2]
+    assert [made.name for made in (one, other, again)] == ["mine", "mine_2", "mine"]
+    assert one.digest == again.digest != other.digest
+
+
+def test_a_file_named_as_a_module_in_use_does_not_take_its_place(folder):
+    import json
+
+    folder.joinpath("json.py").write_text("def attention(q, k, v): return v\n")
+
+    assert resolve("json.py:attention").module == "json_2"
+    assert sys.modules["json"] is json
 
 
 def test_a_builtin_without_a_signature_is_to_be_wrapped():
