@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
     from attn_spec.kernels.defects import Defect
+    from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.preflight import Preflight
     from attn_spec.search.profiles import Profile
@@ -87,13 +88,17 @@ class Session:
             return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
         row, case = search(claim, subject, self._effort(), self.seed, self._ticker())
-        row = against(row, (*subject.kernel.known_defects, *self.known_defects))
+        row = against(row, self.known_defects_of(subject.kernel))
         if case is None:
             return row, ""
         self.cases += 1
         path = cases.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
         return row, failure.block(case, claim, subject, written, row.verdict)
+
+    def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
+        """Those of the kernel's own table, and of the file."""
+        return *kernel.known_defects, *self.known_defects
 
     def _effort(self) -> Profile:
         """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
@@ -138,6 +143,7 @@ class Session:
                 suite=provenance.suite(),
                 configuration=provenance.configuration(checked, device, self.profile, self.seed)
                 | {"only": self.option("property")},
+                known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
             )

@@ -12,6 +12,7 @@ from attn_spec.search.verdict import Row, Verdict, against, exit_code
 CLAIM = "accuracy.output_is_within_its_bound"
 TABLE = f'[[defect]]\nproperty = "{CLAIM}"\nreason = "loses the last key"\n'
 KERNEL = """
+import ctypes
 from attn_spec import kernel
 from attn_spec.kernels.defects import Defect
 
@@ -25,6 +26,10 @@ table = (Defect(property="accuracy.output_is_within_its_bound", reason="loses a 
 declare = dict(framework="torch", dtypes=("float32",), contract="eager")
 known, mended = (kernel(**declare, known_defects=table, name=f.__name__)(f) for f in (broken, sound))
 plain = kernel(**declare, name="broken")(broken)
+def crashing(q, k, v):
+    return ctypes.string_at(0) if k.shape[2] not in (1, 8) else sound(q, k, v)
+
+crashes = kernel(**declare, known_defects=table, name="crashes")(crashing)
 wrong = kernel(**declare, name="wrong", known_defects=(Defect(property="accuracy.outputs", reason="x"),))(sound)
 """
 
@@ -136,6 +141,12 @@ def certify(attn_spec, folder):
         ("known", "", 3, f"known defect   {CLAIM}  (loses a key (https://example.org/7). output[0"),
         ("mended", "", 3, f"mended         {CLAIM}  (no longer seen in 10 problems"),
         ("wrong", "", 2, "known defects name no property accuracy.outputs; `attn-spec properties` lists them"),
+        (
+            "crashes",
+            "",
+            3,
+            f"known defect   {CLAIM}  (loses a key (https://example.org/7). the kernel crashed the process",
+        ),
         ("plain", "absent.toml", 2, "absent.toml cannot be read as TOML"),
     ],
 )
