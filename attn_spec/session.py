@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.search.profiles import PROFILES
@@ -178,10 +179,23 @@ class Session:
             self.known_defects = read(path) if (path := self.option("known_defects")) else ()
         except DefectError as error:
             raise KernelError(str(error)) from error
+        self._check_named(path)
         own = [defect for subject in self.subjects for defect in subject.kernel.known_defects]
         named = {defect.property for defect in (*own, *self.known_defects)}
         if unknown := sorted(named - set(load_all())) if named else []:
             raise KernelError(f"known defects name no property {', '.join(unknown)}; `attn-spec properties` lists them")
+
+    def _check_named(self, path: Path | None) -> None:
+        """Whether the file is about a kernel that is examined: one of several kernels is, if one of them is."""
+        from attn_spec.kernels.kernel import KernelError
+
+        named = {defect.kernel for defect in self.known_defects}
+        examined = {subject.kernel.name for subject in self.subjects} | set(self.left_out)
+        if named and not named & {None, *examined}:
+            raise KernelError(
+                f"{path} is about {', '.join(sorted(map(str, named)))}, which is none of the kernels examined: "
+                f"{', '.join(sorted(examined))}"
+            )
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""

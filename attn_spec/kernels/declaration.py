@@ -16,6 +16,9 @@ from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.options import OPTIONS
 
+#: Facts that are several names.
+LISTS = {"devices", "always"}
+
 
 def kernel(
     *,
@@ -32,6 +35,7 @@ def kernel(
     ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``merge``, ``builds``,
     ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
+    _check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
 
     def declare(function: Callable[..., Any]) -> Kernel:
         agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
@@ -93,6 +97,13 @@ def _package_of(value: Any) -> str:
     return str(found).partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
 
 
+def _check_lists(**lists: Any) -> None:
+    """Whether each is several names: a text would be taken for its letters."""
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise KernelError(f"{name} must be several names, ({value!r},), not the text {value!r}")
+
+
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a kernel, those of its limits made into one."""
     own = {item.name for item in fields(Limits)} & set(facts)
@@ -131,6 +142,14 @@ def _check(declared: Kernel) -> None:
         )
     if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
         raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
+    if not declared.dtypes:
+        raise KernelError(f"{declared.name} declares no dtypes; known are {', '.join(DTYPES)}")
+    if declared.signatures is not None and not _is_count(declared.signatures):
+        raise KernelError(f"{declared.name}: signatures must be None or at least 1, not {declared.signatures!r}")
+    if not declared.slowness > 0:
+        raise KernelError(f"{declared.name}: slowness must be more than 0, not {declared.slowness!r}")
+    _check_limits(declared)
+    _check_defects(declared)
     for name, value, allowed in (
         ("framework", declared.framework, frameworks.known()),
         ("presentation", declared.presentation, PRESENTATIONS),
@@ -140,3 +159,29 @@ def _check(declared: Kernel) -> None:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     if "H" in PRESENTATIONS[declared.presentation].looped and "gqa" in declared.supports:
         raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")
+
+
+def _check_limits(declared: Kernel) -> None:
+    limits = declared.limits
+    for name in ("head_dims", "query_lengths"):
+        lengths = getattr(limits, name)
+        if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
+            raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
+    if not isinstance(limits.multiples, Mapping) or set(limits.multiples) - {"Q", "K"}:
+        raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
+    if not all(map(_is_count, limits.multiples.values())):
+        raise KernelError(f"{declared.name}: multiples must be numbers of at least 1, not {limits.multiples!r}")
+
+
+def _check_defects(declared: Kernel) -> None:
+    """Whether each row of a kernel's own table is about it; which properties there are is not known here."""
+    for defect in declared.known_defects:
+        about = f"{declared.name}: the known defect of {defect.property}"
+        if defect.kernel not in (None, declared.name):
+            raise KernelError(f"{about} is of the kernel {defect.kernel}; leave kernel out beside a kernel")
+        if defect.dtype is not None and defect.dtype not in declared.dtypes:
+            raise KernelError(f"{about} is at {defect.dtype}, which the kernel does not declare")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -110,6 +110,10 @@ def test_a_table_is_read(tmp_path):
             TABLE + '[[defect]]\nproperty = "p"\nreason = " "\n',
             r"defect 2: a known defect needs a reason",
         ),
+        (
+            TABLE + 'dtype = "fp16"\n',
+            "defect 1: the dtype of a known defect must be one of float64, float32, float16, bfloat16, not 'fp16'",
+        ),
     ],
 )
 def test_a_table_that_is_wrong_says_where(tmp_path, text, message):
@@ -125,7 +129,8 @@ def test_a_table_that_is_wrong_says_where(tmp_path, text, message):
 @pytest.fixture
 def certify(attn_spec, folder):
     folder.joinpath("mine.py").write_text(KERNEL)
-    folder.joinpath("known.toml").write_text(TABLE + 'kernel = "broken"\n')
+    for file, kernels in (("known", ["broken"]), ("other", ["brokn", "flash"]), ("several", ["broken", "flash"])):
+        folder.joinpath(f"{file}.toml").write_text("".join(f'{TABLE}kernel = "{kernel}"\n' for kernel in kernels))
 
     def run(name, *arguments):
         return attn_spec("certify", f"mine.py:{name}", "--property", "accuracy.", *arguments)
@@ -147,6 +152,8 @@ def certify(attn_spec, folder):
             3,
             f"known defect   {CLAIM}  (loses a key (https://example.org/7). the kernel crashed the process",
         ),
+        ("plain", "other.toml", 2, "other.toml is about brokn, flash, which is none of the kernels examined: broken"),
+        ("plain", "several.toml", 3, f"known defect   {CLAIM}  (loses the last key. output[0"),
         ("plain", "absent.toml", 2, "absent.toml cannot be read as TOML"),
     ],
 )
