@@ -97,9 +97,9 @@ class Ingredients:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
         D = self.head_dim
         values = [self.value_dim, *(subject.kernel.limits.head_dims or VALUE_DIMS), D]
-        most = max(MOST_HEADS / subject.kernel.slowness, FEW_HEADS)
+        is_small = self.batch * heads * subject.kernel.slowness <= MOST_HEADS
         return {
-            "batch": max(min(self.batch, int(most // heads)), 1),
+            "batch": self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1),
             "query_heads": heads,
             "kv_heads": kv_heads,
             "query_length": queries,
