@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attn_spec.error.contract import Contract as Contract
+    from attn_spec.kernels.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
-    from attn_spec.kernels.kernel import kernel as kernel
     from attn_spec.problem.problem import Problem as Problem
     from attn_spec.search.regimes import Recipe as Recipe
 
@@ -24,7 +24,7 @@ _HOMES = {
     "Kernel": "kernels.kernel",
     "Problem": "problem.problem",
     "Recipe": "search.regimes",
-    "kernel": "kernels.kernel",
+    "kernel": "kernels.declaration",
 }
 __all__ = ["Contract", "Conventions", "Kernel", "Problem", "Recipe", "kernel"]
 

@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from attn_spec.evidence.certificate import Certificate, build
+from attn_spec.kernels.defects import Defect
 from attn_spec.search.cases import InFlight, save
-from attn_spec.search.verdict import Row, Verdict
+from attn_spec.search.verdict import Row, Verdict, against
 
 #: Deaths of the child after which the remaining properties are not exercised.
 DEATHS = 3
@@ -75,6 +76,8 @@ class Progress:
     """What the child has said so far."""
 
     kernel: Event | None = None
+    #: Refutations of it that somebody expects.
+    known_defects: list[Defect] = field(default_factory=list)
     #: Every (property, kernel, dtype) there is to examine.
     keys: list[tuple[str, ...]] = field(default_factory=list)
     #: The one under examination.
@@ -91,6 +94,7 @@ class Progress:
         match event:
             case {"kind": "kernel"}:
                 self.kernel = event
+                self.known_defects = [Defect(**row) for row in event["known_defects"]]
             case {"kind": "collected"}:
                 self.keys = self.keys or [tuple(key) for key in event["keys"]]
             case {"kind": "start"}:
@@ -197,10 +201,12 @@ class _Child:
         property_id, kernel, dtype = progress.current
         verdict = Verdict.REFUTED if case and not self.stalled else Verdict.NOT_EXERCISED
         row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
-        block = f"REFUTED  {reason}\n  property  {property_id}\n  kernel    {kernel}, {dtype}"
         if case:
             save(case)
-            row = Row(**{**row.to_json(), "verdict": verdict, "case": case.id})
+            row = replace(row, case=case.id)
+        row = against(row, progress.known_defects)
+        block = f"{row.verdict.upper()}  {reason}\n  property  {property_id}\n  kernel    {kernel}, {dtype}"
+        if case:
             block += f"\n  problem   {case.problem!r}\n  replay    attn-spec replay {case.id}"
         event = {"kind": "row", "row": row.to_json(), "block": block}
         progress.hear(event)

@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attn_spec.search.profiles import PROFILES
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
     from attn_spec.kernels.defects import Defect
+    from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.preflight import Preflight
     from attn_spec.search.profiles import Profile
@@ -87,13 +89,17 @@ class Session:
             return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
         row, case = search(claim, subject, self._effort(), self.seed, self._ticker())
-        row = against(row, (*subject.kernel.known_defects, *self.known_defects))
+        row = against(row, self.known_defects_of(subject.kernel))
         if case is None:
             return row, ""
         self.cases += 1
         path = cases.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
         return row, failure.block(case, claim, subject, written, row.verdict)
+
+    def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
+        """Those of the kernel's own table, and of the file."""
+        return *kernel.known_defects, *self.known_defects
 
     def _effort(self) -> Profile:
         """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
@@ -138,6 +144,7 @@ class Session:
                 suite=provenance.suite(),
                 configuration=provenance.configuration(checked, device, self.profile, self.seed)
                 | {"only": self.option("property")},
+                known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
             )
@@ -172,10 +179,23 @@ class Session:
             self.known_defects = read(path) if (path := self.option("known_defects")) else ()
         except DefectError as error:
             raise KernelError(str(error)) from error
+        self._check_named(path)
         own = [defect for subject in self.subjects for defect in subject.kernel.known_defects]
         named = {defect.property for defect in (*own, *self.known_defects)}
         if unknown := sorted(named - set(load_all())) if named else []:
             raise KernelError(f"known defects name no property {', '.join(unknown)}; `attn-spec properties` lists them")
+
+    def _check_named(self, path: Path | None) -> None:
+        """Whether the file is about a kernel that is examined: one of several kernels is, if one of them is."""
+        from attn_spec.kernels.kernel import KernelError
+
+        named = {defect.kernel for defect in self.known_defects}
+        examined = {subject.kernel.name for subject in self.subjects} | set(self.left_out)
+        if named and not named & {None, *examined}:
+            raise KernelError(
+                f"{path} is about {', '.join(sorted(map(str, named)))}, which is none of the kernels examined: "
+                f"{', '.join(sorted(examined))}"
+            )
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import Contract
+from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.frameworks.torch import TORCH
-from attn_spec.kernels.kernel import Kernel, kernel
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 
 from .arithmetic import Order

@@ -6,6 +6,7 @@ The script repeats, with the exact bits, every call of the kernel that the prope
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import pprint
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 from attn_spec import atomic
 from attn_spec.kernels.frameworks.framework import FrameworkError, of, values_of
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.cases import Case, WorstElement
@@ -35,6 +37,7 @@ class Call:
 
     tensors: list[np.ndarray]
     options: dict[str, Any]
+    #: The tensors that it returned; what else it did is left out.
     parts: list[np.ndarray] = field(default_factory=list)
 
     @property
@@ -54,7 +57,9 @@ class Recorder:
         call = Call([values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
         self.calls.append(call)
         returned = self.kernel(*tensors, **options)
-        call.parts = [values_of(part) for part in (returned if isinstance(returned, tuple) else (returned,))]
+        for part in returned if isinstance(returned, tuple) else (returned,):
+            with contextlib.suppress(FrameworkError):
+                call.parts.append(values_of(part))
         return returned
 
 
@@ -86,7 +91,7 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
         "take": textwrap.indent(subject.framework.script_takes, "    "),
         "dtype": subject.dtype,
         "device": subject.device,
-        "worst_call": str(_worst_call(case.worst, calls)),
+        "worst_call": str(_worst_call(case.worst, subject.presentation, calls)),
         "worst": pprint.pformat(asdict(case.worst), sort_dicts=False) if case.worst else "None",
         "calls": ",\n".join(_call(call) for call in calls),
     }
@@ -96,19 +101,33 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
     return text
 
 
-def _worst_call(worst: WorstElement | None, calls: list[Call]) -> int | None:
-    """Number of the call that returned the worst element; None when the claim measures none."""
-    returned = [] if worst is None else [_element(call, worst) for call in calls]
-    return returned.index(worst.got) if worst is not None and worst.got in returned else None
+def _worst_call(
+    worst: WorstElement | None, shown: Presentation, calls: list[Call]
+) -> tuple[int, tuple[int, ...]] | tuple[None, None]:
+    """Number of the last call that returned the worst element, which is the one measured, and where in its answer.
+
+    None when the claim measures none, or when one of several calls for one problem returned it.
+    """
+    if worst is None or shown.looped:
+        return None, None
+    for number, call in reversed(list(enumerate(calls))):
+        part = call.parts[-1 if worst.quantity == "lse" else 0] if call.parts else None
+        place = None if part is None else _place(worst, shown, part, call.options.get("query_heads", 1))
+        if part is not None and place is not None and float(part[place]).hex() == worst.got:
+            return number, place
+    return None, None
 
 
-def _element(call: Call, worst: WorstElement) -> str | None:
-    """What a call returned where the worst element is, None when its answer has no such element."""
-    if not call.parts:
+def _place(worst: WorstElement, shown: Presentation, part: np.ndarray, heads: int) -> tuple[int, ...] | None:
+    """Where the worst element lies in what a kernel of so many heads returned; None when it is not there."""
+    numbered = np.arange(part.size).reshape(part.shape)
+    if worst.quantity != "lse":
+        if part.ndim != len(shown.axes):
+            return None
+        numbered = shown.back(numbered, heads)
+    if len(worst.index) != numbered.ndim or any(i >= n for i, n in zip(worst.index, numbered.shape, strict=True)):
         return None
-    part = call.parts[-1 if worst.quantity == "lse" else 0]
-    fits = len(worst.index) == part.ndim and all(i < n for i, n in zip(worst.index, part.shape, strict=True))
-    return float(part[worst.index]).hex() if fits else None
+    return tuple(int(i) for i in np.unravel_index(numbered[worst.index], part.shape))
 
 
 def _plain(value: Any) -> Any:
@@ -123,10 +142,13 @@ def _finder(kernel: Kernel) -> str:
     """Lines that define ``kernel`` in the script."""
     module = sys.modules[kernel.module]
     named = kernel.spec.partition(":")[2]
-    attribute = named or next((name for name, k in kernels_of(module).items() if k.function is kernel.function), "")
+    found = {name for name, one in kernels_of(module).items() if one.function is kernel.function}
+    attribute = named if hasattr(module, named) else next(iter(found), "")
+    if not attribute:  # no module has it, as that of definition:200
+        return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({kernel.spec!r})"
     if kernel.spec.partition(":")[0].endswith(".py"):
-        folder = str(Path(str(module.__file__)).resolve().parent)
-        return f"sys.path.insert(0, {folder!r})\nfrom {module.__name__} import {attribute} as kernel"
+        file = Path(str(module.__file__)).resolve()
+        return f"sys.path.insert(0, {str(file.parent)!r})\nkernel = importlib.import_module({file.stem!r}).{attribute}"
     return f"from {module.__name__} import {attribute} as kernel"
 
 
@@ -162,6 +184,7 @@ Why:    @why@
 
 import base64
 import hashlib
+import importlib
 import sys
 import textwrap
 import zlib
@@ -172,8 +195,9 @@ import numpy as np
 
 DTYPE, DEVICE = "@dtype@", "@device@"
 
-# The element that is farthest outside its bound, and the call that returned it; reals are hexadecimal floats.
-WORST_CALL = @worst_call@
+# The element that is farthest outside its bound, the call that returned it, and where in its answer; reals are
+# hexadecimal floats, and the index is that in [batch, head, ..], whatever the order of axes in the answer.
+WORST_CALL, PLACE = @worst_call@
 WORST = @worst@
 
 
@@ -200,14 +224,14 @@ repeated = True
 for number, (tensors, options, digest) in enumerate(CALLS):
     before = [values(x).copy() for x in tensors]
     answer = kernel(*tensors, **options)
-    parts = answer if isinstance(answer, tuple) else (answer,)
+    parts = [part for part in (answer if isinstance(answer, tuple) else (answer,)) if hasattr(part, "dtype")]
     print(f"call {number}: " + ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts))
     if any(not np.array_equal(values(x), y, equal_nan=True) for x, y in zip(tensors, before)):
         print("  the kernel changed its inputs")
         failed = True
     repeated &= hashlib.sha256(b"".join(values(x).tobytes() for x in parts)).hexdigest()[:16] == digest
     if number == WORST_CALL:
-        got = float(values(parts[WORST["quantity"] == "lse"])[tuple(WORST["index"])])
+        got = float(values(parts[WORST["quantity"] == "lse"])[PLACE])
         truth, radius, allowed = (float.fromhex(WORST[name]) for name in ("truth", "radius", "allowed"))
         print(f"  {WORST['quantity']}{list(WORST['index'])} is {got!r}")
         print(f"  the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")

@@ -18,6 +18,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from attn_spec.numbers.formats import DTYPES
+
 
 class DefectError(Exception):
     """A table of known defects that cannot be used; the text says what is wrong and where."""
@@ -42,6 +44,9 @@ class Defect:
         for name in ("property", "reason"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise DefectError(f"a known defect needs a {name} that is a text, not {getattr(self, name)!r}")
+
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise DefectError(f"the dtype of a known defect must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
     def is_of(self, kernel: str, dtype: str, claim: str) -> bool:
         """Whether it is expected of that kernel, at that dtype, for the property ``claim``."""

@@ -9,8 +9,9 @@ from mpmath import mp
 
 from attn_spec.attention import definition, gradients
 from attn_spec.error.presets import FP64
+from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.numpy import NUMPY
-from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, kernel
+from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.options import OPTIONS

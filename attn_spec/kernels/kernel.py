@@ -1,23 +1,19 @@
-"""A kernel: a callable plus what it declares, and the decorator that declares it."""
+"""A kernel: a callable plus what it declares."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attn_spec.error.contract import Contract, ContractError
-from attn_spec.error.presets import UNDECLARED, as_contract
+from attn_spec.error.contract import Contract
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.limits import Limits
-from attn_spec.kernels.presentation import PRESENTATIONS
-from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 
@@ -100,8 +96,9 @@ class Kernel:
     builds: bool = False
     #: What was built, by signature.
     built: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
-    #: With how many shapes and sets of options each property is searched; None: any number. For compiled kernels, to
-    #: which each costs seconds.
+    #: How many shapes and sets of options, chosen for what they tell, each strategy of a property's problems has; None:
+    #: any number. For compiled kernels, to which each costs seconds. What a property makes of a problem, fewer rows for
+    #: instance, may have others.
     signatures: int | None = None
     #: Refutations that its author knows of.
     known_defects: tuple[Defect, ...] = ()
@@ -111,6 +108,8 @@ class Kernel:
     declared: bool = True
     #: The string a user typed to name it.
     spec: str = ""
+    #: Name of the module it was found in.
+    module: str = ""
     #: What the user declared beside the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
     #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``; None is the framework's own differentiation.
@@ -150,20 +149,18 @@ class Kernel:
 
     def wrapped(self, around: Callable[..., Any]) -> Kernel:
         """The kernel with a function around its calls, which are ``kernel(q, k, v, **options)``."""
-        return replace(self, function=functools.update_wrapper(around, self.function), builds=False)
+        # Nothing but __wrapped__, by which parameters are found: a function's own attributes may bear any names.
+        around.__wrapped__ = self.function  # type: ignore[attr-defined]
+        return replace(self, function=around, builds=False)
 
     def keyword(self, option: str) -> str:
         """The parameter name the callable uses for an option."""
-        names = inspect.signature(self.function).parameters
-        return next((spelling for spelling in OPTIONS[option].spellings if spelling in names), option)
+        return next((spelling for spelling in OPTIONS[option].spellings if spelling in self.parameters), option)
 
     @property
-    def module(self) -> str:
-        """Name of the module it was found in."""
-        named = self.spec.partition(":")[0]
-        if named.endswith(".py"):
-            return Path(named).stem
-        return named if named in sys.modules else self.function.__module__
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What the callable takes, by name. Raises :class:`KernelError`."""
+        return parameters_of(self.function)
 
     @property
     def digest(self) -> str:
@@ -173,123 +170,13 @@ class Kernel:
         return hashlib.sha256(Path(file).read_bytes() if file else code).hexdigest()
 
 
-def kernel(
-    *,
-    framework: str,
-    dtypes: Iterable[str],
-    contract: str | Contract | Mapping[str, str | Contract] = "fused",
-    supports: Iterable[str] = (),
-    conventions: Mapping[str, Any] | Conventions | None = None,
-    name: str | None = None,
-    **facts: Any,
-) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
-
-    ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``merge``, ``builds``,
-    ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
-    """
-
-    def declare(function: Callable[..., Any]) -> Kernel:
-        agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
-        declared = Kernel(
-            function=function,
-            name=name or _default_name(function),
-            framework=framework,
-            dtypes=tuple(dtypes),
-            contract=_contracts(contract),
-            supports=frozenset(supports),
-            conventions=agreed,
-            **_with_limits(facts),
-        )
-        _check(declared)
-        return declared
-
-    return declare
-
-
-def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
-    """A kernel from an undecorated callable: options are read from its signature, the rest has defaults.
-
-    The contract is ``contract.UNDECLARED``, the loosest, since nothing was promised. ``declared`` overrides any
-    argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
-    """
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError as error:
-        raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
-    framework = declared.get("framework") or _framework_of(function)
-    try:
-        dtypes = frameworks.framework(framework).usual
-    except frameworks.FrameworkError as error:
-        raise KernelError(str(error)) from error
-    supports = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
-    defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
-    given = {key: value for key, value in declared.items() if value}
-    given["supports"] = supports | set(given.get("supports", ()))
-    return replace(kernel(**{**defaults, **given})(function), declared=False)
-
-
 def _shape_of(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
-def _default_name(function: Callable[..., Any]) -> str:
-    stem = getattr(function, "__module__", "kernel").rpartition(".")[2]
-    name = getattr(function, "__name__", type(function).__name__)
-    return stem if name == "attention" else f"{stem}:{name}"
-
-
-def _framework_of(function: Callable[..., Any]) -> str:
-    """The framework that the function's module imports; NumPy, if another is not there too."""
-    called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
-    scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
-    imported = {getattr(value, "__name__", "").partition(".")[0] for value in scope.values()}
-    return next((name for name in frameworks.known() if name in imported and name != "numpy"), "numpy")
-
-
-def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a kernel, those of its limits made into one."""
-    own = {item.name for item in fields(Limits)} & set(facts)
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What a callable takes, by name. Raises :class:`KernelError` for one that does not say."""
     try:
-        limits = Limits(**{name: facts[name] for name in own})
-        return {"limits": limits, **{name: value for name, value in facts.items() if name not in own}}
-    except TypeError as error:
-        raise KernelError(str(error)) from error
-
-
-def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
-    try:
-        if isinstance(declared, Mapping):
-            return {dtype: as_contract(contract) for dtype, contract in declared.items()}
-        return as_contract(declared)
-    except ContractError as error:
-        raise KernelError(str(error)) from error
-
-
-def _conventions(declared: Mapping[str, Any]) -> Conventions:
-    known = [item.name for item in fields(Conventions)]
-    if unknown := sorted(set(declared) - set(known)):
-        raise KernelError(f"unknown conventions {', '.join(unknown)}; known are {', '.join(known)}")
-    return Conventions(**declared)
-
-
-def _check(declared: Kernel) -> None:
-    if unknown := sorted(declared.supports.union(declared.limits.always, *declared.limits.exclusive) - set(DECLARABLE)):
-        raise KernelError(
-            f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
-        )
-    if unknown := sorted(set(declared.dtypes) - set(DTYPES)):
-        raise KernelError(
-            f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}"
-        )
-    if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
-        raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
-    for name, value, allowed in (
-        ("framework", declared.framework, frameworks.known()),
-        ("presentation", declared.presentation, PRESENTATIONS),
-        ("merge", declared.merge or "mask", ("mask", "bias")),
-    ):
-        if value not in allowed:
-            raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
-    if "H" in PRESENTATIONS[declared.presentation].looped and "gqa" in declared.supports:
-        raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")
+        return inspect.signature(function).parameters
+    except ValueError as error:
+        raise KernelError(f"{error}; wrap it in a Python function that names its options") from error

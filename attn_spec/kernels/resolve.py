@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import itertools
 import pkgutil
 import sys
 from dataclasses import replace
@@ -14,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from attn_spec.kernels import definition
-from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import Kernel, KernelError
 
 
 def resolve(spec: str, **declared: Any) -> Kernel:
@@ -23,31 +25,39 @@ def resolve(spec: str, **declared: Any) -> Kernel:
     ``declared`` fills in for undecorated callables, and is refused for decorated ones.
     Raises :class:`KernelError` with the next step in its text.
     """
+    given = {key: value for key, value in declared.items() if value}
+    found, module = _found(spec)
+    if isinstance(found, Kernel):
+        if given:
+            raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(sorted(given))}")
+        return replace(found, spec=spec, module=module or found.module)
+    if not callable(found):
+        raise KernelError(f"{spec} is a {type(found).__name__}, not a function or a kernel")
+    made = from_callable(found, **given)
+    return replace(made, spec=spec, module=module or made.module, given=given)
+
+
+def _found(spec: str) -> tuple[Any, str]:
+    """What a name means, and the module that it names, empty if it names none."""
     module_name, _, attribute = spec.partition(":")
+    plugins = {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}
+    if module_name == "definition" and attribute:
+        return definition.kernel_of(attribute), ""
+    if spec in plugins:
+        return plugins[spec].load(), ""
     if module_name.endswith(".py"):
-        found = _attribute(_import_file(Path(module_name)), attribute, spec)
-    elif module_name == "definition" and attribute.isdecimal():
-        found = definition.kernel_of(attribute)
-    elif spec in (plugins := {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}):
-        found = plugins[spec].load()
+        module = _import_file(Path(module_name))
     elif module_name in _in_tree_modules():
-        found = _attribute(_import(f"attn_spec.implementations.{module_name}"), attribute, spec)
+        module = _import(f"attn_spec.implementations.{module_name}")
     elif attribute:
-        found = _attribute(_import(module_name), attribute, spec)
+        module = _import(module_name)
     else:
         short = ", ".join(sorted([*_in_tree_modules(), *plugins]))
         raise KernelError(
             f"no kernel is called {spec!r}. Write file.py:name or package.module:name, definition:200, or "
             f"one of: {short}"
         )
-    if isinstance(found, Kernel):
-        if given := sorted(key for key, value in declared.items() if value):
-            raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(given)}")
-        return replace(found, spec=spec)
-    if not callable(found):
-        raise KernelError(f"{spec} is a {type(found).__name__}, not a function or a kernel")
-    given = {key: value for key, value in declared.items() if value}
-    return replace(from_callable(found, **given), spec=spec, given=given)
+    return _attribute(module, attribute, spec), module.__name__
 
 
 def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
@@ -83,18 +93,30 @@ def _in_tree_modules() -> list[str]:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a Python file")
-    location = importlib.util.spec_from_file_location(path.stem, path)
+    name = _module_name(path)
+    location = importlib.util.spec_from_file_location(name, path)
     if location is None or location.loader is None:
         raise KernelError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(location)
     sys.path.insert(0, str(path.parent.resolve()))
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         location.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[path.stem]
+        del sys.modules[name]
         raise KernelError(f"{path} does not import: {_summary(error)}. Run `python {path}` to see why") from error
     return module
+
+
+def _module_name(path: Path) -> str:
+    """The stem of the file; with a number, where a module of another file bears that name."""
+
+    def is_free(name: str) -> bool:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        return name not in sys.modules or (file is not None and Path(file).resolve() == path.resolve())
+
+    names = itertools.chain([path.stem], (f"{path.stem}_{number}" for number in itertools.count(2)))
+    return next(filter(is_free, names))
 
 
 def _import(name: str) -> ModuleType:

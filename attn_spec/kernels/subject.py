@@ -7,7 +7,6 @@ give: an exception, a wrong type, shape, dtype or device, inputs changed in plac
 from __future__ import annotations
 
 import contextlib
-import inspect
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import Contract
-from attn_spec.kernels import memory
+from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
@@ -102,8 +101,8 @@ class Subject:
 
         def answer(part: Problem) -> Answer:
             tensors, options = self._tensors(part), self._options(part)
-            returned, _ = self._record(tensors, options, tensors)
-            return self._answer(part, tensors, options, returned)
+            result, _ = self._record(tensors, options, tensors)
+            return self._answer(part, tensors, options, result)
 
         return self._joined(problem, answer)
 
@@ -129,8 +128,8 @@ class Subject:
         found = [one.lse for one in answers if one.lse is not None]
         return Answer(output, self.presentation.whole(found, rows) if self.supports("lse") else None)
 
-    def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], returned: Any) -> Answer:
-        out, lse = returned if isinstance(returned, tuple) else (returned, None)
+    def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], result: Any) -> Answer:
+        out, lse = returned.out_and_lse(result)
         if not self.supports("lse"):
             lse = None  # a second result may be anything, weights for instance
         elif lse is None:
@@ -177,9 +176,10 @@ class Subject:
     ) -> dict[str, Any]:
         """The gradients of one call in the inputs ``names``: of the kernel's own function, or of its framework."""
         if self.kernel.backward_function is not None:
-            return self._by_function(tensors, options, cotangents)
+            return self._by_function(tensors, options, names, cotangents)
         inputs = dict(tensors) | ({"bias": options[self.kernel.keyword("bias")]} if "bias" in names else {})
-        _, pull = self._record(tensors, options, {name: inputs[name] for name in names})
+        result, pull = self._record(tensors, options, {name: inputs[name] for name in names})
+        returned.out_and_lse(result)
         with self._guarded("backward"):
             found = pull(cotangents)
             self.framework.wait(self.device, found)
@@ -199,20 +199,21 @@ class Subject:
             return self.kernel(*given.values(), **{**options, **bias})
 
         with self._guarded("call"):
-            returned, pull = own.differentiate(call, asked)
-            own.wait(self.device, returned)
-            return returned, pull
+            result, pull = own.differentiate(call, asked)
+            own.wait(self.device, result)
+            return result, pull
 
-    def _by_function(self, tensors: dict[str, Any], options: dict[str, Any], cotangents: list[Any]) -> dict[str, Any]:
+    def _by_function(
+        self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
+    ) -> dict[str, Any]:
         """The gradients of the kernel's own backward function, which gives them all."""
-        returned = self._call(tensors, options)
-        out, lse = returned if isinstance(returned, tuple) else (returned, None)
+        out, lse = returned.out_and_lse(self._call(tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward = self.kernel.backward_function
         with self._guarded("backward"):
             found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
             self.framework.wait(self.device, found)
-        return dict(zip(DIFFERENTIABLE, found, strict=False))
+        return returned.gradients(found, names)
 
     def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
         """The values of a gradient; a framework leaves None where an input has no influence."""
@@ -224,9 +225,9 @@ class Subject:
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
-            returned = self.kernel(*tensors.values(), **options)
-            self.framework.wait(self.device, returned)
-            return returned
+            result = self.kernel(*tensors.values(), **options)
+            self.framework.wait(self.device, result)
+            return result
 
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -255,8 +256,8 @@ class Subject:
         return spelled | heads if self.presentation.joins_heads else spelled
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
-        named = "enable_gqa" in inspect.signature(self.kernel.function).parameters
-        return {"enable_gqa": True} if named and problem.group != 1 else {}
+        grouped = problem.group != 1
+        return {"enable_gqa": True} if grouped and "enable_gqa" in self.kernel.parameters else {}
 
     def _tensors(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         return {n: arrange(self._given(self.presentation.hand(getattr(problem, n)))) for n in ("q", "k", "v")}
@@ -276,17 +277,7 @@ class Subject:
         return self._values(name, tensor, shape[len(self.presentation.looped) :], dtype).reshape(shape)
 
     def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
-        own = self.framework
-        if not own.is_own(tensor):
-            raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {own.tensor_type.__name__}")
-        if tuple(tensor.shape) != shape:
-            raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
-        if dtype is not None and own.dtype_of(tensor) != dtype:
-            raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; it must be {dtype}, the inputs' dtype")
-        if own.device_of(tensor) != self.device.partition(":")[0]:
-            where = own.device_of(tensor)
-            raise Misbehaviour(f"{name} is on device {where}; it must be on {self.device}, the inputs' device")
-        return own.take(tensor).astype(np.float64)
+        return returned.values(name, tensor, shape=shape, dtype=dtype, own=self.framework, device=self.device)
 
     def _check_inputs_untouched(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         given = {name: (tensor, self.presentation.hand(getattr(problem, name))) for name, tensor in tensors.items()}

@@ -6,8 +6,7 @@ undecorated callable, dtypes and shape options nobody named are found by trying 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -53,7 +52,10 @@ def preflight(
     """
     _check_device(kernel, device)
     _check_dtypes(kernel, dtypes)
+    _check_backward(kernel)
     subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
+    named = set(kernel.dtypes if kernel.declared else (*dtypes, *kernel.given.get("dtypes", ())))
+    _check_given(subjects, named)
     failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
     if len(failures) == len(subjects):
         reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
@@ -64,7 +66,6 @@ def preflight(
         )
     if kernel.declared:
         return Preflight(tuple(subjects))
-    named = set(dtypes) | set(kernel.given.get("dtypes", ()))
     able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
     declined = {dtype: reason for dtype, reason in failures.items() if dtype not in named}
     first = next(subject for subject in subjects if subject.dtype not in failures)
@@ -98,10 +99,31 @@ def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
         raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
 
 
+def _check_backward(kernel: Kernel) -> None:
+    """Here and not in the declaration, which ``@NAME.backward`` ends after it has begun."""
+    able = kernel.backward_function is not None or "autograd" in framework(kernel.framework).abilities
+    if not able and (declared := sorted(kernel.supports & {"backward", "lse_backward"})):
+        raise KernelError(
+            f"{kernel.name} declares {', '.join(declared)}, but {kernel.framework} carries no gradients; define "
+            "its own with @NAME.backward, or leave that out"
+        )
+
+
+def _check_given(subjects: Sequence[Subject], named: Collection[str]) -> None:
+    """The framework has every dtype that the kernel, or a user for it, declares."""
+    for subject in [subject for subject in subjects if subject.dtype in named]:
+        try:
+            subject.framework.give(np.zeros(1), subject.dtype, subject.device)
+        except FrameworkError as error:
+            raise KernelError(f"{subject.kernel.name} cannot be examined at {subject.dtype}: {error}") from error
+
+
 def _failure(subject: Subject) -> str | None:
     """Why a plain call did not return; None when it did, whatever it returned."""
     try:
         subject(_plain(subject.kernel, subject.dtype))
+    except FrameworkError as error:
+        return str(error)
     except CallFailed as error:
         return str(error)
     except Misbehaviour:
@@ -131,7 +153,7 @@ def _refusal(subject: Subject, option: str) -> str | None:
 def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
     spellings = {spelling for row in OPTIONS.values() for spelling in row.spellings} | {"enable_gqa"}
-    parameters = list(inspect.signature(kernel.function).parameters.values())[3:]
+    parameters = list(kernel.parameters.values())[3:]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     reason = f"left at its default, since no option is spelled so; the options are {', '.join(OPTIONS)}"
     return {f"parameter {name}": reason for name in named if name not in spellings}

@@ -22,29 +22,38 @@ LONG = (255, 256, 257, 511, 513, 1025)
 #: Powers of two, and dimensions that kernels must pad.
 HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 256)
 VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
-#: (Hq, Hkv)
+#: (Hq, Hkv); a slow kernel has the first two of each at least. Head h of (2, 1) tells h // group from h and from
+#: h // Hkv, that of (4, 2) tells it from h % Hkv.
 EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
-GROUPED_HEADS = ((2, 1), (8, 1), (6, 2), (28, 4))
+GROUPED_HEADS = ((2, 1), (4, 2), (8, 1), (6, 2), (28, 4))
 #: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
 BUDGET = 2**20
-#: Largest B * Hq with B > 1: interpreted and emulated kernels pay for each head of each batch entry.
+#: Largest B * Hq with B > 1, times the slowness of a kernel: interpreted and emulated kernels pay for each head of each
+#: batch entry. But every kernel has two entries of two heads.
 MOST_HEADS = 16
+FEW_HEADS = 4
 #: Largest Hq times the slowness of a kernel.
 HEADS_BUDGET = 256
 
 
 #: One in nine is long. In one list a length shrinks to any that comes before it.
 _LENGTHS = st.sampled_from([*2 * (*range(1, 10), *TILE_EDGES), *LONG])
+_PAST_A_TILE = st.sampled_from([length for length in TILE_EDGES if length > 32])
 
 
 @cache
-def ingredients(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str, SearchStrategy[Any]]:
-    """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly."""
+def ingredients(
+    head_dims: tuple[int, ...] | None, slowness: float, *, telling: bool = False
+) -> dict[str, SearchStrategy[Any]]:
+    """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly.
+
+    If ``telling``, they are of shapes that go past a tile of keys, with several groups and batch entries.
+    """
     equal, grouped = (
-        [pair for pair in pairs if pair[0] * slowness <= HEADS_BUDGET] or pairs[:1]
+        [pair for place, pair in enumerate(pairs) if place < 2 or pair[0] * slowness <= HEADS_BUDGET]
         for pairs in (EQUAL_HEADS, GROUPED_HEADS)
     )
-    return {
+    plain = {
         "equal": st.sampled_from(equal),
         "grouped": st.sampled_from(grouped),
         "keys": _LENGTHS,
@@ -54,6 +63,14 @@ def ingredients(head_dims: tuple[int, ...] | None, slowness: float) -> dict[str,
         "value_dim": st.sampled_from(head_dims or VALUE_DIMS),
         "batch": st.sampled_from((1, 1, 2, 3, 9)),
     }
+    if not telling:
+        return plain
+    several = {name: st.sampled_from(pairs[1:2]) for name, pairs in (("equal", equal), ("grouped", grouped))}
+    dims = {
+        "head_dim": st.sampled_from(head_dims or HEAD_DIMS[2:]),
+        "value_dim": st.sampled_from(head_dims or VALUE_DIMS[2:]),
+    }
+    return plain | several | dims | {"keys": _PAST_A_TILE, "batch": st.just(2)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class Ingredients:
         values = [self.value_dim, *(subject.kernel.limits.head_dims or VALUE_DIMS), D]
         is_small = self.batch * heads * subject.kernel.slowness <= MOST_HEADS
         return {
-            "batch": self.batch if is_small else 1,
+            "batch": self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1),
             "query_heads": heads,
             "kv_heads": kv_heads,
             "query_length": queries,

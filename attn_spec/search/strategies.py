@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-import hypothesis
 import numpy as np
 from hypothesis import event
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS, Trait, named_by
 from attn_spec.problem.problem import Problem
-from attn_spec.search import shapes
+from attn_spec.search import shapes, signatures
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
@@ -78,9 +77,11 @@ def problems(
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.always) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
-    recipe = recipes(subject, needs=needs, without=without, regimes=regimes, **fixed)
+    asked = {"needs": needs, "without": without, "regimes": regimes, **fixed}
+    recipe = recipes(subject, **asked)
     if subject.kernel.signatures is not None:
-        recipe = _of_few_signatures(recipe, subject.kernel.signatures)
+        own = {*needs, *subject.kernel.limits.always}
+        recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), subject.kernel.signatures, own)
     drawn = recipe.map(Recipe.problem)
     entrywise = not (needs or without or regimes or fixed) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
@@ -94,11 +95,12 @@ def recipes(
     needs: Collection[str] = (),
     without: Collection[str | Trait] = (),
     regimes: Sequence[str] | None = None,
+    telling: bool = False,
     **fixed: Any,
 ) -> Recipe:
-    """Draw the recipes behind :func:`problems`, which describes the arguments."""
+    """Draw the recipes behind :func:`problems`, which describes the arguments; if ``telling``, of no plain shape."""
     # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
-    ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness)
+    ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
@@ -120,28 +122,6 @@ def recipes(
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)
     return recipe
-
-
-def _of_few_signatures(recipe: SearchStrategy[Recipe], count: int) -> SearchStrategy[Recipe]:
-    """Recipes that agree with one of the first ``count`` drawn, all always the same, in all but values."""
-    first: list[Recipe] = []
-
-    @hypothesis.seed(0)
-    @hypothesis.settings(
-        max_examples=4 * count,
-        database=None,
-        deadline=None,
-        phases=(hypothesis.Phase.generate,),
-        suppress_health_check=list(hypothesis.HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass
-    )
-    @hypothesis.given(recipe)
-    def collect(drawn: Recipe) -> None:
-        if drawn.signature() not in {known.signature() for known in first}:
-            first.append(drawn)
-
-    collect()
-    kept = sorted(first[:count], key=lambda drawn: drawn.query_length * drawn.key_length)
-    return st.tuples(st.sampled_from(kept), recipe).map(lambda pair: pair[0].with_values_of(pair[1]))
 
 
 @st.composite

@@ -205,7 +205,7 @@ def _worst(pool: Sequence[tuple[Recipe, Measurement]]) -> Worst | None:
         index=at,
         got=float(one.got[at]),
         truth=float(one.truth.value[at]),
-        ulps=float(one.error[at] / ulp),
+        ulps=float(one.ulps[at]),
         allowed=float(one.allowed[at] / ulp),
         ratio=float(one.ratios[at]),
         recipe=f"{recipe!r}.problem()",

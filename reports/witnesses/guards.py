@@ -17,7 +17,7 @@ from attn_spec.error import gradient_bounds, row_sum_bounds
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import FP32, FP64
 from attn_spec.judgement import measure, oracle
-from attn_spec.kernels.kernel import kernel
+from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.bits import nearest
 from attn_spec.problem.problem import Problem

@@ -9,7 +9,7 @@ import torch
 
 from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.judgement.measure import judge, judge_gradients, presets_that_hold, truth_and_bound
-from attn_spec.kernels.kernel import from_callable
+from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe

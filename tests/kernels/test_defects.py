@@ -12,6 +12,7 @@ from attn_spec.search.verdict import Row, Verdict, against, exit_code
 CLAIM = "accuracy.output_is_within_its_bound"
 TABLE = f'[[defect]]\nproperty = "{CLAIM}"\nreason = "loses the last key"\n'
 KERNEL = """
+import ctypes
 from attn_spec import kernel
 from attn_spec.kernels.defects import Defect
 
@@ -25,6 +26,10 @@ table = (Defect(property="accuracy.output_is_within_its_bound", reason="loses a 
 declare = dict(framework="torch", dtypes=("float32",), contract="eager")
 known, mended = (kernel(**declare, known_defects=table, name=f.__name__)(f) for f in (broken, sound))
 plain = kernel(**declare, name="broken")(broken)
+def crashing(q, k, v):
+    return ctypes.string_at(0) if k.shape[2] not in (1, 8) else sound(q, k, v)
+
+crashes = kernel(**declare, known_defects=table, name="crashes")(crashing)
 wrong = kernel(**declare, name="wrong", known_defects=(Defect(property="accuracy.outputs", reason="x"),))(sound)
 """
 
@@ -105,6 +110,10 @@ def test_a_table_is_read(tmp_path):
             TABLE + '[[defect]]\nproperty = "p"\nreason = " "\n',
             r"defect 2: a known defect needs a reason",
         ),
+        (
+            TABLE + 'dtype = "fp16"\n',
+            "defect 1: the dtype of a known defect must be one of float64, float32, float16, bfloat16, not 'fp16'",
+        ),
     ],
 )
 def test_a_table_that_is_wrong_says_where(tmp_path, text, message):
@@ -120,7 +129,8 @@ def test_a_table_that_is_wrong_says_where(tmp_path, text, message):
 @pytest.fixture
 def certify(attn_spec, folder):
     folder.joinpath("mine.py").write_text(KERNEL)
-    folder.joinpath("known.toml").write_text(TABLE + 'kernel = "broken"\n')
+    for file, kernels in (("known", ["broken"]), ("other", ["brokn", "flash"]), ("several", ["broken", "flash"])):
+        folder.joinpath(f"{file}.toml").write_text("".join(f'{TABLE}kernel = "{kernel}"\n' for kernel in kernels))
 
     def run(name, *arguments):
         return attn_spec("certify", f"mine.py:{name}", "--property", "accuracy.", *arguments)
@@ -136,6 +146,14 @@ def certify(attn_spec, folder):
         ("known", "", 3, f"known defect   {CLAIM}  (loses a key (https://example.org/7). output[0"),
         ("mended", "", 3, f"mended         {CLAIM}  (no longer seen in 10 problems"),
         ("wrong", "", 2, "known defects name no property accuracy.outputs; `attn-spec properties` lists them"),
+        (
+            "crashes",
+            "",
+            3,
+            f"known defect   {CLAIM}  (loses a key (https://example.org/7). the kernel crashed the process",
+        ),
+        ("plain", "other.toml", 2, "other.toml is about brokn, flash, which is none of the kernels examined: broken"),
+        ("plain", "several.toml", 3, f"known defect   {CLAIM}  (loses the last key. output[0"),
         ("plain", "absent.toml", 2, "absent.toml cannot be read as TOML"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The kernel door: declarations are checked, names are found, an undecorated callable is read."""
+"""The kernel door: names are found, and what is found is called."""
 
 import sys
 from functools import partial
@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from attn_spec import Contract, Conventions, kernel
-from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
+from attn_spec import kernel
+from attn_spec.error.presets import EAGER, UNDECLARED
 from attn_spec.error.readings import gradient_readings, readings
-from attn_spec.kernels.kernel import Kernel, KernelError, from_callable
+from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import in_tree, resolve
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
@@ -17,80 +17,6 @@ DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
 
 def identity(q, k, v, *, softmax_scale=None, is_causal=False, attn_mask=None):
     return v
-
-
-def test_the_decorator_keeps_the_function_and_the_declarations():
-    made = kernel(**DECLARED, supports=("scale", "gqa"), conventions={"empty_row": "nan"}, presentation="BSHD")(
-        identity
-    )
-
-    assert made(1, 2, 3) == 3
-    assert made.supports == {"scale", "gqa"}
-    assert made.conventions == Conventions(empty_row="nan")
-    assert made.presentation == "BSHD"
-    assert made.contract_declared("float32") == FUSED
-    assert made.contract_for("float32") == FUSED.at("float32")
-    assert made.declared
-
-
-def test_a_contract_may_differ_by_dtype():
-    both = {"float32": "fp32", "float16": Contract(kv_tile=64)}
-    made = kernel(**{**DECLARED, "dtypes": ("float32", "float16"), "contract": both})(identity)
-
-    assert made.contract_declared("float32") == FP32
-    assert made.contract_declared("float16").kv_tile == 64
-
-
-def test_options_travel_under_the_names_the_function_gives_them():
-    made = kernel(**DECLARED, supports=("scale", "causal", "mask"))(identity)
-    names = {option: made.keyword(option) for option in ("scale", "causal", "mask", "bias")}
-
-    assert names == {"scale": "softmax_scale", "causal": "is_causal", "mask": "attn_mask", "bias": "bias"}
-
-
-REFUSED = {
-    "option": ({"supports": ("rope",)}, "declares unknown options rope; known are causal, window"),
-    "dtype": ({"dtypes": ("int8",)}, "declares unknown dtypes int8; known are float64, float32, float16, bfloat16"),
-    "contract": ({"contract": "exact"}, "unknown contract 'exact'; known are fused, fp32, tf32, eager, split_kv, fp64"),
-    "contract of a dtype": ({"contract": {"float16": "fused"}}, "declares no contract for float32"),
-    "convention": ({"conventions": {"mood": "good"}}, "unknown conventions mood; known are causal_alignment"),
-    "choice": (
-        {"conventions": {"empty_row": "one"}},
-        "convention empty_row must be one of ('zero', 'mean_of_v', 'nan')",
-    ),
-    "framework": ({"framework": "mlx"}, "framework must be one of jax, numpy, torch, not 'mlx'"),
-    "presentation": ({"presentation": "HBSD"}, "presentation must be one of BHSD, BSHD, BS(HD), HSD, SD, not 'HBSD'"),
-    "heads": (
-        {"presentation": "SD", "supports": ("gqa",)},
-        "is given one head at a time, so it cannot declare gqa; leave that out",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_declaration_that_names_nothing_known_is_refused(name):
-    changes, text = REFUSED[name]
-
-    with pytest.raises(KernelError) as refused:
-        kernel(**{**DECLARED, **changes})(identity)
-    assert text in str(refused.value)
-
-
-def test_an_undecorated_callable_is_read_from_its_signature():
-    made = from_callable(identity)
-
-    assert not made.declared
-    assert made.framework == "numpy"
-    assert made.dtypes == ("float64", "float32")
-    assert made.supports == {"scale", "causal", "mask"}
-    assert made.contract_declared("float32") == UNDECLARED
-
-
-def test_what_is_declared_beside_an_undecorated_callable_is_kept():
-    made = from_callable(identity, framework="torch", contract="fused", supports=("lse",), dtypes=())
-
-    assert (made.framework, made.contract_declared("float16")) == ("torch", FUSED)
-    assert made.supports == {"scale", "causal", "mask", "lse"}
 
 
 @pytest.fixture
@@ -136,6 +62,21 @@ def test_a_kernel_is_built_once_for_each_signature():
     assert len(built) == 4  # around the calls, not around what builds
 
 
+def test_what_is_put_around_the_calls_keeps_its_own_attributes():
+    def function(q, k, v, *, softmax_scale=None):
+        return v
+
+    def around(*tensors, **options):
+        return "around"
+
+    function.calls, around.calls = 3, []
+    made = kernel(**DECLARED, supports=("scale",), name="k")(function).wrapped(around)
+
+    assert made(1, 2, 3) == "around"
+    assert around.calls == []
+    assert made.keyword("scale") == "softmax_scale"
+
+
 def test_every_kernel_in_the_tree_is_found_by_its_short_name():
     names = in_tree()
 
@@ -156,6 +97,8 @@ NOT_FOUND = {
     "mine.py:absent": "mine has no 'absent'; it has attention",
     "mine:number": "mine:number is a int, not a function or a kernel",
     "no.such.module:f": "no.such.module does not import: ModuleNotFoundError: No module named 'no'",
+    "definition:abc": "definition:abc must name a number of bits from 128 to 4096",
+    "definition:64": "definition:64 must name a number of bits from 128 to 4096",
     "short_name": "no kernel is called 'short_name'. Write file.py:name or package.module:name, definition:200, or",
     "torch_sdpa:nothing": "attn_spec.implementations.torch_sdpa has no 'nothing'; it has ",
 }
@@ -201,25 +144,24 @@ def test_an_entry_point_gives_a_short_name(monkeypatch):
     assert resolve("plugged")(1, 2, np.pi) == np.pi
 
 
-def test_a_builtin_without_a_signature_is_to_be_wrapped():
-    with pytest.raises(
-        KernelError, match=r"no signature found for builtin .*; wrap it in a Python function that names"
-    ):
-        resolve("torch.nn.functional:scaled_dot_product_attention")
+def test_files_of_one_name_in_two_folders_are_two_kernels(folder):
+    for name, factor in (("one", 2), ("other", 3)):
+        folder.joinpath(name).mkdir()
+        folder.joinpath(name, "mine.py").write_text(f"def attention(q, k, v): return {factor} * v\n")
+    one, other, again = (resolve(f"{name}/mine.py:attention") for name in ("one", "other", "one"))
+
+    assert [made(1, 1, 1) for made in (one, other, again)] == [2, 3, 2]
+    assert [made.name for made in (one, other, again)] == ["mine", "mine_2", "mine"]
+    assert one.digest == again.digest != other.digest
 
 
-def test_objects_with_a_call_method_are_read_too(folder):
-    folder.joinpath("objects.py").write_text(
-        "import functools, torch\n"
-        "class Attention:\n    def __call__(self, q, k, v, *, causal=False): return v\n"
-        "attention = Attention()\n"
-        "def options(q, k, v, causal, scale): return v\n"
-        "partial = functools.partial(options, scale=1.0)\n"
-    )
-    found, partial = resolve("objects.py:attention"), resolve("objects.py:partial")
+def test_a_file_named_as_a_module_in_use_does_not_take_its_place(folder):
+    import json
 
-    assert (found.framework, found.supports, found.module) == ("torch", {"causal"}, "objects")
-    assert (partial.framework, partial.supports, partial.module) == ("torch", {"causal", "scale"}, "objects")
+    folder.joinpath("json.py").write_text("def attention(q, k, v): return v\n")
+
+    assert resolve("json.py:attention").module == "json_2"
+    assert sys.modules["json"] is json
 
 
 def test_a_contract_that_leaves_the_backward_weights_open_is_read_both_ways():

@@ -5,7 +5,8 @@ import pytest
 
 from attn_spec.emulation.forward import emulate
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.kernel import KernelError, kernel
+from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import PROFILES

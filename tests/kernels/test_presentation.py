@@ -6,7 +6,7 @@ import torch
 
 from attn_spec.emulation.backward import TiledGradients, emulate_both
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.kernel import kernel
+from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject

@@ -138,6 +138,11 @@ REFUSED = {
         {"supports": ("lse",)},
         r"lse has shape \(2, 2, 3, 6\); it must be \(2, 2, 3\)",
     ),
+    "three": (
+        lambda q, k, v: (zeros(q, v),) * 3,
+        {},
+        r"the kernel returned a tuple of 3; it must return out or \(out, lse\)",
+    ),
     "mutation": (mutate, {}, "the kernel changed its input k in place; it must leave its inputs alone"),
     "raise": (lambda q, k, v: q["x"], {}, "the kernel's call raised IndexError: .*test_subject.py"),
 }
@@ -220,6 +225,40 @@ def test_a_backward_of_a_kernel_without_a_log_sum_exp_gets_the_whole_output(retu
 
     dO = np.ones((2, 2, 4, 6))
     assert (s.gradients(problem(lengths=(4, 4)), dO)["dv"] == dO).all()
+
+
+@pytest.mark.parametrize(
+    ("returns", "text"),
+    [
+        (lambda q, k, v: None, r"backward returned a NoneType; it must return \(dq, dk, dv\)"),
+        (lambda q, k, v: v, r"backward returned a ndarray; it must return \(dq, dk, dv\)"),
+        (lambda q, k, v: (q, k), r"backward returned a tuple of 2; it must return \(dq, dk, dv\)"),
+        (lambda q, k, v: (q, k, 0.0), "dv is a float; it must be a ndarray"),
+        (lambda q, k, v: (q, k[:1], v), r"dk has shape \(1, 2, 4, 5\); it must be \(2, 2, 4, 5\)"),
+    ],
+)
+def test_a_backward_that_returns_no_gradients_is_named(returns, text):
+    s = subject(lambda q, k, v: v.copy(), name="identity", supports=("backward",))
+    s.kernel.backward(lambda dout, q, k, v, *saved: returns(q, k, v))
+
+    with pytest.raises(Misbehaviour, match=text):
+        s.gradients(problem(lengths=(4, 4)), np.ones((2, 2, 4, 6)))
+
+
+def test_a_backward_may_return_more_than_a_problem_asks_for_and_no_less():
+    s = subject(lambda q, k, v, bias=None: v.copy(), name="identity", supports=("backward", "bias"))
+    s.kernel.backward(lambda dout, q, k, v, *saved, **options: (q, k, v, None))
+    assert set(s.gradients(problem(lengths=(4, 4)), np.ones((2, 2, 4, 6)))) == {"dq", "dk", "dv"}
+
+    s.kernel.backward(lambda dout, q, k, v, *saved, **options: (q, k, v))
+    with pytest.raises(Misbehaviour, match=r"a tuple of 3; it must return \(dq, dk, dv, dbias\)"):
+        s.gradients(problem(lengths=(4, 4), bias=np.zeros((2, 2, 4, 4))), np.ones((2, 2, 4, 6)))
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_gradients_of_three_results_are_named_too(framework):
+    with pytest.raises(Misbehaviour, match="the kernel returned a tuple of 3"):
+        subject(lambda q, k, v: (v * 2,) * 3, framework).gradients(problem(lengths=(4, 4)), np.ones((2, 2, 4, 6)))
 
 
 def test_a_backward_that_raises_is_named():

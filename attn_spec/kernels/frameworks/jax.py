@@ -39,7 +39,10 @@ class Jax(Differentiating):
         kind, _, number = device.partition(":")
         made = jax.device_put(array_of(values, dtype), jax.devices(_PLATFORMS[kind])[int(number or 0)])
         if self.dtype_of(made) not in ("bool", dtype):
-            raise FrameworkError(f"jax has no {dtype} as it is set; update jax_enable_x64, or leave {dtype} out")
+            raise FrameworkError(
+                f"jax has no {dtype} as it is set; call jax.config.update('jax_enable_x64', True) in the kernel's "
+                f"file, or leave {dtype} out"
+            )
         return made
 
     def take(self, tensor: jax.Array) -> np.ndarray:
@@ -61,19 +64,29 @@ class Jax(Differentiating):
         return jax.devices(_PLATFORMS[device.partition(":")[0]])[0].device_kind
 
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
-        returned, pullback = jax.vjp(call, dict(inputs))
+        def parted(given: dict[str, Any]) -> tuple[list[jax.Array | None], Any]:
+            """What has a gradient, None in place of what has none, and all that the call returns."""
+            returned = call(given)
+            results = returned if isinstance(returned, tuple) else (returned,)
+            return [x if _has_gradient(x) else None for x in results], returned
+
+        outputs, pullback, returned = jax.vjp(parted, dict(inputs), has_aux=True)
 
         def pull(cotangents: Sequence[Any]) -> dict[str, Any]:
-            if not isinstance(returned, tuple):
-                return pullback(cotangents[0])[0]
-            silent = [jax.numpy.zeros_like(output) for output in returned[len(cotangents) :]]
-            return pullback((*cotangents, *silent))[0]
+            sent: list[Any] = [None if x is None else jax.numpy.zeros_like(x) for x in outputs]
+            for place, (output, cotangent) in enumerate(zip(outputs, cotangents, strict=False)):
+                sent[place] = None if output is None else cotangent.astype(output.dtype)
+            return pullback(sent)[0]
 
         return returned, pull
 
     def wait(self, device: str, returned: Any) -> None:
         del device
         jax.block_until_ready(returned)
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, jax.Array) and bool(jax.numpy.issubdtype(x.dtype, jax.numpy.floating))
 
 
 JAX = Jax()

@@ -63,7 +63,9 @@ class Torch(Strided, Differentiating):
         outputs = returned if isinstance(returned, tuple) else (returned,)
 
         def pull(cotangents: Sequence[Any]) -> dict[str, Any]:
-            pairs = [pair for pair in zip(outputs, cotangents, strict=False) if pair[0].requires_grad]
+            pairs = [
+                pair for pair in zip(outputs, cotangents, strict=False) if getattr(pair[0], "requires_grad", False)
+            ]
             if pairs:  # an output that depends on no input has gradients of zero
                 torch.autograd.backward([output for output, _ in pairs], [cotangent for _, cotangent in pairs])
             return {name: tensor.grad for name, tensor in inputs.items()}

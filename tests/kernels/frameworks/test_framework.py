@@ -92,6 +92,36 @@ def test_cotangents_are_pulled_back_to_the_inputs(own):
         assert found["c"] is None or own.take(found["c"]).item() == 0.0
 
 
+EXTRAS = {
+    "None": lambda x: None,
+    "whole numbers": lambda x: x.argmax(),
+    "a dictionary": lambda x: {"weights": x},
+    "a text": lambda x: "fused",
+}
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_what_a_call_returns_beside_its_output_may_be_anything(own, name):
+    if not isinstance(own, Differentiating):
+        pytest.skip("differentiates nothing")
+    a, one = (own.give(np.array([x]), "float32") for x in (3.0, 1.0))
+
+    for sent in ((one,), (one, one)):
+        inputs = {"a": own.give(values_of(a), "float32")}
+        returned, pull = own.differentiate(lambda x: (x["a"] * x["a"], EXTRAS[name](x["a"]), x["a"]), inputs)
+        assert own.take(pull(sent)["a"]).item() == 6.0
+        assert type(returned[1]) is type(EXTRAS[name](a))
+
+
+def test_a_cotangent_may_be_of_another_dtype_than_the_output(own):
+    if not isinstance(own, Differentiating):
+        pytest.skip("differentiates nothing")
+    inputs = {"a": own.give(np.array([3.0]), "float16")}
+    _, pull = own.differentiate(lambda x: x["a"] * 2, inputs)
+
+    assert own.take(pull((own.give(np.ones(1), "float32"),))["a"]).item() == 2.0
+
+
 def test_an_output_that_depends_on_no_input_has_no_gradients(own):
     if not isinstance(own, Differentiating):
         pytest.skip("differentiates nothing")
@@ -134,7 +164,10 @@ def test_an_unknown_framework_and_one_that_is_not_installed_are_told_apart(monke
 
 
 def test_jax_without_float64_says_how_to_have_it():
-    with pytest.raises(FrameworkError, match="jax has no float64 as it is set; update jax_enable_x64, or"):
+    with pytest.raises(
+        FrameworkError,
+        match=r"no float64 as it is set; call jax.config.update\('jax_enable_x64', True\) in the .* file",
+    ):
         framework("jax").give(np.ones(1), "float64")
 
 

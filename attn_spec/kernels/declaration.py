@@ -1,0 +1,187 @@
+"""How a function is declared a kernel: the decorator, what an undecorated callable says of itself, and the checks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from attn_spec.error.contract import Contract, ContractError
+from attn_spec.error.presets import UNDECLARED, as_contract
+from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError, parameters_of
+from attn_spec.kernels.limits import Limits
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.options import OPTIONS
+
+#: Facts that are several names.
+LISTS = {"devices", "always"}
+
+
+def kernel(
+    *,
+    framework: str,
+    dtypes: Iterable[str],
+    contract: str | Contract | Mapping[str, str | Contract] = "fused",
+    supports: Iterable[str] = (),
+    conventions: Mapping[str, Any] | Conventions | None = None,
+    name: str | None = None,
+    **facts: Any,
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
+
+    ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``merge``, ``builds``,
+    ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
+    """
+    _check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
+        declared = Kernel(
+            function=function,
+            name=name or _default_name(function),
+            framework=framework,
+            dtypes=tuple(dtypes),
+            contract=_contracts(contract),
+            supports=frozenset(supports),
+            conventions=agreed,
+            module=getattr(function, "__module__", None) or "",
+            **_with_limits(facts),
+        )
+        _check(declared)
+        return declared
+
+    return declare
+
+
+def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
+    """A kernel from an undecorated callable: options are read from its signature, the rest has defaults.
+
+    The contract is ``contract.UNDECLARED``, the loosest, since nothing was promised. ``declared`` overrides any
+    argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
+    """
+    parameters = parameters_of(function)
+    framework = declared.get("framework") or _framework_of(function)
+    try:
+        dtypes = frameworks.framework(framework).usual
+    except frameworks.FrameworkError as error:
+        raise KernelError(str(error)) from error
+    supports = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
+    defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
+    given = {key: value for key, value in declared.items() if value}
+    given["supports"] = supports | set(given.get("supports", ()))
+    return replace(kernel(**{**defaults, **given})(function), declared=False)
+
+
+def _default_name(function: Callable[..., Any]) -> str:
+    stem = getattr(function, "__module__", "kernel").rpartition(".")[2]
+    name = getattr(function, "__name__", type(function).__name__)
+    return stem if name == "attention" else f"{stem}:{name}"
+
+
+def _framework_of(function: Callable[..., Any]) -> str:
+    """The framework that the function's module imports, or anything of; NumPy, if another is not there too."""
+    called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
+    scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
+    imported = {_package_of(value) for value in scope.values()}
+    return next((name for name in frameworks.known() if name in imported and name != "numpy"), "numpy")
+
+
+def _package_of(value: Any) -> str:
+    """Where a global comes from: a module, what one defines, or what is of a type that one defines."""
+    owner = getattr(value, "__self__", None)  # of a method of C, as torch.matmul is, which names no module
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    found = module or type(value if owner is None else owner).__module__
+    return str(found).partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
+
+
+def _check_lists(**lists: Any) -> None:
+    """Whether each is several names: a text would be taken for its letters."""
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise KernelError(f"{name} must be several names, ({value!r},), not the text {value!r}")
+
+
+def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a kernel, those of its limits made into one."""
+    own = {item.name for item in fields(Limits)} & set(facts)
+    try:
+        limits = Limits(**{name: facts[name] for name in own})
+        return {"limits": limits, **{name: value for name, value in facts.items() if name not in own}}
+    except TypeError as error:
+        raise KernelError(str(error)) from error
+
+
+def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contract | dict[str, Contract]:
+    try:
+        if isinstance(declared, Mapping):
+            return {dtype: as_contract(contract) for dtype, contract in declared.items()}
+        return as_contract(declared)
+    except ContractError as error:
+        raise KernelError(str(error)) from error
+
+
+def _conventions(declared: Mapping[str, Any]) -> Conventions:
+    known = [item.name for item in fields(Conventions)]
+    if unknown := sorted(set(declared) - set(known)):
+        raise KernelError(f"unknown conventions {', '.join(unknown)}; known are {', '.join(known)}")
+    return Conventions(**declared)
+
+
+def _check(declared: Kernel) -> None:
+    parameters_of(declared.function)  # asked for at every call, by when it is late to say that there are none
+    if unknown := sorted(declared.supports.union(declared.limits.always, *declared.limits.exclusive) - set(DECLARABLE)):
+        raise KernelError(
+            f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
+        )
+    if unknown := sorted(set(declared.dtypes) - set(DTYPES)):
+        raise KernelError(
+            f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}"
+        )
+    if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
+        raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
+    if not declared.dtypes:
+        raise KernelError(f"{declared.name} declares no dtypes; known are {', '.join(DTYPES)}")
+    if declared.signatures is not None and not _is_count(declared.signatures):
+        raise KernelError(f"{declared.name}: signatures must be None or at least 1, not {declared.signatures!r}")
+    if not declared.slowness > 0:
+        raise KernelError(f"{declared.name}: slowness must be more than 0, not {declared.slowness!r}")
+    _check_limits(declared)
+    _check_defects(declared)
+    for name, value, allowed in (
+        ("framework", declared.framework, frameworks.known()),
+        ("presentation", declared.presentation, PRESENTATIONS),
+        ("merge", declared.merge or "mask", ("mask", "bias")),
+    ):
+        if value not in allowed:
+            raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+    if "H" in PRESENTATIONS[declared.presentation].looped and "gqa" in declared.supports:
+        raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")
+
+
+def _check_limits(declared: Kernel) -> None:
+    limits = declared.limits
+    for name in ("head_dims", "query_lengths"):
+        lengths = getattr(limits, name)
+        if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
+            raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
+    if not isinstance(limits.multiples, Mapping) or set(limits.multiples) - {"Q", "K"}:
+        raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
+    if not all(map(_is_count, limits.multiples.values())):
+        raise KernelError(f"{declared.name}: multiples must be numbers of at least 1, not {limits.multiples!r}")
+
+
+def _check_defects(declared: Kernel) -> None:
+    """Whether each row of a kernel's own table is about it; which properties there are is not known here."""
+    for defect in declared.known_defects:
+        about = f"{declared.name}: the known defect of {defect.property}"
+        if defect.kernel not in (None, declared.name):
+            raise KernelError(f"{about} is of the kernel {defect.kernel}; leave kernel out beside a kernel")
+        if defect.dtype is not None and defect.dtype not in declared.dtypes:
+            raise KernelError(f"{about} is at {defect.dtype}, which the kernel does not declare")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

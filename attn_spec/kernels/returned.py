@@ -1,0 +1,53 @@
+"""What a kernel returned, taken apart and checked: anything but the tensors it must return is a misbehaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels.frameworks.framework import Framework
+from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.numbers import bits
+from attn_spec.problem.quantities import DIFFERENTIABLE
+
+
+def out_and_lse(returned: Any) -> tuple[Any, Any]:
+    """The output and the second result of a call, None where there is none. Raises :class:`Misbehaviour`."""
+    if not isinstance(returned, tuple):
+        return returned, None
+    if len(returned) != 2:
+        raise Misbehaviour(f"the kernel returned {_kind(returned)}; it must return out or (out, lse)")
+    return returned[0], returned[1]
+
+
+def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
+    """What a backward function returned, by input; those of ``names`` must be there. Raises :class:`Misbehaviour`."""
+    wanted = DIFFERENTIABLE[: 1 + max(map(DIFFERENTIABLE.index, names), default=-1)]
+    if not isinstance(returned, tuple | list) or len(returned) < len(wanted):
+        listed = ", ".join(f"d{name}" for name in wanted)
+        raise Misbehaviour(f"the kernel's backward returned {_kind(returned)}; it must return ({listed})")
+    return dict(zip(DIFFERENTIABLE, returned, strict=False))
+
+
+def values(
+    name: str, tensor: Any, *, shape: tuple[int, ...], dtype: str | None, own: Framework, device: str
+) -> bits.Values:
+    """The exact values of a tensor of the framework ``own``, of any dtype for None. Raises :class:`Misbehaviour`."""
+    if not own.is_own(tensor):
+        raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {own.tensor_type.__name__}")
+    if tuple(tensor.shape) != shape:
+        raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
+    if dtype is not None and own.dtype_of(tensor) != dtype:
+        raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; it must be {dtype}, the inputs' dtype")
+    if own.device_of(tensor) != device.partition(":")[0]:
+        where = own.device_of(tensor)
+        raise Misbehaviour(f"{name} is on device {where}; it must be on {device}, the inputs' device")
+    return own.take(tensor).astype(np.float64)
+
+
+def _kind(returned: Any) -> str:
+    """The type of what was returned, and how many there are of a tuple or list."""
+    of = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
+    return f"a {type(returned).__name__}{of}"

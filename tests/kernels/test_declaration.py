@@ -1,0 +1,166 @@
+"""What a kernel declares is checked when it is declared, and an undecorated callable is read."""
+
+import pytest
+
+from attn_spec import Contract, Conventions, kernel
+from attn_spec.error.presets import FP32, FUSED, UNDECLARED
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.defects import Defect
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.resolve import resolve
+
+DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
+
+
+def identity(q, k, v, *, softmax_scale=None, is_causal=False, attn_mask=None):
+    return v
+
+
+def test_the_decorator_keeps_the_function_and_the_declarations():
+    made = kernel(**DECLARED, supports=("scale", "gqa"), conventions={"empty_row": "nan"}, presentation="BSHD")(
+        identity
+    )
+
+    assert made(1, 2, 3) == 3
+    assert made.supports == {"scale", "gqa"}
+    assert made.conventions == Conventions(empty_row="nan")
+    assert made.presentation == "BSHD"
+    assert made.contract_declared("float32") == FUSED
+    assert made.contract_for("float32") == FUSED.at("float32")
+    assert made.declared
+
+
+def test_a_contract_may_differ_by_dtype():
+    both = {"float32": "fp32", "float16": Contract(kv_tile=64)}
+    made = kernel(**{**DECLARED, "dtypes": ("float32", "float16"), "contract": both})(identity)
+
+    assert made.contract_declared("float32") == FP32
+    assert made.contract_declared("float16").kv_tile == 64
+
+
+def test_options_travel_under_the_names_the_function_gives_them():
+    made = kernel(**DECLARED, supports=("scale", "causal", "mask"))(identity)
+    names = {option: made.keyword(option) for option in ("scale", "causal", "mask", "bias")}
+
+    assert names == {"scale": "softmax_scale", "causal": "is_causal", "mask": "attn_mask", "bias": "bias"}
+
+
+REFUSED = {
+    "option": ({"supports": ("rope",)}, "declares unknown options rope; known are causal, window"),
+    "dtype": ({"dtypes": ("int8",)}, "declares unknown dtypes int8; known are float64, float32, float16, bfloat16"),
+    "contract": ({"contract": "exact"}, "unknown contract 'exact'; known are fused, fp32, tf32, eager, split_kv, fp64"),
+    "contract of a dtype": ({"contract": {"float16": "fused"}}, "declares no contract for float32"),
+    "convention": ({"conventions": {"mood": "good"}}, "unknown conventions mood; known are causal_alignment"),
+    "choice": (
+        {"conventions": {"empty_row": "one"}},
+        "convention empty_row must be one of ('zero', 'mean_of_v', 'nan')",
+    ),
+    "framework": ({"framework": "mlx"}, "framework must be one of jax, numpy, torch, not 'mlx'"),
+    "presentation": ({"presentation": "HBSD"}, "presentation must be one of BHSD, BSHD, BS(HD), HSD, SD, not 'HBSD'"),
+    "bare dtype": ({"dtypes": "float32"}, "dtypes must be several names, ('float32',), not the text 'float32'"),
+    "bare option": ({"supports": "causal"}, "supports must be several names, ('causal',), not the text 'causal'"),
+    "bare limit": ({"always": "causal"}, "always must be several names, ('causal',), not the text 'causal'"),
+    "bare device": ({"devices": "cpu"}, "devices must be several names, ('cpu',), not the text 'cpu'"),
+    "no dtypes": ({"dtypes": ()}, "test_declaration:identity declares no dtypes; known are float64, float32"),
+    "no signatures": ({"signatures": 0}, "test_declaration:identity: signatures must be None or at least 1, not 0"),
+    "no time": ({"slowness": 0.0}, "test_declaration:identity: slowness must be more than 0, not 0.0"),
+    "head dimensions": (
+        {"head_dims": [64, 128]},
+        "test_declaration:identity: head_dims must be a tuple of numbers of at least 1, not [64, 128]",
+    ),
+    "head dimension": ({"head_dims": 64}, "head_dims must be a tuple of numbers of at least 1, not 64"),
+    "query lengths": ({"query_lengths": ()}, "query_lengths must be a tuple of numbers of at least 1, not ()"),
+    "multiples": ({"multiples": {"S": 16}}, "multiples must be of the axes 'Q' and 'K', not {'S': 16}"),
+    "multiple": ({"multiples": {"K": 0}}, "multiples must be numbers of at least 1, not {'K': 0}"),
+    "defect of another": (
+        {"known_defects": (Defect(property="a.b", reason="r", kernel="other"),)},
+        "test_declaration:identity: the known defect of a.b is of the kernel other; leave kernel out beside a kernel",
+    ),
+    "defect at another dtype": (
+        {"known_defects": (Defect(property="a.b", reason="r", dtype="float16"),)},
+        "test_declaration:identity: the known defect of a.b is at float16, which the kernel does not declare",
+    ),
+    "heads": (
+        {"presentation": "SD", "supports": ("gqa",)},
+        "is given one head at a time, so it cannot declare gqa; leave that out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_declaration_that_names_nothing_known_is_refused(name):
+    changes, text = REFUSED[name]
+
+    with pytest.raises(KernelError) as refused:
+        kernel(**{**DECLARED, **changes})(identity)
+    assert text in str(refused.value)
+
+
+def test_an_undecorated_callable_is_read_from_its_signature():
+    made = from_callable(identity)
+
+    assert not made.declared
+    assert made.framework == "numpy"
+    assert made.dtypes == ("float64", "float32")
+    assert made.supports == {"scale", "causal", "mask"}
+    assert made.contract_declared("float32") == UNDECLARED
+
+
+def test_what_is_declared_beside_an_undecorated_callable_is_kept():
+    made = from_callable(identity, framework="torch", contract="fused", supports=("lse",), dtypes=())
+
+    assert (made.framework, made.contract_declared("float16")) == ("torch", FUSED)
+    assert made.supports == {"scale", "causal", "mask", "lse"}
+
+
+IMPORTS = {
+    "import torch": "torch",
+    "import numpy as np, torch.nn": "torch",
+    "from torch import softmax": "torch",
+    "from torch import matmul": "torch",
+    "from torch.nn.functional import softmax": "torch",
+    "from torch import nn": "torch",
+    "from torch import Tensor": "torch",
+    "from torch import float32": "torch",
+    "import jax.numpy as jnp": "jax",
+    "from jax.numpy import exp": "jax",
+    "from jax.nn import softmax": "jax",
+    "import numpy as np": "numpy",
+    "from numpy import exp": "numpy",
+    "import math": "numpy",
+}
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_the_framework_is_the_one_that_anything_is_imported_from(folder, line):
+    folder.joinpath("imports.py").write_text(f"{line}\ndef attention(q, k, v): return v\n")
+
+    assert resolve("imports.py:attention").framework == IMPORTS[line]
+
+
+def test_a_builtin_without_a_signature_is_to_be_wrapped():
+    with pytest.raises(
+        KernelError, match=r"no signature found for builtin .*; wrap it in a Python function that names"
+    ):
+        resolve("torch.nn.functional:scaled_dot_product_attention")
+
+
+def test_a_declared_builtin_without_a_signature_is_refused_when_it_is_declared():
+    from torch.nn.functional import scaled_dot_product_attention
+
+    with pytest.raises(KernelError, match=r"no signature found for builtin .*; wrap it in a Python function"):
+        kernel(**DECLARED)(scaled_dot_product_attention)
+
+
+def test_objects_with_a_call_method_are_read_too(folder):
+    folder.joinpath("objects.py").write_text(
+        "import functools, torch\n"
+        "class Attention:\n    def __call__(self, q, k, v, *, causal=False): return v\n"
+        "attention = Attention()\n"
+        "def options(q, k, v, causal, scale): return v\n"
+        "partial = functools.partial(options, scale=1.0)\n"
+    )
+    found, partial = resolve("objects.py:attention"), resolve("objects.py:partial")
+
+    assert (found.framework, found.supports, found.module) == ("torch", {"causal"}, "objects")
+    assert (partial.framework, partial.supports, partial.module) == ("torch", {"causal", "scale"}, "objects")

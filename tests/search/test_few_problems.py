@@ -1,0 +1,111 @@
+"""What is searched over few shapes, for want of time, is searched over those that tell."""
+
+import numpy as np
+import pytest
+
+from attn_spec import Recipe, kernel
+from attn_spec.kernels.subject import Subject
+from attn_spec.search import signatures
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+CLAIM = load_all()["accuracy.output_is_within_its_bound"]
+
+
+def attended(q, k, v, hidden=False):
+    s = np.where(hidden, -np.inf, q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)).astype(np.float32)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def of_heads(choose):
+    """Attention in which query head h reads kv head ``choose(h, Hq, Hkv)``."""
+
+    def attention(q, k, v, *, causal=False):
+        heads = [choose(h, q.shape[1], k.shape[1]) for h in range(q.shape[1])]
+        hidden = causal & np.triu(np.ones((q.shape[2], k.shape[2]), dtype=bool), 1)
+        return attended(q, k[:, heads], v[:, heads], hidden)
+
+    return attention
+
+
+def verdict_on(function, **declared):
+    made = kernel(framework="numpy", dtypes=("float32",), contract="fused", name="k", **declared)(function)
+    return search(CLAIM, Subject(made, "float32"), PROFILES["ci"], 0)[0].verdict
+
+
+sound = of_heads(lambda h, query, kv: h // (query // kv))
+wrongly_grouped = of_heads(lambda h, query, kv: h % kv)
+
+
+def of_first_entry(q, k, v, *, causal=False):
+    return sound(q, np.repeat(k[:1], len(k), axis=0), v, causal=causal)
+
+
+def of_32_keys(q, k, v, *, causal=False):
+    return sound(q, k[:, :, :32], v[:, :, :32], causal=causal)
+
+
+def never_causal(q, k, v, *, causal=False):
+    return sound(q, k, v)
+
+
+@pytest.mark.parametrize("slowness", [32.0, 64.0])
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(sound, Verdict.HELD), (wrongly_grouped, Verdict.REFUTED), (of_first_entry, Verdict.REFUTED)],
+    ids=["sound", "h % Hkv", "keys of the first entry"],
+)
+def test_a_slow_kernel_that_mistakes_a_head_or_a_batch_entry_is_refuted(function, expected, slowness):
+    assert verdict_on(function, supports=("gqa", "dv", "cross"), slowness=slowness) is expected
+
+
+@pytest.mark.parametrize("supports", [("causal", "gqa"), ("causal", "gqa", "dv", "cross")])
+@pytest.mark.parametrize("function", [wrongly_grouped, of_first_entry, of_32_keys, never_causal])
+def test_a_kernel_of_two_signatures_that_is_right_for_plain_ones_alone_is_refuted(function, supports):
+    assert verdict_on(function, supports=supports, signatures=2) is Verdict.REFUTED
+
+
+def test_a_sound_kernel_of_two_signatures_is_called_with_no_more():
+    seen = set()
+
+    def attention(q, k, v, **options):
+        seen.add((q.shape, k.shape, v.shape, *options))
+        return sound(q, k, v, **options)
+
+    assert verdict_on(attention, supports=("causal", "gqa", "dv", "cross"), signatures=2) is Verdict.HELD
+    assert len(seen) == 2
+    assert [options for *_, options in sorted(seen, key=len)[1:]] == ["causal"]
+
+
+def signature(**recipe):
+    return signatures._signature(Recipe(**recipe), own=("scale",))
+
+
+def test_what_a_signature_tells():
+    plain = signature()
+    grouped = signature(batch=2, query_heads=4, kv_heads=2, query_length=3, key_length=40, value_dim=2)
+    hiding = signature(query_length=3, key_length=40, causal=True, scale=2.0, window=(None, None))
+
+    assert plain.traits == {"a cut tile"}
+    keys = {"keys past 1", "keys past 16", "keys past 32", "queries past 1"}
+    assert grouped.traits == {"entries", "heads", "groups", "a cut tile", "gqa", "dv", "cross", *keys}
+    assert hiding.traits == {"causal"}
+    assert hiding.shape == {"keys past 1", "queries past 1", "cross", "a cut tile"}  # of 40 keys three are seen
+
+
+def test_the_first_signature_tells_of_shapes_and_the_next_of_options():
+    recipes = [
+        Recipe(),
+        Recipe(key_length=20),
+        Recipe(key_length=40),
+        Recipe(key_length=40, softcap=2.0),
+        Recipe(key_length=20, softcap=2.0, scale=2.0),
+    ]
+
+    kept = signatures._chosen(recipes, 3, own=())
+
+    assert [recipes.index(one.recipe) for one in kept] == [2, 4, 3]
+    assert len(signatures._chosen(recipes, 9, own=())) == len(recipes)

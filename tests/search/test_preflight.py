@@ -1,0 +1,52 @@
+"""What must hold of a kernel before it is searched is said before it is called, or after its first plain call."""
+
+import numpy as np
+import pytest
+
+from attn_spec import kernel
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.search.preflight import preflight
+
+
+def jax_values(q, k, v):
+    return v
+
+
+def declared(framework, **changes):
+    return kernel(**{"framework": framework, "dtypes": ("float32",), "name": "mine", **changes})(jax_values)
+
+
+NO_FLOAT64 = r"mine cannot be examined at float64: jax has no float64 as it is set; call jax.config.update\("
+
+
+def test_a_dtype_that_the_framework_lacks_as_it_is_set_is_said_at_once():
+    with pytest.raises(KernelError, match=NO_FLOAT64):
+        preflight(declared("jax", dtypes=("float32", "float64")))
+    with pytest.raises(KernelError, match=NO_FLOAT64):
+        preflight(declared("jax", dtypes=("float32", "float64")), ("float64",))
+    assert [s.dtype for s in preflight(declared("jax", dtypes=("float32", "float64")), ("float32",)).subjects] == [
+        "float32"
+    ]
+
+
+def test_a_dtype_that_a_user_named_for_an_undecorated_callable_is_there_too():
+    bare = from_callable(jax_values, framework="jax", name="mine")
+
+    with pytest.raises(KernelError, match=NO_FLOAT64):
+        preflight(bare, ("float32", "float64"))
+    tried = preflight(from_callable(jax_values, framework="jax", dtypes=("float32", "float64")))
+    assert [subject.dtype for subject in tried.subjects] == ["float32"]
+    assert tried.declined["float64"].startswith("jax has no float64")
+
+
+@pytest.mark.parametrize("ability", ["backward", "lse_backward"])
+def test_gradients_are_declared_only_where_something_gives_them(ability):
+    text = f"mine declares {ability}, but numpy carries no gradients; define its own with @NAME.backward, or leave"
+    with pytest.raises(KernelError, match=text):
+        preflight(declared("numpy", supports=(ability,)))
+
+    made = declared("numpy", supports=(ability,))
+    made.backward(lambda dout, q, k, v, *saved: (np.zeros_like(q), np.zeros_like(k), dout))
+    assert preflight(made).subjects
+    assert preflight(declared("torch", supports=(ability,))).subjects
