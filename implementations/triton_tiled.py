@@ -46,6 +46,8 @@ TILES = [
 ]
 # A GPU chooses among them when it first meets a format with head dimensions.
 tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])
+# What the kernels are made of; to enter a jitted function takes the interpreter longer than to run most of them.
+part = (lambda function: function) if INTERPRETED else triton.jit
 
 
 @triton.constexpr_function
@@ -54,7 +56,7 @@ def padded(dimension: Any) -> int:
     return max(16, triton.next_power_of_2(dimension))
 
 
-@triton.jit
+@part
 def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
     """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
     base, strides = tensor
@@ -62,7 +64,7 @@ def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
     return tl.load(pointers, mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols), other=0)
 
 
-@triton.jit
+@part
 def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
     """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
     base, strides = tensor
@@ -70,7 +72,7 @@ def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
     tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
 
 
-@triton.jit
+@part
 def nearest_bfloat16(x):
     """Round float32 to the nearest bfloat16, ties to even, and keep it as float32."""
     bits = x.to(tl.uint32, bitcast=True)
@@ -78,14 +80,14 @@ def nearest_bfloat16(x):
     return (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@part
 def product(x, y, acc, FORMAT: tl.constexpr):
     """Add x y to acc in float32, with x rounded to the format of y."""
     x = nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
     return tl.dot(x, y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
-@triton.jit
+@part
 def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
@@ -138,7 +140,7 @@ def forward(
     tl.store(lse + (b * Hq + h) * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
-@triton.jit
+@part
 def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Compute p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
     s, slope = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
