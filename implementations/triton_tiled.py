@@ -60,16 +60,18 @@ def padded(dimension: Any) -> int:
 def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
     """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
     base, strides = tensor
-    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    return tl.load(pointers, mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols), other=0)
+    rows, cols = rows[:, None], cols[None, :]
+    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
+    return tl.load(pointers, mask=(rows < n_rows) & (cols < n_cols), other=0)
 
 
 @part
 def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
     """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
     base, strides = tensor
-    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
+    rows, cols = rows[:, None], cols[None, :]
+    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
+    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows < n_rows) & (cols < n_cols))
 
 
 @part
@@ -119,8 +121,8 @@ def forward(
     i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
     q_i = load_tile(q, b, h, i, d, Sq, D)
 
-    m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.zeros([BLOCK_Q], tl.float32)
-    acc = tl.zeros([BLOCK_Q, padded(Dv)], tl.float32)
+    m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.full([BLOCK_Q], 0, tl.float32)
+    acc = tl.full([BLOCK_Q, padded(Dv)], 0, tl.float32)
     begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
@@ -170,7 +172,7 @@ def backward_queries(
         delta_i -= tl.load(dlse + rows, mask=i < Sq, other=0)
     tl.store(delta + rows, delta_i, mask=i < Sq)
 
-    acc = tl.zeros([BLOCK_Q, padded(D)], tl.float32)
+    acc = tl.full([BLOCK_Q, padded(D)], 0, tl.float32)
     begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
@@ -196,7 +198,7 @@ def backward_keys(
     j, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_K), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
     k_j, v_j = load_tile(k, b, h_kv, j, d, Sk, D), load_tile(v, b, h_kv, j, c, Sk, Dv)
 
-    dk_acc, dv_acc = tl.zeros([BLOCK_K, padded(D)], tl.float32), tl.zeros([BLOCK_K, padded(Dv)], tl.float32)
+    dk_acc, dv_acc = tl.full([BLOCK_K, padded(D)], 0, tl.float32), tl.full([BLOCK_K, padded(Dv)], 0, tl.float32)
     begin = tl.maximum(first - offset - right, 0) // BLOCK_Q * BLOCK_Q
     end = tl.minimum(first + BLOCK_K - offset + left, Sq)
     for h in range(h_kv * (Hq // Hkv), (h_kv + 1) * (Hq // Hkv)):
