@@ -21,6 +21,7 @@ from attn_spec.search.property import Refutation
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
+from tests.sound_subjects import SOUND_SUBJECTS
 
 MUTANTS, CONTROLS = mutants.load_all()
 PROPERTIES = properties.load_all()
@@ -66,22 +67,14 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     assert row.verdict is Verdict.HELD, row.message
 
 
-#: Each sound kernel at each of its dtypes, all but one of which, in turn, are exhaustive.
-SUBJECTS = [
-    pytest.param(name, dtype, marks=() if place == number % len(SOUND[name].dtypes) else pytest.mark.exhaustive)
-    for number, name in enumerate(SOUND)
-    for place, dtype in enumerate(SOUND[name].dtypes)
-]
-
-
-@pytest.mark.parametrize(("kernel", "dtype"), SUBJECTS)
+@pytest.mark.parametrize(("kernel", "dtype"), SOUND_SUBJECTS)
 def test_every_sound_kernel_is_within_its_bounds(kernel, dtype):
     for name in ("accuracy.output_is_within_its_bound", "accuracy.log_sum_exp_is_within_its_bound"):
         row, _ = examine(name, SOUND[kernel], dtype, examples=8)
         assert row.verdict is Verdict.HELD, row.message
 
 
-@pytest.mark.parametrize(("kernel", "dtype"), SUBJECTS)
+@pytest.mark.parametrize(("kernel", "dtype"), SOUND_SUBJECTS)
 def test_every_sound_kernel_is_within_its_gradient_bounds(kernel, dtype):
     row, _ = examine(GRADIENTS, SOUND[kernel], dtype, examples=12)
     assert row.verdict is Verdict.HELD, row.message
