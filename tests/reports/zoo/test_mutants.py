@@ -50,8 +50,10 @@ def test_the_property_that_names_it_refutes_the_mutant(name):
     row, case = examine(mutant.named_by, mutant.kernel, mutant.dtype, examples=400)
 
     assert row.verdict is mutant.verdict
+    subject = Subject(mutant.kernel, mutant.dtype)
     with pytest.raises(AssertionError):
-        PROPERTIES[mutant.named_by].check(Subject(mutant.kernel, mutant.dtype), case.problem)
+        for _ in range(2):  # of one that counts its calls it depends on how many came before
+            PROPERTIES[mutant.named_by].check(subject, case.problem)
 
 
 def examples(few, many):
