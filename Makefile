@@ -1,8 +1,8 @@
-# make certify: examine one kernel; make test: everything the repository promises, in ten minutes; make exhaustive: the
-# tests that repeat at greater length what make test shows, for half an hour; make validate: those, and a search for an
-# answer of a sound kernel outside its bound, for an hour and three quarters; make teeth: measure what the suite catches,
-# for an hour and a half; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about
-# an hour. Each sets up .venv first.
+# make certify: examine one kernel; make test: everything the repository promises, in ten minutes; make exhaustive: every
+# property of every kernel at every dtype, and the tests that repeat at greater length what make test shows, for half an
+# hour; make validate: those, and a search for an answer of a sound kernel outside its bound, for an hour and three
+# quarters; make teeth: measure what the suite catches, for an hour and a half; make mutation: mutate truth, bounds and
+# judgement, and count what the tests notice, for about an hour. Each sets up .venv first.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -20,7 +20,7 @@ certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not exhaustive" properties tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not exhaustive" --attn-brief properties tests
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -33,7 +33,8 @@ lint: $(READY)
 	cd build/lib && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
 
 exhaustive: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) -m exhaustive properties tests
+	$(BIN)/python -m pytest -n $(WORKERS) properties
+	$(BIN)/python -m pytest -n $(WORKERS) -m exhaustive tests
 
 validate: exhaustive
 	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attn_spec.reports.peers.trial import PEERS
 from attn_spec.reports.peers.work import Meter, work_of
-from attn_spec.reports.teeth import command, contest, kill_matrix, numbers, page
+from attn_spec.reports.teeth import command, contest, kill_matrix, measurement, numbers, page
 from attn_spec.reports.teeth.contest import Outcome
 from attn_spec.reports.teeth.document import Teeth, TeethError, Told
 from attn_spec.reports.teeth.kill_matrix import Cell, Kill
@@ -235,9 +235,11 @@ def test_what_is_added_up_stays_plain_json():
 
 
 @pytest.mark.parametrize("sample", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_a_sample_of_the_whole_measurement(sample):
+def test_a_sample_of_the_whole_measurement(sample, monkeypatch):
     """What ``attn-spec teeth`` measures, on mutants of as many families and a share of the sound kernels."""
-    told = []
+    told, share = [], 250 if sample > 1 else 50
+    monkeypatch.setattr(measurement, "SHARE", share)
+    monkeypatch.setattr(measurement, "EXAMPLES", 80 * share)
     found = measure(
         sample=sample, budget=2**22, workers=1, seed=0, watch=lambda done, total, name: told.append((done, total))
     )
@@ -246,7 +248,7 @@ def test_a_sample_of_the_whole_measurement(sample):
     assert len({mutant.family for mutant in found.mutants}) == sample
     assert numbers.survivors(found) == []
     assert found.alarms[0].refuted == []
-    assert found.alarms[0].examples >= 250
+    assert found.alarms[0].examples >= share
     assert {outcome.contestant for outcome in found.outcomes} == {"attn-spec", *PEERS}
 
 
