@@ -1,4 +1,4 @@
-"""What ``make test`` leaves to ``make validate``: tests that repeat, at greater length, what others show.
+"""What ``make test`` leaves to ``make exhaustive``: tests that repeat, at greater length, what others show.
 
 They bear the mark ``exhaustive``. A test says so itself; of a property it is every dtype of a kernel but one, which the
 names of both choose, so that each kernel meets each property, and each of its dtypes a share of them.
