@@ -1,7 +1,8 @@
-# make certify: examine one kernel; make test: everything the repository promises; make validate: search for an answer
-# of a sound kernel outside its bound, for an hour and a quarter; make teeth: measure what the suite catches, for an
-# hour and a half; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour.
-# Each sets up .venv first.
+# make certify: examine one kernel; make test: everything the repository promises, in ten minutes; make exhaustive: every
+# property of every kernel at every dtype, and the tests that repeat at greater length what make test shows, for half an
+# hour; make validate: those, and a search for an answer of a sound kernel outside its bound, for an hour and three
+# quarters; make teeth: measure what the suite catches, for an hour and a half; make mutation: mutate truth, bounds and
+# judgement, and count what the tests notice, for about an hour. Each sets up .venv first.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,13 +14,13 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: certify test lint validate teeth mutation clean
+.PHONY: certify test lint exhaustive validate teeth mutation clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) properties tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not exhaustive" --attn-brief properties tests
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -31,7 +32,11 @@ lint: $(READY)
 	# There reports, properties and implementations lie inside the package, as users have them.
 	cd build/lib && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
 
-validate: $(READY)
+exhaustive: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) properties
+	$(BIN)/python -m pytest -n $(WORKERS) -m exhaustive tests
+
+validate: exhaustive
 	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000
 	$(BIN)/python -m attn_spec.reports.validation.bounds --pass backward --problems 2000
 	$(BIN)/python -m attn_spec.reports.adversary.report

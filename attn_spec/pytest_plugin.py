@@ -38,6 +38,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
     "continue": {"action": "store_true", "help": "keep the verdicts in the report and run only what has none"},
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
+    "brief": {"action": "store_true", "help": "give kernels that are slow, or built for few shapes, no more problems "
+              "than a verdict takes"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they must support, comma separated"},

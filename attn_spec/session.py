@@ -88,7 +88,7 @@ class Session:
             name, dtype = subject.kernel.name, subject.dtype
             return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
-        row, case = search(claim, subject, self._effort(), self.seed, self._ticker())
+        row, case = search(claim, subject, self._effort(subject), self.seed, self._ticker())
         row = against(row, self.known_defects_of(subject.kernel))
         if case is None:
             return row, ""
@@ -101,11 +101,14 @@ class Session:
         """Those of the kernel's own table, and of the file."""
         return *kernel.known_defects, *self.known_defects
 
-    def _effort(self) -> Profile:
+    def _effort(self, subject: Subject) -> Profile:
         """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
+        profile, kernel = self.profile, subject.kernel
+        if self.option("brief") and (kernel.slowness > 1 or kernel.signatures is not None):
+            profile = dataclasses.replace(profile, examples=profile.floor)
         if self.cases < SHRUNK:
-            return self.profile
-        return dataclasses.replace(self.profile, shrink_seconds=self.profile.shrink_seconds / 50)
+            return profile
+        return dataclasses.replace(profile, shrink_seconds=profile.shrink_seconds / 50)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect rows, in the process that has the terminal."""

@@ -46,6 +46,8 @@ TILES = [
 ]
 # A GPU chooses among them when it first meets a format with head dimensions.
 tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])
+# What the kernels are made of; to enter a jitted function takes the interpreter longer than to run most of them.
+part = (lambda function: function) if INTERPRETED else triton.jit
 
 
 @triton.constexpr_function
@@ -54,23 +56,25 @@ def padded(dimension: Any) -> int:
     return max(16, triton.next_power_of_2(dimension))
 
 
-@triton.jit
+@part
 def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
     """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
     base, strides = tensor
-    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    return tl.load(pointers, mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols), other=0)
+    rows, cols = rows[:, None], cols[None, :]
+    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
+    return tl.load(pointers, mask=(rows < n_rows) & (cols < n_cols), other=0)
 
 
-@triton.jit
+@part
 def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
     """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
     base, strides = tensor
-    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
+    rows, cols = rows[:, None], cols[None, :]
+    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
+    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows < n_rows) & (cols < n_cols))
 
 
-@triton.jit
+@part
 def nearest_bfloat16(x):
     """Round float32 to the nearest bfloat16, ties to even, and keep it as float32."""
     bits = x.to(tl.uint32, bitcast=True)
@@ -78,14 +82,14 @@ def nearest_bfloat16(x):
     return (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@part
 def product(x, y, acc, FORMAT: tl.constexpr):
     """Add x y to acc in float32, with x rounded to the format of y."""
     x = nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
     return tl.dot(x, y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
-@triton.jit
+@part
 def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
@@ -117,8 +121,8 @@ def forward(
     i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
     q_i = load_tile(q, b, h, i, d, Sq, D)
 
-    m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.zeros([BLOCK_Q], tl.float32)
-    acc = tl.zeros([BLOCK_Q, padded(Dv)], tl.float32)
+    m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.full([BLOCK_Q], 0, tl.float32)
+    acc = tl.full([BLOCK_Q, padded(Dv)], 0, tl.float32)
     begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
@@ -138,7 +142,7 @@ def forward(
     tl.store(lse + (b * Hq + h) * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
-@triton.jit
+@part
 def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Compute p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
     s, slope = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
@@ -168,7 +172,7 @@ def backward_queries(
         delta_i -= tl.load(dlse + rows, mask=i < Sq, other=0)
     tl.store(delta + rows, delta_i, mask=i < Sq)
 
-    acc = tl.zeros([BLOCK_Q, padded(D)], tl.float32)
+    acc = tl.full([BLOCK_Q, padded(D)], 0, tl.float32)
     begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
@@ -194,7 +198,7 @@ def backward_keys(
     j, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_K), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
     k_j, v_j = load_tile(k, b, h_kv, j, d, Sk, D), load_tile(v, b, h_kv, j, c, Sk, Dv)
 
-    dk_acc, dv_acc = tl.zeros([BLOCK_K, padded(D)], tl.float32), tl.zeros([BLOCK_K, padded(Dv)], tl.float32)
+    dk_acc, dv_acc = tl.full([BLOCK_K, padded(D)], 0, tl.float32), tl.full([BLOCK_K, padded(Dv)], 0, tl.float32)
     begin = tl.maximum(first - offset - right, 0) // BLOCK_Q * BLOCK_Q
     end = tl.minimum(first + BLOCK_K - offset + left, Sq)
     for h in range(h_kv * (Hq // Hkv), (h_kv + 1) * (Hq // Hkv)):

@@ -66,13 +66,14 @@ def refute_unless_balanced(law: str, parts: Sequence[Weighted], total: Callable[
     """Raise :class:`Refutation` unless weighted gradients, added up by ``total``, come to 0.
 
     They may be off by what their allowed errors add up to. Sums are rounded in float64: 2**-50 of the size of each
-    term, times the number of terms, is allowed on top.
+    term, times the number of terms, is allowed on top; where finite gradients overflow in them, nothing is said.
     """
     terms = [np.where(weights == 0, 0.0, weights * got) for weights, got, _ in parts]
     errors = [np.where(weights == 0, 0.0, np.abs(weights) * allowed) for weights, _, allowed in parts]
     sums = np.sum([total(term) for term in terms], axis=0)
-    slack = [np.where(np.isfinite(term), 2.0**-50 * term.size * np.abs(term), 0.0) for term in terms]
-    allowed = np.sum([total(one) for one in (*errors, *slack)], axis=0)
+    sizes = [np.where(np.isfinite(got), np.abs(term), 0.0) for term, (_, got, _) in zip(terms, parts, strict=True)]
+    slack = [2.0**-50 * size.size * total(size) for size in sizes]
+    allowed = np.sum([*map(total, errors), *slack], axis=0)
     gap = np.abs(sums)
     observe(float(np.max(gap / allowed, where=np.isfinite(allowed) & (gap > 0), initial=0.0)))
     wrong = np.isfinite(allowed) & ~(gap <= allowed)

@@ -119,10 +119,11 @@ def floats(balls: arb_mat) -> np.ndarray:
     value = _nearest(balls)
     rest = balls - exact(value)
     low = np.where(np.isfinite(value), _nearest(rest), 0.0)
-    rest = rest - exact(low)
-    is_zero = np.array([r.is_zero() for r in rest.entries()], dtype=bool).reshape(value.shape)
-    bound = np.array([float(r.abs_upper()) for r in rest.entries()]).reshape(value.shape)
-    return np.stack([value, low, np.where(is_zero, 0.0, np.nextafter(bound, np.inf))])
+    left = (rest - exact(low)).entries()
+    bounds = [float(r.abs_upper()) for r in left]
+    is_zero = np.array([bound == 0 and r.is_zero() for bound, r in zip(bounds, left, strict=True)], dtype=bool)
+    radius = np.where(is_zero, 0.0, np.nextafter(bounds, np.inf))
+    return np.stack([value, low, radius.reshape(value.shape)])
 
 
 def _nearest(balls: arb_mat) -> np.ndarray:

@@ -7,6 +7,7 @@ theorems under the float64 contract, so nothing here has to be exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Intermediates:
     #: O = P v, [.., Sq, Dv]
     O: np.ndarray
 
-    @property
+    @cached_property
     def keys(self) -> np.ndarray:
         """n: visible keys of each row, [.., Sq, 1]."""
         return self.visible.sum(axis=-1, keepdims=True)

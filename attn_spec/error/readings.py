@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 from attn_spec.error.contract import Contract
@@ -22,11 +23,13 @@ _BACKWARD: dict[str, tuple[str, str]] = {
 }
 
 
+@lru_cache(maxsize=64)
 def readings(c: Contract) -> tuple[Contract, ...]:
     """The definite contracts of the forward pass of a resolved contract."""
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
 
 
+@lru_cache(maxsize=64)
 def gradient_readings(c: Contract) -> tuple[Contract, ...]:
     """The same for the backward pass, which has more fields that leave a choice."""
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD | _BACKWARD))

@@ -106,13 +106,19 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     sigma, form = abs(x.problem.scale_value), operand_format(x, c)
     if operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form):
         return np.zeros(x.dot.shape, dtype=bool)
-    low_q = bits.lowest_bit_exponent(x.q, -1)[..., :, None]
-    low_k = bits.lowest_bit_exponent(x.k, -1)[..., None, :]
+    low_q, low_k = lowest_bits(x)
+    low_q, low_k = low_q[..., :, None], low_k[..., None, :]
     fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") + np.minimum(low_q + low_k, 4000.0) - 1e-9
     operands = np.minimum(low_q, low_k) + (min(0.0, math.log2(sigma)) if c.scale_on == "operands" and sigma else 0.0)
     products = np.minimum(operands, low_q + low_k) + min(0.0, math.log2(sigma) if sigma else 0.0)
     summed = max(form.emin for form in c.formats("score_accumulation", "inner_accumulation"))
     return fits & (products >= summed) & (operands >= _smallest_operand(x, c))
+
+
+@lru_cache(maxsize=4)
+def lowest_bits(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
+    """Exponents of the lowest set bits of q [.., Sq] and k [.., Sk], which every contract asks for."""
+    return bits.lowest_bit_exponent(x.q, -1), bits.lowest_bit_exponent(x.k, -1)
 
 
 def _smallest_operand(x: Intermediates, c: Contract) -> float:

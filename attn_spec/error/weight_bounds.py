@@ -15,8 +15,7 @@ import numpy as np
 from attn_spec.error.contract import Contract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
-from attn_spec.error.score_bounds import score_error
-from attn_spec.numbers import bits
+from attn_spec.error.score_bounds import lowest_bits, score_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +186,8 @@ def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.n
     plain = plain and c.exponent == "natural"  # multiplied by log2(e), scores leave their grid
     if not (plain and is_power_of(2, sigma)) or not x.s.size:
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
-    low = bits.lowest_bit_exponent(x.q, -1)[..., None] + math.log2(sigma)
-    low = low + bits.lowest_bit_exponent(x.k, -1).min(-1)[..., None, None]
+    low_q, low_k = lowest_bits(x)
+    low = low_q[..., None] + math.log2(sigma) + low_k.min(-1)[..., None, None]
     reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
     fits = np.log2(reach) <= c.format("softmax").precision + np.minimum(low, 4000.0) - 1e-9
     return fits & (delta.max(axis=-1, keepdims=True) == 0)

@@ -8,6 +8,7 @@ enough. (Tier 1, error-free double-double products, is reserved for long float64
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,6 +61,7 @@ def oracle(
     return truth
 
 
+@lru_cache(maxsize=4)  # so that a caller sees by identity whether the oracle went further
 def float64_truth(x: Intermediates) -> Truth:
     """Tier 0: the float64 intermediates with their own proved error; inf radius where float64 overflows."""
     error = evaluation_error(x)

@@ -18,6 +18,9 @@ from attn_spec.numbers.formats import FORMATS
 #: The bits of a float64's exponent.
 _EXPONENT = np.int64(0x7FF << 52)
 
+#: Formats that NumPy has too.
+_NATIVE: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32, "float16": np.float16}
+
 #: A tensor of exact values, see the module's docstring.
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -48,6 +51,9 @@ def spacing(x: np.ndarray, dtype: str) -> Values:
 
 def is_representable(x: np.ndarray, dtype: str) -> bool:
     """Whether every entry of ``x`` is a number of ``dtype`` (infinities and NaN count as numbers)."""
+    if dtype in _NATIVE:  # NumPy's cast rounds as nearest does, in a tenth of the time
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.array_equal(x.astype(_NATIVE[dtype]), x, equal_nan=True))
     finite = x[np.isfinite(x)]
     return bool(np.array_equal(nearest(finite, dtype), finite))
 

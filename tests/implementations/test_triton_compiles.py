@@ -30,6 +30,9 @@ CASES = {
     "fp32": ("fp32", "torch.float32", True, (128, 128), 0),
     "tf32": ("fp32", "tf32", True, (63, 72), 0),
 }
+#: What is compiled for each target when not every case is: each case for one of them.
+SHARE = {("cuda", 80): ("fp16", "fp32"), ("cuda", 90): ("bf16, large tile", "tf32"), ("hip", "gfx942"): ("bf16",)}
+EVERY = dict.fromkeys(TARGETS, tuple(CASES))
 #: What every matrix instruction of a case must contain; CUDA has none for float32.
 ARITHMETIC = {
     "cuda": {"fp16": ".f32.f16.f16", "bf16": ".f32.bf16.bf16", "fp32": None, "tf32": ".f32.tf32.tf32"},
@@ -63,15 +66,15 @@ def compiled(triton_tiled, name, target, *, element, products, options, dims, wh
     return compile_source(source, target=target, options={"num_warps": tile.num_warps})
 
 
-def main(backend, arch):
+def main(backend, arch, *cases):
     from attn_spec.implementations import triton_tiled
     from triton.backends.compiler import GPUTarget
 
     target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, 64 if backend == "hip" else 32)
     binary, assembly, pattern = TARGETS[backend, target.arch]
     found = {}
-    for name, (case, chosen) in itertools.product(KERNELS, CASES.items()):
-        result = compiled(triton_tiled, name, target, **dict(zip(FIELDS, chosen, strict=True)))
+    for name, case in itertools.product(KERNELS, cases):
+        result = compiled(triton_tiled, name, target, **dict(zip(FIELDS, CASES[case], strict=True)))
         found[f"{name}, {case}"] = {
             "bytes": len(result.asm[binary]),
             "shared": result.metadata.shared,
@@ -81,21 +84,31 @@ def main(backend, arch):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize(
+    "cases",
+    [pytest.param(SHARE, id="share"), pytest.param(EVERY, id="every", marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.parametrize(("backend", "arch"), TARGETS, ids=str)
-def test_compiles_for(backend, arch, tmp_path):
+def test_compiles_for(backend, arch, cases, tmp_path):
+    named = list(cases[backend, arch])
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, backend, str(arch)]
+    command = [sys.executable, __file__, backend, str(arch), *named]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
 
-    assert set(found) == {f"{name}, {case}" for name, case in itertools.product(KERNELS, CASES)}
+    assert set(found) == {f"{name}, {case}" for name, case in itertools.product(KERNELS, named)}
     for name, case in found.items():
         expected = ARITHMETIC[backend][name.split(", ")[1]]
         assert case["bytes"] > 1000, name
         assert bool(case["instructions"]) == (expected is not None), (name, case)
         assert case["shared"] <= (2**16 if "large" not in name else 2**17), (name, case)
         assert all(expected in instruction for instruction in case["instructions"]), (name, case)
+
+
+def test_each_case_is_compiled_for_some_target():
+    assert SHARE.keys() == TARGETS.keys()
+    assert {case for cases in SHARE.values() for case in cases} == set(CASES)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,20 @@ CLAIM = "accuracy.output_is_within_its_bound"
 TABLE = f'[[defect]]\nproperty = "{CLAIM}"\nreason = "loses the last key"\n'
 KERNEL = """
 import ctypes
+import numpy as np
 from attn_spec import kernel
 from attn_spec.kernels.defects import Defect
 
 def sound(q, k, v):
-    return (q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5).softmax(-1) @ v
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
 
 def broken(q, k, v):
     return sound(q, k[:, :, 1:], v[:, :, 1:]) if k.shape[2] > 1 else v
 
 table = (Defect(property="accuracy.output_is_within_its_bound", reason="loses a key", link="https://example.org/7"),)
-declare = dict(framework="torch", dtypes=("float32",), contract="eager")
+declare = dict(framework="numpy", dtypes=("float32",), contract="eager")
 known, mended = (kernel(**declare, known_defects=table, name=f.__name__)(f) for f in (broken, sound))
 plain = kernel(**declare, name="broken")(broken)
 def crashing(q, k, v):

@@ -63,12 +63,17 @@ for name, claim in load_all().items():
     if all(kernel.supports.issuperset([need]) for need in claim.needs):
         row, _ = search(claim, Subject(kernel, "float32"), profile, seed=0)
         found[name] = str(row.verdict)
+        if found[name] == "refuted":
+            break
 print(json.dumps(found))
 """
 
 
 def verdicts(folder, *, positional):
-    """The verdict of every property on a sound kernel that takes the option, in a copy of the package with its row."""
+    """The verdicts of properties on a sound kernel that takes the option, in a copy of the package with its row.
+
+    Of every property, up to the first that refutes.
+    """
     package = folder / "attn_spec"
     shutil.copytree(ROOT / "attn_spec", package)
     shutil.copytree(ROOT / "properties", package / "properties")
@@ -88,8 +93,8 @@ def verdicts(folder, *, positional):
 def test_no_property_accuses_a_sound_kernel_of_an_option_it_has_not_heard_of(tmp_path):
     found = verdicts(tmp_path, positional=True)
 
-    assert len(found) > 60
     assert {name for name, verdict in found.items() if verdict != "held"} == set()
+    assert len(found) > 60
 
 
 def test_the_row_is_what_keeps_properties_from_it(tmp_path):

@@ -26,12 +26,12 @@ from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.suspicion import errors, generic_problems, is_generic, unconcerned
 from attn_spec.search.verdict import Verdict
+from tests.sound_subjects import SOUND_SUBJECTS
 
 PROPERTIES = load_all()
 STATISTICAL = {mutant.id: mutant for mutant in zoo()[0].values() if mutant.verdict is Verdict.SUSPECT}
 PROFILE = Profile(name="test", examples=12, floor=3, seconds=60, shrink_seconds=0, seed=0)
 SHAPE = {"query_heads": 4, "kv_heads": 2, "query_length": 32, "key_length": 128, "head_dim": 64, "value_dim": 64}
-SUBJECTS = [(name, dtype) for name in SOUND for dtype in SOUND[name].dtypes]
 
 ZOO = """
 from attn_spec.reports.zoo.mutants import accumulators_truncate
@@ -50,7 +50,7 @@ def examine(name, kernel, dtype, **changes):
     return search(PROPERTIES[name], Subject(kernel, dtype), replace(PROFILE, **changes), seed=0)
 
 
-@pytest.mark.parametrize(("name", "dtype"), SUBJECTS)
+@pytest.mark.parametrize(("name", "dtype"), SOUND_SUBJECTS)
 def test_no_sound_kernel_is_suspect(name, dtype):
     subject = Subject(SOUND[name], dtype)
     for claim in (SIZE, BIAS):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attn_spec.reports.peers.trial import PEERS
 from attn_spec.reports.peers.work import Meter, work_of
-from attn_spec.reports.teeth import command, contest, kill_matrix, numbers, page
+from attn_spec.reports.teeth import command, contest, kill_matrix, measurement, numbers, page
 from attn_spec.reports.teeth.contest import Outcome
 from attn_spec.reports.teeth.document import Teeth, TeethError, Told
 from attn_spec.reports.teeth.kill_matrix import Cell, Kill
@@ -234,18 +234,21 @@ def test_what_is_added_up_stays_plain_json():
     assert total.by_family == {"accuracy": 3, "causality": 1}
 
 
-def test_a_sample_of_the_whole_measurement():
-    """What ``attn-spec teeth`` measures, on three mutants of three families and a share of the sound kernels."""
-    told = []
+@pytest.mark.parametrize("sample", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_a_sample_of_the_whole_measurement(sample, monkeypatch):
+    """What ``attn-spec teeth`` measures, on mutants of as many families and a share of the sound kernels."""
+    told, share = [], 250 if sample > 1 else 50
+    monkeypatch.setattr(measurement, "SHARE", share)
+    monkeypatch.setattr(measurement, "EXAMPLES", 80 * share)
     found = measure(
-        sample=3, budget=2**22, workers=1, seed=0, watch=lambda done, total, name: told.append((done, total))
+        sample=sample, budget=2**22, workers=1, seed=0, watch=lambda done, total, name: told.append((done, total))
     )
 
-    assert told == [(n, 4) for n in (1, 2, 3, 4)]
-    assert len({mutant.family for mutant in found.mutants}) == 3
+    assert told == [(n + 1, sample + 1) for n in range(sample + 1)]
+    assert len({mutant.family for mutant in found.mutants}) == sample
     assert numbers.survivors(found) == []
     assert found.alarms[0].refuted == []
-    assert found.alarms[0].examples >= 250
+    assert found.alarms[0].examples >= share
     assert {outcome.contestant for outcome in found.outcomes} == {"attn-spec", *PEERS}
 
 
@@ -258,9 +261,11 @@ def _stored_document():
 
 
 def test_the_pages_of_the_gallery_are_those_of_its_document(stored):
-    assert (GALLERY / "teeth.html").read_text(encoding="utf-8") == page.html(stored)
+    html = page.html(stored)
+
+    assert (GALLERY / "teeth.html").read_text(encoding="utf-8") == html
     assert (GALLERY / "teeth.md").read_text(encoding="utf-8") == page.markdown(stored)
-    assert len(page.html(stored)) < 1_000_000
+    assert len(html) < 1_000_000
 
 
 def test_in_the_gallery_every_mutant_is_caught_and_no_sound_kernel_accused(stored):

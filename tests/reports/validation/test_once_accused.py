@@ -12,6 +12,7 @@ from attn_spec.emulation.forward import emulate
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
+from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import cotangent, gradients_within_bound, within_bound
 from attn_spec.search.profiles import Profile
@@ -54,6 +55,15 @@ def test_a_property_asks_only_what_the_contract_promises(claim, tmp_path, monkey
     row, _ = search(load_all()[claim], Subject(KERNELS[claim], "float32"), PROFILE, seed=0)
 
     assert row.verdict is not Verdict.REFUTED, row.message
+
+
+def test_sums_of_gradients_of_float64_may_overflow_in_the_law_that_adds_them_up():
+    """Keys of 188 times gradients of 1e307."""
+    claim = load_all()["gradient_laws.q_and_k_have_one_inner_product_with_their_gradients"]
+    sizes = {"query_length": 15, "key_length": 15}
+    problem = Recipe(regime="normal+v_huge", dtype="float64", shift=12000.0, **sizes).problem()
+
+    claim.check(Subject(resolve("torch_sdpa:math"), "float64"), problem)
 
 
 def test_a_sum_of_values_may_overflow_before_it_is_divided_by_the_row_sum():
