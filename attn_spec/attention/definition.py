@@ -2,12 +2,13 @@
 
 For a query i, a key j and an output column c, with H(i) the keys that i may see:
 
-    s_ij = scale * sum_d q_id k_jd      then  softcap * tanh(s_ij / softcap)  then  + bias_ij
+    s_ij = scale * sum_d q'_id k'_jd    then  softcap * tanh(s_ij / softcap)  then  + bias_ij
     P_ij = exp(s_ij) / sum_{l in H(i)} exp(s_il)        for j in H(i), else 0
     o_ic = sum_{j in H(i)} P_ij v_jc                    and 0 when H(i) is empty
     L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
 
-Vaswani et al., "Attention is all you need" (2017), equation 1. Nothing is subtracted from the scores: the
+Vaswani et al., "Attention is all you need" (2017), equation 1, where q' = q and k' = k; other scores have operands of
+their own (``scores``). Nothing is subtracted from the scores: the
 exponents of mpmath are unbounded, so the exponentials cannot overflow. Every function returns an object
 array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a score and an L
 lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j P_ij |v_jc|.
@@ -20,19 +21,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpmath import mp
 
+from attn_spec.attention.arithmetic import REALS
+from attn_spec.attention.scores import score_of
+
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 
 def scores(problem: Problem, precision: int) -> np.ndarray:
     """Scores s [B, Hq, Sq, Sk], -inf where the key is hidden from the query."""
-    q, k = exact(problem.q), exact(problem.k)
     bias = None if problem.bias is None else exact(np.broadcast_to(problem.bias, problem.score_shape))
     result = np.full(problem.score_shape, mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         scale = real_scale(problem)
+        q, k = operands(problem)
         for b, h, i, j in np.argwhere(problem.visible):
-            s = scale * mp.fdot(q[b, h, i], k[b, h // problem.group, j])
+            s = scale * mp.fdot(q[b, h][i], k[b, h][j])
             if problem.softcap is not None:
                 s = problem.softcap * mp.tanh(s / problem.softcap)
             if bias is not None:
@@ -74,9 +78,26 @@ def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
     return result
 
 
+def operands(problem: Problem) -> tuple[dict[tuple[int, ...], np.ndarray], ...]:
+    """q' [Sq, D] and k' [Sk, D] of each batch entry and query head, at mpmath's present precision."""
+    score = score_of(problem)
+    found: tuple[dict[tuple[int, ...], np.ndarray], ...] = {}, {}
+    for b, h in np.ndindex(problem.score_shape[:2]):
+        p = parameter(problem, b, h)
+        found[0][b, h] = score.queries.value(REALS, exact(problem.q[b, h]), p)
+        found[1][b, h] = score.keys.value(REALS, exact(problem.k[b, h // problem.group]), p)
+    return found
+
+
+def parameter(problem: Problem, b: int, h: int) -> np.ndarray | None:
+    """The parameter of the score of one batch entry and query head."""
+    tensor = score_of(problem).parameter(problem)
+    return None if tensor is None else exact(tensor[b, h])
+
+
 def real_scale(problem: Problem) -> Any:
-    """The factor on q.k, at mpmath's present precision: the real number 1/sqrt(D) when none is given."""
-    return 1 / mp.sqrt(problem.head_dim) if problem.scale is None else mp.convert(problem.scale)
+    """The factor on q'.k', at mpmath's present precision: a real number, 1/sqrt(D) of a product, when none is given."""
+    return 1 / mp.sqrt(problem.scale_divisor) if problem.scale is None else mp.convert(problem.scale)
 
 
 def working_precision(problem: Problem, precision: int) -> int:
@@ -88,8 +109,12 @@ def working_precision(problem: Problem, precision: int) -> int:
 
     scale = np.array(1.0 if problem.scale is None else problem.scale)
     product = magnitude(problem.q) + magnitude(problem.k) + magnitude(scale)
-    bias = 0 if problem.bias is None else magnitude(problem.bias)
     terms = problem.head_dim * max(problem.key_length, 1)
+    factor = score_of(problem).parameter(problem)
+    if factor is not None:  # a norm may divide what is small, and leave what is large
+        product = sum(max(magnitude(x), 0) for x in (problem.q, problem.k, scale, factor))
+        terms *= problem.head_dim
+    bias = 0 if problem.bias is None else magnitude(problem.bias)
     return precision + max(product, bias, 0) + terms.bit_length() + 16
 
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flint import arb, arb_mat, ctx
 
+from attn_spec.attention.arithmetic import BALLS, matrix_of, table
 from attn_spec.attention.definition import working_precision
+from attn_spec.attention.scores import score_of
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
@@ -94,13 +96,30 @@ def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
 
 
 def scaled_products(problem: Problem, b: int, h: int) -> arb_mat:
-    """Balls around scale * q.k [Sq, Sk] of one head, the scores before softcap and bias."""
-    return exact(problem.q[b, h]) * exact(problem.k[b, h // problem.group].T) * real_scale(problem)
+    """Balls around scale * q'.k' [Sq, Sk] of one head, the scores before softcap and bias."""
+    q, k = operands(problem, b, h)
+    return q * k.transpose() * real_scale(problem)
+
+
+def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
+    """Balls around the operands q' [Sq, D] and k' [Sk, D] of one head."""
+    score = score_of(problem)
+    q, k = exact(problem.q[b, h]), exact(problem.k[b, h // problem.group])
+    if score.plain:
+        return q, k
+    p = parameter(problem, b, h)
+    return matrix_of(score.queries.value(BALLS, table(q), p)), matrix_of(score.keys.value(BALLS, table(k), p))
+
+
+def parameter(problem: Problem, b: int, h: int) -> np.ndarray | None:
+    """The parameter of the score of one head, as balls of radius 0."""
+    tensor = score_of(problem).parameter(problem)
+    return None if tensor is None else table(exact(tensor[b, h]))
 
 
 def real_scale(problem: Problem) -> arb:
-    """A ball around the factor on q.k."""
-    return arb(problem.head_dim).rsqrt() if problem.scale is None else arb(problem.scale)
+    """A ball around the factor on q'.k'."""
+    return arb(problem.scale_divisor).rsqrt() if problem.scale is None else arb(problem.scale)
 
 
 def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:

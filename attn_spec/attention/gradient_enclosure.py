@@ -10,12 +10,15 @@ from __future__ import annotations
 import numpy as np
 from flint import arb, arb_mat, ctx
 
+from attn_spec.attention.arithmetic import BALLS, matrix_of, table
 from attn_spec.attention.definition import working_precision
 from attn_spec.attention.enclosure import (
     Enclosed,
     exact,
     floats,
     matrix,
+    operands,
+    parameter,
     real_scale,
     scaled_products,
     scores,
@@ -23,6 +26,7 @@ from attn_spec.attention.enclosure import (
     softmax,
 )
 from attn_spec.attention.gradients import Gradients, check_cotangents
+from attn_spec.attention.scores import score_of
 from attn_spec.problem.problem import Problem
 
 
@@ -67,8 +71,12 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> t
     rows = [_score_gradients(*row) for row in zip(weights, dP, lse_cotangents, strict=True)]
     dA, P, scale = matrix(rows, keys), matrix(weights, keys), real_scale(problem)
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
-    dq = dS * exact(problem.k[b, g]) * scale
-    dk = dS.transpose() * exact(problem.q[b, h]) * scale
+    q, k = operands(problem, b, h)
+    dq, dk = dS * k * scale, dS.transpose() * q * scale
+    if not (score := score_of(problem)).plain:
+        p = parameter(problem, b, h)
+        dq = matrix_of(score.queries.pull(BALLS, table(exact(problem.q[b, h])), p, table(dq)))
+        dk = matrix_of(score.keys.pull(BALLS, table(exact(problem.k[b, g])), p, table(dk)))
     return dq, dk, P.transpose() * exact(dO[b, h]), dA
 
 

@@ -28,7 +28,18 @@ from typing import Generic, TypeVar
 import numpy as np
 from mpmath import mp
 
-from attn_spec.attention.definition import attention, exact, real_scale, scores, weights, working_precision
+from attn_spec.attention.arithmetic import REALS
+from attn_spec.attention.definition import (
+    attention,
+    exact,
+    operands,
+    parameter,
+    real_scale,
+    scores,
+    weights,
+    working_precision,
+)
+from attn_spec.attention.scores import score_of
 from attn_spec.problem.problem import Problem, ProblemError
 
 Quantity = TypeVar("Quantity")
@@ -63,8 +74,7 @@ def gradients(
     with mp.workprec(working_precision(problem, precision + GUARD)):
         scale = real_scale(problem)
         dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
-        dq = scale * _sum_over_keys(problem, dS, exact(problem.k))
-        dk = scale * _sum_over_queries(problem, dS, exact(problem.q))
+        dq, dk = _operand_gradients(problem, scale * dS)
         dv = _sum_over_queries(problem, P, dO)
         dbias = None if problem.bias is None else _sum_to_shape(dA, problem.bias.shape)
     return Gradients(dq, dk, dv, dbias)
@@ -110,12 +120,26 @@ def _softcap_slopes(problem: Problem, precision: int) -> np.ndarray:
     return np.array(slopes, dtype=object).reshape(s.shape)
 
 
-def _sum_over_keys(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """sum_j x_ij y_jd over the keys that i sees: [B, Hq, Sq, Sk], [B, Hkv, Sk, D] -> [B, Hq, Sq, D]."""
-    result = np.full((*x.shape[:3], y.shape[3]), mp.zero, dtype=object)
-    for b, h, i, d in np.ndindex(result.shape):
-        H = problem.visible[b, h, i]
-        result[b, h, i, d] = mp.fdot(x[b, h, i, H], y[b, h // problem.group, H, d])
+def _operand_gradients(problem: Problem, dS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """dq [B, Hq, Sq, D] and dk [B, Hkv, Sk, D] from the gradients of q'.k'."""
+    score, (q, k) = score_of(problem), operands(problem)
+    dq, dk = exact(np.zeros(problem.q.shape)), exact(np.zeros(problem.k.shape))
+    for b, h in np.ndindex(problem.score_shape[:2]):
+        g, p = h // problem.group, parameter(problem, b, h)
+        seen: np.ndarray = problem.visible[b, h]
+        of_q = score.queries.pull(REALS, exact(problem.q[b, h]), p, _product(dS[b, h], k[b, h], seen))
+        of_k = score.keys.pull(REALS, exact(problem.k[b, g]), p, _product(dS[b, h].T, q[b, h], seen.T))
+        # What no query sees, or sees no key, may be no number.
+        dq[b, h] += np.where(seen.any(axis=1, keepdims=True), of_q, mp.zero)
+        dk[b, g] += np.where(seen.T.any(axis=1, keepdims=True), of_k, mp.zero)
+    return dq, dk
+
+
+def _product(x: np.ndarray, y: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """sum_j x_ij y_jd over the pairs that are seen: what is hidden may be no number."""
+    result = np.full((len(x), y.shape[1]), mp.zero, dtype=object)
+    for i, d in np.ndindex(result.shape):
+        result[i, d] = mp.fdot(x[i, seen[i]], y[seen[i], d])
     return result
 
 

@@ -47,6 +47,8 @@ class Contract:
     #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias, in this order;
     #: where it is as wide as score_accumulation the bias, divided by the scale, may be added first.
     stored_scores: str = "work"
+    #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``).
+    operands: str = "input"
     #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
@@ -178,6 +180,7 @@ _STAGES = (
     "inner_accumulation",
     "score_accumulation",
     "stored_scores",
+    "operands",
     "softmax",
     "row_sum",
     "probabilities",

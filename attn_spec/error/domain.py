@@ -6,6 +6,7 @@ import numpy as np
 
 from attn_spec.error.contract import Contract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.operand_bounds import operand_error
 from attn_spec.error.score_bounds import last_factor, may_add_bias_first
 from attn_spec.error.weight_bounds import reference_rounding
 
@@ -38,16 +39,20 @@ def constants_fit(x: Intermediates, c: Contract) -> bool:
 def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
     """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
+    operands = operand_error(x, c)
     scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s), np.abs(x.scaled)))
     largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
+    if operands is not None:  # infinite where an operation could overflow or divide by 0
+        keys = np.all(np.isfinite(operands.k), axis=-1, keepdims=True).swapaxes(-1, -2) | ~x.visible
+        inside &= np.isfinite(operands.q).all(axis=-1) & keys.all(axis=-1)
     if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
         inside &= 4 * ahead / sigma < largest
     if c.scale_on == "operands":
         folded = 1.5 * sigma * max(1.0, 1 / cap if cap else 0.0)
-        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)
-        inside &= bool(2 * operands < c.largest("stored_scores", "multiplicands"))
+        entries = max(x.q_size.max(initial=0.0), x.k_size.max(initial=0.0)) * max(1.0, folded)
+        inside &= bool(2 * entries < c.largest("stored_scores", "multiplicands"))
     return inside
 
 
@@ -123,8 +128,8 @@ def gradients_in_domain(
     inside = inside.reshape(x.problem.batch, x.problem.kv_heads, x.problem.group).all(axis=-1)
     sums = np.abs(g.dS) + dS
     heads = [
-        (sums @ np.abs(x.k)).max(axis=(-1, -2), initial=0.0),
-        (sums.swapaxes(-1, -2) @ np.abs(x.q)).max(axis=(-1, -2), initial=0.0),
+        (sums @ x.k_size).max(axis=(-1, -2), initial=0.0),
+        (sums.swapaxes(-1, -2) @ x.q_size).max(axis=(-1, -2), initial=0.0),
         (P1A.swapaxes(-1, -2) @ np.abs(g.cotangent)).max(axis=(-1, -2), initial=0.0),
     ]
     widest = factor * np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)

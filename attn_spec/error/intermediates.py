@@ -11,6 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.scores import score_of
+from attn_spec.error.presets import FP64
+from attn_spec.error.running_error import RunningErrors, given
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
 
@@ -19,13 +24,16 @@ class Intermediates:
     """Symbols as in ``bounds``; every array starts with [B, Hq]; kv heads are repeated to Hq."""
 
     problem: Problem
-    #: [.., Sq, D], [.., Sk, D], [.., Sk, Dv]
+    #: The operands of the score, q' [.., Sq, D] and k' [.., Sk, D], and v [.., Sk, Dv].
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
+    #: Sums of the sizes of their terms, [.., Sq, D] and [.., Sk, D]: |q| and |k| themselves in a product of them.
+    q_size: np.ndarray
+    k_size: np.ndarray
     #: bool [.., Sq, Sk]
     visible: np.ndarray
-    #: q.k and |q|.|k| before the scale, [.., Sq, Sk]
+    #: q.k and the product of their sizes before the scale, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
     #: After the scale; after the softcap; after the bias (0 where hidden), [.., Sq, Sk]
@@ -55,11 +63,11 @@ class Intermediates:
 @np.errstate(all="ignore")
 def intermediates(problem: Problem) -> Intermediates:
     """Evaluate attention in float64, keeping everything a bound needs."""
-    q = problem.q
-    k, v = (np.repeat(x, problem.group, axis=1) for x in (problem.k, problem.v))
+    q, k, q_size, k_size = _operands(problem)
+    v = np.repeat(problem.v, problem.group, axis=1)
     visible = problem.visible
     dot = q @ k.swapaxes(-1, -2)
-    magnitude = np.abs(q) @ np.abs(k).swapaxes(-1, -2)
+    magnitude = q_size @ k_size.swapaxes(-1, -2)
     scaled = dot * problem.scale_value
     cap = problem.softcap
     capped = scaled if cap is None else cap * np.tanh(scaled / cap)
@@ -75,7 +83,26 @@ def intermediates(problem: Problem) -> Intermediates:
     log_P = masked - M - np.log(t)
     P = w / t
     O = (w @ v) / t
-    return Intermediates(problem, q, k, v, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O)
+    return Intermediates(
+        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
+    )
+
+
+def _operands(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """q' and k' [B, Hq, S, D], and the sizes of their terms."""
+    score, q, k = score_of(problem), problem.q, repeated_keys(problem)
+    if score.plain:
+        return q, k, np.abs(q), np.abs(k)
+    float64 = FP64.at("float64")
+    A, p = RunningErrors(float64), given(float64, score.parameter(problem), FORMATS["float64"])
+    q_, k_ = (given(float64, x, FORMATS["float64"]) for x in (q, k))
+    q_, k_ = score.queries.value(A, q_, p), score.keys.value(A, k_, p)
+    return q_.value, k_.value, q_.size, k_.size
+
+
+def repeated_keys(problem: Problem) -> np.ndarray:
+    """The key that each query head reads, [B, Hq, Sk, D]."""
+    return np.repeat(problem.k, problem.group, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +119,9 @@ class GradientIntermediates:
     #: Gradients of the finished score and of the score before the softcap, [B, Hq, Sq, Sk].
     dA: np.ndarray
     dS: np.ndarray
+    #: Gradients of the operands q' and k', per query head, before the scale.
+    of_q: np.ndarray
+    of_k: np.ndarray
     #: Shapes of q, k, v, bias.
     dq: np.ndarray
     dk: np.ndarray
@@ -112,10 +142,15 @@ def gradient_intermediates(
     dA = x.P * X
     dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
     dS = np.where(x.visible, dS, 0.0)
-    dq = problem.scale_value * (dS @ x.k)
-    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)
+    score, p = score_of(problem), score_of(problem).parameter(problem)
+    of_q, of_k, scale = dS @ x.k, dS.swapaxes(-1, -2) @ x.q, problem.scale_value
+    dq = score.queries.pull(FLOATS, problem.q, p, scale * of_q)
+    if score.plain:
+        dk = scale * x.over_group(of_k)
+    else:
+        dk = x.over_group(score.keys.pull(FLOATS, repeated_keys(problem), p, scale * of_k))
     dv = x.over_group(x.P.swapaxes(-1, -2) @ cotangent)
     dbias = None
     if problem.bias is not None:
         dbias = dA.sum(axis=problem.bias_axes, keepdims=True)
-    return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, dq, dk, dv, dbias)
+    return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, dq, dk, dv, dbias)

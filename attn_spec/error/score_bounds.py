@@ -12,6 +12,7 @@ import numpy as np
 
 from attn_spec.error.contract import Contract
 from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.operand_bounds import operand_error, stored_format
 from attn_spec.error.products import entry, exact_bits, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import (
     EXACT,
@@ -35,14 +36,14 @@ def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
     softcap is folded in. Without those a power of 4 has an exact root and never rounds, unless storing does; but it
     may underflow.
     """
-    sigma, dtype = abs(x.problem.scale_value), FORMATS[x.problem.dtype]
+    sigma, given = abs(x.problem.scale_value), stored_format(x, c)
     if c.scale_on == "scores" or sigma == 0:
         return EXACT
     folds = c.exponent == "base2" or x.problem.softcap is not None
     if sigma == 1 and not folds:  # nothing to multiply, but storing may round
-        return conversion(c, "stored_scores", dtype)
+        return conversion(c, "stored_scores", given)
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    exact = not folds and is_power_of(4, sigma) and conversion(c, "stored_scores", dtype).u == 0
+    exact = not folds and is_power_of(4, sigma) and conversion(c, "stored_scores", given).u == 0
     u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 3 if folds else 2)))
     return Rounding(u, stored.eta * _unscaling(x, c))
 
@@ -51,16 +52,16 @@ def operand_entry(x: Intermediates, c: Contract) -> Rounding:
     """Rounding of q or k on entry to q.k, relative to the unscaled operand; a scale has multiplied it before."""
     scaled = operand_scaling(x, c)
     if c.scale_on == "scores" or x.problem.scale_value == 0:
-        return entry(c, FORMATS[x.problem.dtype])
+        return entry(c, stored_format(x, c))
     enters = entry(c, operand_format(x, c))
     if scaled.u == 0:  # the digits are still those of q; the exponent is another, and may be below the range
-        enters = Rounding(entry(c, FORMATS[x.problem.dtype]).u, max(enters.eta, rounding(c, "multiplicands").eta))
+        enters = Rounding(entry(c, stored_format(x, c)).u, max(enters.eta, rounding(c, "multiplicands").eta))
     return Rounding(enters.u, enters.eta * _unscaling(x, c))
 
 
 def operand_format(x: Intermediates, c: Contract) -> Format:
     """The format of q and k when they enter q.k."""
-    return FORMATS[x.problem.dtype] if c.scale_on == "scores" else c.format("stored_scores")
+    return stored_format(x, c) if c.scale_on == "scores" else c.format("stored_scores")
 
 
 def _unscaling(x: Intermediates, c: Contract) -> float:
@@ -81,17 +82,20 @@ def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
 
     Each factor enters, pieces of their product are left out, and it passes at most d roundings, for every order and
     tree (Higham, section 3.1), or the cuts of a matrix unit (``products``). The error is 0 where every partial sum is
-    exact, see :func:`exact_scores`.
+    exact, see :func:`exact_scores`. Operands other than q and k have errors of their own (``operand_bounds``).
     """
     d, form = x.problem.head_dim, operand_format(x, c)
     enters, scaled = operand_entry(x, c), operand_scaling(x, c)
     roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
     relative = growth((enters.u, 2), (left_out(c, form, form), 1), (scaled.u, 2), *roundings)
     eta = enters.eta + scaled.eta
-    sizes = np.abs(x.q).sum(-1)[..., :, None] + np.abs(x.k).sum(-1)[..., None, :]
+    sizes = x.q_size.sum(-1)[..., :, None] + x.k_size.sum(-1)[..., None, :]
     # A product may have been scaled already when it underflows; later roundings make an underflow grow.
     underflow = 2 * terms(c, d) * sum_underflow(c, "score_accumulation") * _unscaling(x, c)
     underflow = (underflow + eta * (sizes + d * eta)) * (1 + relative)
+    if (operands := operand_error(x, c)) is not None:
+        e, f = operands.q, operands.k.swapaxes(-1, -2)
+        underflow = underflow + (1 + relative) * (x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2) + f))
     return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
 
 
@@ -104,7 +108,8 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     product nor an operand may be subnormal where such numbers round or are flushed.
     """
     sigma, form = abs(x.problem.scale_value), operand_format(x, c)
-    if operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form):
+    inexact = operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form)
+    if inexact or operand_error(x, c) is not None:
         return np.zeros(x.dot.shape, dtype=bool)
     low_q, low_k = lowest_bits(x)
     low_q, low_k = low_q[..., :, None], low_k[..., None, :]

@@ -19,8 +19,9 @@ from attn_spec.problem import masks, patterns
 #: [B, Hq, Sq, Sk].
 Shape = tuple[int, int, int, int]
 
-#: Kinds: it hides keys, it changes scores, or it says how other options are meant.
-MASK, TERM, CHOICE = "mask", "term", "choice"
+#: Kinds: it hides keys; it changes scores; it is the parameter of another score function; or it says how other
+#: options are meant.
+MASK, TERM, SCORE, CHOICE = "mask", "term", "score", "choice"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Option:
     name: str = ""
     #: What a kernel that declares it does.
     says: str
-    #: MASK, TERM or CHOICE.
+    #: MASK, TERM, SCORE or CHOICE.
     kind: str
     #: Names that callables give the parameter it is passed by.
     spellings: tuple[str, ...]
@@ -42,9 +43,12 @@ class Option:
     sees: Callable[[Any], np.ndarray] | None = None
     #: Its value in a problem that does not use it.
     off: Any = None
-    #: The NumPy type of a tensor that broadcasts to [B, Hq, Sq, Sk]; None is a plain value. Numbers are exact values
-    #: of the problem's dtype, and have a gradient.
+    #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of the problem's dtype.
     tensor: type | None = None
+    #: The axes of that tensor: B, H query heads, Q, K, D, or 1. Each may have length 1 instead, but D.
+    axes: str = "BHQK"
+    #: Of a SCORE: whether it is divided by sqrt(D) where no scale is given.
+    divides: bool = True
     #: Whether it depends on where in its sequence a query or a key stands.
     positional: bool = False
     #: A value for one call that only shows whether the kernel takes the option; None: no such call is made.
@@ -59,20 +63,43 @@ class Option:
         """Whether a problem with this value asks for the option."""
         return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
 
-    def refusal(self, value: Any, shape: Shape, dtype: str) -> str | None:
-        """Why a problem with scores [B, Hq, Sq, Sk] cannot have this value, as the end of a sentence."""
+    def shape(self, lengths: Mapping[str, int]) -> Shape:
+        """The shape of its tensor when no axis is broadcast, given the lengths of B, H, Q, K and D."""
+        batch, heads, rows, columns = (1 if axis == "1" else lengths[axis] for axis in self.axes)
+        return batch, heads, rows, columns
+
+    @property
+    def shape_text(self) -> str:
+        """Its axes as messages name them."""
+        return ", ".join(_AXES.get(axis, axis) for axis in self.axes)
+
+    def refusal(self, value: Any, lengths: Mapping[str, int], dtype: str) -> str | None:
+        """Why a problem with these lengths of B, H, Q, K and D cannot have this value, as the end of a sentence."""
         if self.tensor is None:
             return None if self.accepts(value) else f"must be {self.wanted}, not {value!r}"
         if value is None:
             return None
-        if not isinstance(value, np.ndarray) or value.dtype != self.tensor or not _broadcasts(value.shape, shape):
+        shape = self.shape(lengths)
+        if not isinstance(value, np.ndarray) or value.dtype != self.tensor or not self._fits(value.shape, shape):
             kind = np.dtype(self.tensor).name
-            return f"must be a {kind} array broadcastable to [B, Hq, Sq, Sk] = {shape}, not {bits.described(value)}"
+            wanted = f"[{self.shape_text}] = {shape}"
+            return f"must be a {kind} array broadcastable to {wanted}, not {bits.described(value)}"
         if not self.accepts(value):
             return f"must not hold {self.wanted}"
         if self.tensor is np.float64 and not bits.is_representable(value, dtype):
             return f"holds values that {dtype} cannot; round them with bits.nearest first"
         return None
+
+    def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
+        """Whether a tensor of ``shape`` broadcasts to the ``whole``, without an axis D of another length."""
+        if len(shape) != len(whole):
+            return False
+        pairs = zip(self.axes, shape, whole, strict=True)
+        return all(length == full or (length == 1 and axis != "D") for axis, length, full in pairs)
+
+
+#: Axes whose lengths have longer names.
+_AXES = {"H": "Hq", "Q": "Sq", "K": "Sk"}
 
 
 def _option(off: Any = None, **row: Any) -> Any:
@@ -87,13 +114,6 @@ def _is_number(value: Any) -> bool:
 def _is_window(value: Any) -> bool:
     sides = value if isinstance(value, tuple) else ()
     return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
-
-
-def _broadcasts(shape: tuple[int, ...], target: Shape) -> bool:
-    try:
-        return len(shape) == 4 and np.broadcast_shapes(shape, target) == target
-    except ValueError:
-        return False
 
 
 _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
@@ -174,6 +194,31 @@ class Options:
         accepts=lambda value: value is None or _is_number(value),
         draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
     )
+    #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
+    score_weight: Any = _option(
+        says="scores are bilinear, q^T W k: takes W, [B, Hq, D, D]",
+        kind=SCORE,
+        spellings=("score_weight",),
+        wanted="NaN or an infinity",
+        accepts=lambda value: bool(np.isfinite(value).all()),
+        tensor=np.float64,
+        axes="BHDD",
+        draws=patterns.spread(patterns.WEIGHTS, "BHDD"),
+        patterns=patterns.WEIGHTS,
+    )
+    #: gamma of the score gamma cos(q, k), [B, Hq, 1, 1]; None: the score is another.
+    score_gamma: Any = _option(
+        says="scores are gamma cos(q, k), times the scale if one is given: takes gamma, [B, Hq, 1, 1]",
+        kind=SCORE,
+        spellings=("score_gamma",),
+        wanted="NaN or an infinity",
+        accepts=lambda value: bool(np.isfinite(value).all()),
+        tensor=np.float64,
+        axes="BH11",
+        divides=False,
+        draws=patterns.spread(patterns.GAMMAS, "BH11"),
+        patterns=patterns.GAMMAS,
+    )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from when Sq != Sk.
     causal_alignment: str = _option(
         off="top_left",
@@ -206,6 +251,11 @@ def hides_keys(row: Option) -> bool:
 def changes_scores(row: Option) -> bool:
     """The option is a term of the score."""
     return row.kind == TERM
+
+
+def replaces_score(row: Option) -> bool:
+    """The score is no scaled product of q and k."""
+    return row.kind == SCORE
 
 
 def all_but(*names: str) -> Trait:

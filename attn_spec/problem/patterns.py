@@ -1,4 +1,4 @@
-"""Masks and biases by name. A pattern may end in "@" and four letters that say along which axes it varies.
+"""Tensors of options by name. A pattern may end in "@" and four letters that say along which axes it varies.
 
 ``"padding@B11K"`` has the shape [B, 1, 1, Sk]: each letter of B, H, Q, K keeps its axis, a 1 broadcasts it.
 Without a suffix a pattern is "@11QK", one matrix for every batch entry and head.
@@ -14,8 +14,12 @@ Shape = tuple[int, int, int, int]
 #: (rng, shape) -> array of that shape, or broadcastable to it; the axes are batch, query head, query, key.
 Pattern = Callable[[np.random.Generator, Shape], np.ndarray]
 
-#: The broadcasts that callers use, and that kernels get wrong one by one.
-BROADCASTS = ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1")
+#: The broadcasts that callers use, and that kernels get wrong one by one, by the axes of the whole tensor.
+BROADCASTS = {
+    "BHQK": ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1"),
+    "BHDD": ("11DD", "1HDD", "BHDD"),
+    "BH11": ("1111", "1H11", "BH11"),
+}
 #: Lengths of hidden prefixes: a whole first tile, of several tile sizes, and one key more or less.
 _TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
 
@@ -101,21 +105,47 @@ BIASES: dict[str, Pattern] = {
 }
 
 
-def is_known(name: str, patterns: Mapping[str, Pattern]) -> bool:
-    """Whether ``name`` is a pattern with a valid broadcast, or with none."""
+def _permutation(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """The axes of a space in another order, one for each matrix."""
+    orders = rng.permuted(np.broadcast_to(np.arange(shape[3]), shape[:3]), axis=-1)
+    return (orders[..., None] == np.arange(shape[3])).astype(float)
+
+
+#: Square matrices between q and k, from plain to wild.
+WEIGHTS: dict[str, Pattern] = {
+    "identity": lambda rng, shape: np.broadcast_to(np.eye(shape[3]), shape),
+    "permutation": _permutation,
+    "diagonal": lambda rng, shape: np.eye(shape[3]) * rng.standard_normal((*shape[:3], 1)),
+    "normal": lambda rng, shape: rng.standard_normal(shape) / max(shape[3], 1) ** 0.5,
+    "triangular": lambda rng, shape: np.tril(rng.standard_normal(shape)),
+    "rank_one": lambda rng, shape: rng.standard_normal((*shape[:3], 1)) * rng.standard_normal(shape[3]),
+}
+
+#: Factors on a cosine, from plain to wild.
+GAMMAS: dict[str, Pattern] = {
+    "one": lambda rng, shape: np.ones(shape),
+    "ten": lambda rng, shape: np.full(shape, 10.0),
+    "positive": lambda rng, shape: np.exp(rng.standard_normal(shape)),
+    "normal": lambda rng, shape: 10.0 * rng.standard_normal(shape),
+    "zero": lambda rng, shape: np.zeros(shape),
+}
+
+
+def is_known(name: str, patterns: Mapping[str, Pattern], axes: str = "BHQK") -> bool:
+    """Whether ``name`` is a pattern with a valid broadcast of these axes, or with none."""
     stem, at, letters = name.partition("@")
-    valid = len(letters) == 4 and all(letter in "1" + axis for letter, axis in zip(letters, "BHQK", strict=True))
+    valid = len(letters) == 4 and all(letter in "1" + axis for letter, axis in zip(letters, axes, strict=True))
     return stem in patterns and (valid or not at)
 
 
-def spread(known: Iterable[str]) -> tuple[str, ...]:
-    """Names of patterns with every broadcast."""
-    return tuple(f"{name}@{axes}" for name in known for axes in BROADCASTS)
+def spread(known: Iterable[str], axes: str = "BHQK") -> tuple[str, ...]:
+    """Names of patterns with every broadcast of tensors with these axes."""
+    return tuple(f"{name}@{kept}" for name in known for kept in BROADCASTS[axes])
 
 
 def made(known: Mapping[str, Pattern], name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The pattern of that name for scores of ``shape``, unrounded, broadcast as the name says."""
+    """The pattern of that name for a tensor of ``shape``, unrounded, broadcast as the name says."""
     stem, _, letters = name.partition("@")
-    batch, heads, queries, keys = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
-    reduced = (batch, heads, queries, keys)
+    batch, heads, rows, columns = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
+    reduced = (batch, heads, rows, columns)
     return np.broadcast_to(known[stem](rng, reduced), reduced)

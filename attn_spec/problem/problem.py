@@ -14,7 +14,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.options import MASK, OPTIONS, Options
+from attn_spec.problem.options import MASK, OPTIONS, SCORE, Options
 
 
 class ProblemError(ValueError):
@@ -94,9 +94,25 @@ class Problem(Options):
         return (self.batch, self.query_heads, self.query_length, self.key_length)
 
     @property
+    def lengths(self) -> dict[str, int]:
+        """Of the axes B, H (query heads), Q, K and D."""
+        return dict(zip("BHQKD", (*self.score_shape, self.head_dim), strict=True))
+
+    @property
+    def score_option(self) -> str | None:
+        """The option that replaces the product of q and k by another score; None is the product."""
+        return next((n for n, row in OPTIONS.items() if row.kind == SCORE and getattr(self, n) is not None), None)
+
+    @property
+    def scale_divisor(self) -> int:
+        """n of the scale 1/sqrt(n) that holds where none is given: D, unless the score has its own."""
+        option = self.score_option
+        return self.head_dim if option is None or OPTIONS[option].divides else 1
+
+    @property
     def scale_value(self) -> float:
         """The scale rounded to float64."""
-        return self.head_dim**-0.5 if self.scale is None else self.scale
+        return self.scale_divisor**-0.5 if self.scale is None else self.scale
 
     @cached_property
     def visible(self) -> np.ndarray:
@@ -136,7 +152,7 @@ class Problem(Options):
             changes["q"] = np.take(self.q, places, at)
         for name, row in OPTIONS.items():
             tensor = getattr(self, name) if row.tensor else None
-            if tensor is not None and tensor.shape[at] != 1:
+            if tensor is not None and row.axes[at] == axis and tensor.shape[at] != 1:
                 changes[name] = np.take(tensor, places, at)
         return self.replace(**changes)
 
@@ -237,5 +253,8 @@ def _check_arrays(p: Problem) -> None:
 
 def _check_options(p: Problem) -> None:
     for name, row in OPTIONS.items():
-        if (reason := row.refusal(getattr(p, name), p.score_shape, p.dtype)) is not None:
+        if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype)) is not None:
             raise ProblemError(f"{name} {reason}")
+    scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
+    if len(scores) > 1:
+        raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attn_spec.attention.scores import score_of
 from attn_spec.error.gradient_bounds import gradient_bound, gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import describe
@@ -261,7 +262,9 @@ def _contents(
     subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """What to write into hidden keys and values: a name, K and V."""
-    largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)))
+    parameter = score_of(problem).parameter(problem)
+    factor = 1.0 if parameter is None else np.abs(parameter).sum(axis=-1).max(initial=1.0)
+    largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
     for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
         k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
         v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
@@ -273,7 +276,8 @@ def _contents(
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
     """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
-    stages = ("score_accumulation", "inner_accumulation", "stored_scores", "softmax", "gradient_accumulation")
+    stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
+    stages = (*stages, "gradient_accumulation")
     kept = min(reading.largest(*stages) for reading in readings(subject.contract))
     limit = min(FORMATS[problem.dtype].largest, kept)
     return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))

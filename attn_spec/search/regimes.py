@@ -165,8 +165,9 @@ class Recipe(Options):
                 raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
         for option, row in OPTIONS.items():
             name, known = getattr(self, option), row.patterns
-            if known and name is not None and not patterns.is_known(name, known):
-                raise RecipeError(f"unknown {option} pattern {name!r}; known are {', '.join(known)}, each with @BHQK")
+            if known and name is not None and not patterns.is_known(name, known, row.axes):
+                stems = ", ".join(known)
+                raise RecipeError(f"unknown {option} pattern {name!r}; known are {stems}, each with @{row.axes}")
 
     def problem(self) -> Problem:
         """The problem, the same bits on every call."""
@@ -197,7 +198,8 @@ class Recipe(Options):
         value = getattr(self, name)
         if row.tensor is None or value is None:
             return value
-        shape = (self.batch, self.query_heads, self.query_length, self.key_length)
+        lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim)
+        shape = row.shape(dict(zip("BHQKD", lengths, strict=True)))
         tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
         return self._rounded(tensor) if row.tensor is np.float64 else tensor
 
@@ -209,7 +211,7 @@ class Recipe(Options):
             v=self._stream("v").standard_normal((*kv, self.value_dim)),
             rng=self._stream(self.regime),
             form=FORMATS[self.dtype],
-            scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,
+            scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,  # that of the plain score
         )
 
     def _stream(self, purpose: str) -> np.random.Generator:

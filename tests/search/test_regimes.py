@@ -9,6 +9,7 @@ import pytest
 from attn_spec.error.intermediates import intermediates
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem import patterns
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import REGIMES, SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe, RecipeError
 
@@ -172,14 +173,21 @@ def test_a_wrong_recipe_is_refused_with_what_is_known(document, text):
     assert str(caught.value).startswith(text)
 
 
-@pytest.mark.parametrize("letters", patterns.BROADCASTS)
-@pytest.mark.parametrize("name", [*patterns.MASKS, *patterns.BIASES])
-def test_every_pattern_takes_every_broadcast(name, letters):
-    shape = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 7}
-    kind = "mask" if name in patterns.MASKS else "bias"
-    problem = Recipe(**shape, **{kind: f"{name}@{letters}"}).problem()
-    wanted = tuple(1 if letter == "1" else n for letter, n in zip(letters, problem.score_shape, strict=True))
-    assert getattr(problem, kind).shape == wanted
+PATTERNS = [
+    (option, f"{name}@{kept}")
+    for option, row in OPTIONS.items()
+    for name in row.patterns
+    for kept in patterns.BROADCASTS[row.axes]
+]
+
+
+@pytest.mark.parametrize(("option", "name"), PATTERNS)
+def test_every_pattern_takes_every_broadcast(option, name):
+    shape = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 7, "head_dim": 3}
+    problem = Recipe(**shape, **{option: name}).problem()
+    letters, whole = name.partition("@")[2], OPTIONS[option].shape(problem.lengths)
+    wanted = tuple(1 if letter == "1" else n for letter, n in zip(letters, whole, strict=True))
+    assert getattr(problem, option).shape == wanted
 
 
 def empty_rows(mask: str, queries: int = 8) -> Problem:

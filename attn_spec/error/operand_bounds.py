@@ -1,0 +1,68 @@
+"""How far the operands of a score, and the gradients of q and k behind them, may lie from the truth under a contract.
+
+q' = f(q, p) and k' = g(k, p) of ``attention.scores``, evaluated with a running error bound. A plain score has none:
+its operands are q and k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from attn_spec.attention.scores import Operand, score_of
+from attn_spec.error.contract import Contract
+from attn_spec.error.intermediates import Intermediates, repeated_keys
+from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.running_error import Approximation, RunningErrors, given
+from attn_spec.numbers.formats import FORMATS, Format
+
+
+@dataclass(frozen=True, eq=False)
+class OperandError:
+    """Errors of q' [B, Hq, Sq, D] and k' [B, Hq, Sk, D] as they are stored."""
+
+    q: np.ndarray
+    k: np.ndarray
+
+
+def stored_format(x: Intermediates, c: Contract) -> Format:
+    """The format of the operands, before a scale multiplies them."""
+    return FORMATS[x.problem.dtype] if score_of(x.problem).plain else c.format("operands")
+
+
+@lru_cache(maxsize=4)
+@np.errstate(all="ignore")
+def operand_error(x: Intermediates, c: Contract) -> OperandError | None:
+    """Errors of the operands; None of a plain score, which has none."""
+    score = score_of(x.problem)
+    if score.plain:
+        return None
+    A, (q, k, p) = RunningErrors(c), _given(x, c)
+    return OperandError(_stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error)
+
+
+@np.errstate(all="ignore")
+def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> Approximation:
+    """The gradient of "q" or "k", per query head, for that of its operand [B, Hq, S, D]."""
+    c = gradient.contract
+    score, (q, k, p) = score_of(x.problem), _given(x, c)
+    operand: Operand = {"q": score.queries, "k": score.keys}[name]
+    return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
+
+
+def _given(x: Intermediates, c: Contract) -> tuple[Approximation, Approximation, Approximation]:
+    """q, k and the parameter, kv heads repeated."""
+    problem, form = x.problem, FORMATS[x.problem.dtype]
+    tensors = problem.q, repeated_keys(problem), score_of(problem).parameter(problem)
+    q, k, p = (given(c, tensor, form) for tensor in tensors)
+    return q, k, p
+
+
+def _stored(x: Approximation) -> Approximation:
+    """A finished operand in its format."""
+    cast, kept = conversion(x.contract, "operands", x.form), rounding(x.contract, "operands")
+    error = x.error + growth((cast.u, 1)) * (x.size + x.error) + kept.eta
+    fits = 2 * (x.size + error) < x.contract.largest("operands", "multiplicands")
+    return replace(x, error=np.where(fits, error, np.inf), form=x.contract.format("operands"))

@@ -1,0 +1,105 @@
+"""The operations of ``attention.arithmetic`` with a running error bound under a contract (Higham, section 3.3).
+
+Every number carries its float64 value, an error within which a kernel's number lies from the truth, and a size: the
+sum of the sizes of its terms. Errors are counted relative to sizes, so that they bound each order in which a kernel may
+evaluate the formula: (q W) k as q (W k). An operation is rounded in the accumulator's format and stored as scores are.
+The error is infinite where an operation could overflow, or divide by what may be 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.error.contract import Contract
+from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
+from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.numbers.formats import Format
+
+
+@dataclass(frozen=True, eq=False)
+class Approximation:
+    """Numbers [.., rows, columns] of a kernel: value, size and error, each a float64 array."""
+
+    value: np.ndarray
+    size: np.ndarray
+    error: np.ndarray
+    #: What they are stored in.
+    form: Format
+    contract: Contract
+
+    def __mul__(self, other: Approximation) -> Approximation:
+        error = self.size * other.error + self.error * other.size + self.error * other.error
+        return finished(self.contract, self.value * other.value, self.size * other.size, error)
+
+    def __sub__(self, other: Approximation) -> Approximation:
+        value, size = self.value - other.value, self.size + other.size
+        return finished(self.contract, value, size, self.error + other.error)
+
+
+def given(c: Contract, x: np.ndarray, form: Format) -> Approximation:
+    """Numbers that a kernel is given."""
+    return Approximation(x, np.abs(x), np.zeros(x.shape), form, c)
+
+
+@np.errstate(all="ignore")
+def finished(
+    c: Contract, value: np.ndarray, size: np.ndarray, error: np.ndarray, *, roundings: int = 1, stores: int = 1
+) -> Approximation:
+    """The result of an operation: ``error`` is that of its operands, to which its own roundings are added."""
+    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
+    narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+    G = growth((work.u, roundings), (narrowed, stores))
+    error = error + G * (size + error) + (1 + G) * (roundings * work.eta + stores * stored.eta)
+    fits = 2 * (size + error) < c.largest("score_accumulation", "stored_scores", "inner_accumulation")
+    return Approximation(value, size, np.where(fits, error, np.inf), c.format("stored_scores"), c)
+
+
+class RunningErrors:
+    """The operations under a resolved contract."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+
+    def product(self, x: Approximation, y: Approximation) -> Approximation:
+        """The theorem of ``score_bounds.dot_product_error``, for operands with errors."""
+        c, n = self.contract, x.value.shape[-1]
+        of_x, of_y = entry(c, x.form), entry(c, y.form)
+        factors = sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))
+        G = growth((of_x.u, 1), (of_y.u, 1), (left_out(c, x.form, y.form), 1), *factors)
+        size = x.size @ y.size
+        error = x.size @ y.error + x.error @ y.size + x.error @ y.error
+        rows, columns = (x.size + x.error).sum(-1, keepdims=True), (y.size + y.error).sum(-2, keepdims=True)
+        tiny = of_x.eta * columns + of_y.eta * rows + n * of_x.eta * of_y.eta
+        tiny = tiny + 2 * terms(c, n) * sum_underflow(c, "score_accumulation")
+        error = error + G * (size + error) + (1 + G) * tiny
+        return finished(c, x.value @ y.value, size, error, roundings=0)
+
+    def transposed(self, x: Approximation) -> Approximation:
+        value, size, error = (part.swapaxes(-1, -2) for part in (x.value, x.size, x.error))
+        return Approximation(value, size, error, x.form, x.contract)
+
+    def total(self, x: Approximation) -> Approximation:
+        """A sum in any order: one rounding less than there are terms."""
+        value, size, error = (part.sum(axis=-1, keepdims=True) for part in (x.value, x.size, x.error))
+        return finished(self.contract, value, size, error, roundings=max(x.value.shape[-1] - 1, 1))
+
+    @np.errstate(all="ignore")
+    def root(self, x: Approximation) -> Approximation:
+        """|sqrt(x + e) - sqrt(x)| is at most e / sqrt(x), and at most sqrt(e); its inverse is rounded as well."""
+        value = np.sqrt(x.value)
+        error = np.fmin(np.sqrt(x.error), np.where(x.error == 0, 0.0, x.error / value))
+        return finished(self.contract, value, value, error, roundings=2, stores=2)
+
+    @np.errstate(all="ignore")
+    def quotient(self, x: Approximation, y: Approximation) -> Approximation:
+        """(e_x + |x / y| e_y) / (|y| - e_y), by division or by the inverse of y."""
+        least = np.abs(y.value) - y.error
+        value = np.where((x.value == 0) & (y.value == 0), 0.0, x.value / y.value)
+        size = np.where(x.size == 0, 0.0, x.size / np.abs(y.value))
+        error = (x.error + size * y.error) / least
+        tiny = rounding(self.contract, "score_accumulation").eta + rounding(self.contract, "stored_scores").eta
+        error = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
+        return finished(self.contract, value, size, error, roundings=3, stores=2)

@@ -1,0 +1,40 @@
+"""Attention with other scores than a product of q and k, in PyTorch: bilinear, and cosine.
+
+Luong et al., arXiv 1508.04025, section 3.1 (general), and Graves et al., arXiv 1410.5401. Each changes q or k and calls
+textbook attention, as its users do; PyTorch differentiates both.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from attn_spec import kernel
+
+from . import torch_eager
+
+EAGER = torch_eager.attention
+FACTS: dict[str, Any] = {"framework": "torch", "dtypes": EAGER.dtypes, "contract": EAGER.contract}
+
+
+@kernel(
+    **FACTS, supports=EAGER.supports | {"score_weight"}, always=("score_weight",), conventions=EAGER.conventions
+)  # fmt: skip
+def bilinear(
+    q: Tensor, k: Tensor, v: Tensor, *, score_weight: Tensor, scale: float | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Scores q^T W k, W [B or 1, Hq or 1, D, D]; shapes and results as those of ``torch_eager``."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    return EAGER.function(q, k @ score_weight.mT, v, scale=scale, **options)
+
+
+@kernel(
+    **FACTS, supports=EAGER.supports | {"score_gamma"}, always=("score_gamma",), conventions=EAGER.conventions
+)  # fmt: skip
+def cosine(
+    q: Tensor, k: Tensor, v: Tensor, *, score_gamma: Tensor, scale: float | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Scores gamma cos(q, k), gamma [B or 1, Hq or 1, 1, 1]; shapes and results as those of ``torch_eager``."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    scaled = score_gamma * normalize(k, dim=-1)
+    return EAGER.function(normalize(q, dim=-1), scaled, v, scale=1.0 if scale is None else scale, **options)

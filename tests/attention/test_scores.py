@@ -1,0 +1,196 @@
+"""Scores other than q.k: numbers that a reader can verify by hand, and every arithmetic against every other."""
+
+import math
+
+import numpy as np
+import pytest
+from mpmath import mp
+
+from attn_spec.attention import definition
+from attn_spec.attention.enclosure import enclose
+from attn_spec.attention.gradient_enclosure import enclose_gradients
+from attn_spec.attention.gradients import gradients
+from attn_spec.attention.scores import SCORES
+from attn_spec.error.bounds import evaluation_error
+from attn_spec.error.gradient_bounds import gradient_evaluation_error
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.problem.options import OPTIONS, SCORE
+from attn_spec.problem.problem import ProblemError
+from attn_spec.search.regimes import Recipe
+from tests.one_head import one_head
+
+#: Options that choose a score, each with others beside it.
+CHOSEN = {
+    "bilinear": {"score_weight": "normal@1HDD"},
+    "bilinear under a softcap": {"score_weight": "rank_one@BHDD", "softcap": 3.0, "causal": True},
+    "cosine": {"score_gamma": "ten@1H11"},
+    "cosine with a mask": {"score_gamma": "normal@BH11", "softcap": 5.0, "mask": "random@BHQK", "scale": 0.5},
+}
+BITS = 200
+
+
+def weight(*rows):
+    return np.array(rows, dtype=float)[None, None]
+
+
+def gamma(value):
+    return np.full((1, 1, 1, 1), float(value))
+
+
+def drawn(options, regime="normal", dtype="float64"):
+    return Recipe(
+        batch=2, query_heads=4, kv_heads=2, query_length=3, key_length=5, head_dim=4, value_dim=2,
+        seed=3, dtype=dtype, regime=regime, **options,
+    ).problem()  # fmt: skip
+
+
+def cotangents(problem):
+    rng = np.random.default_rng(0)
+    rows = problem.score_shape[:3]
+    return rng.standard_normal((*rows, problem.value_dim)), rng.standard_normal(rows)
+
+
+def scores(problem):
+    return definition.scores(problem, BITS).astype(float).ravel().tolist()
+
+
+# One query, by hand.
+
+
+def test_a_bilinear_score():
+    """q = (1, 2), k = (3, 4), W has one entry, of row 0 and column 1: q^T W k = 1 * 5 * 4 = 20."""
+    assert scores(one_head([[1, 2]], [[3, 4]], [[0]], scale=1.0, score_weight=weight((0, 5), (0, 0)))) == [20.0]
+
+
+def test_a_bilinear_score_is_divided_by_the_root_of_d():
+    problem = one_head([[1, 2, 0, 0]], [[3, 4, 0, 0]], [[0]], score_weight=weight(*np.eye(4)))
+    assert scores(problem) == [11 / 2]
+
+
+def test_a_cosine():
+    """q = (3, 4), k = (4, 3), gamma = 2: 2 (12 + 12) / (5 * 5) = 48/25, whatever the lengths, and no scale."""
+    for size in (1.0, 2.0**-30, 1e3):
+        problem = one_head([[3 * size, 4 * size]], [[4, 3]], [[0]], score_gamma=gamma(2))
+        assert scores(problem) == [48 / 25]
+    assert scores(problem.replace(scale=0.25)) == [12 / 25]
+
+
+def test_the_cosine_of_a_zero_vector_is_zero():
+    assert scores(one_head([[0, 0]], [[4, 3]], [[0]], score_gamma=gamma(2))) == [0.0]
+
+
+def test_gradients_of_a_bilinear_score():
+    """As in test_gradients.test_equal_scores with W = 2: dS = (-2, 2), dK = W dS q = (-12, 12), dQ = W dS.k = 0."""
+    problem = one_head([[3]], [[5], [5]], [[0], [1]], score_weight=weight((2,)))
+    found = gradients(problem, np.full((1, 1, 1, 1), 8.0), 80)
+    assert found.dk.astype(float).ravel().tolist() == [-12, 12]
+    assert found.dq.astype(float).ravel().tolist() == [0]
+
+
+def test_gradients_of_a_cosine():
+    """q = (2, 0), keys (0, 1) and (1, 0), gamma = log 3: scores 0 and log 3, P = (1, 3)/4.
+
+    v = (0, 1), dO = 16: dS = P (dP - delta) = (1/4 (0 - 12), 3/4 (16 - 12)) = (-3, 3). The gradient of u = q/|q| is
+    gamma (-3 (0, 1) + 3 (1, 0)) = 3 gamma (1, -1), of which (1, 0) is along u: dq = 3 gamma (0, -1) / |q|.
+    """
+    problem = one_head([[2, 0]], [[0, 1], [1, 0]], [[0], [1]], score_gamma=gamma(math.log(3)))
+    dq = gradients(problem, np.full((1, 1, 1, 1), 16.0), 80).dq.astype(float).ravel()
+    assert dq == pytest.approx([0.0, -1.5 * math.log(3)], rel=1e-15)
+
+
+def test_a_weight_of_one_is_no_weight():
+    problem = drawn({})
+    weighted = problem.replace(score_weight=np.eye(problem.head_dim)[None, None])
+    assert scores(weighted) == scores(problem)
+
+
+# Every arithmetic.
+
+
+@pytest.mark.parametrize("options", CHOSEN.values(), ids=CHOSEN)
+def test_balls_contain_the_definition(options):
+    problem = drawn(options)
+    truth, (dO, dL) = enclose(problem), cotangents(problem)
+    found = enclose_gradients(problem, dO, 113, dL)
+    by_definition = vars(gradients(problem, dO, BITS, dL))
+
+    with mp.workprec(BITS):
+        pairs = [
+            (truth.output, definition.attention(problem, BITS)),
+            (truth.lse, definition.log_sum_exp(problem, BITS)),
+        ]
+        pairs += [(getattr(found, name), by_definition[name]) for name in ("dq", "dk", "dv")]
+        for ball, exact in pairs:
+            assert ball.radius.max() < 1e-25
+            for value, low, radius, true in zip(
+                ball.value.ravel(), ball.low.ravel(), ball.radius.ravel(), exact.ravel(), strict=True
+            ):
+                if mp.isfinite(true):
+                    assert abs(mp.mpf(value) + mp.mpf(low) - true) <= mp.mpf(radius)
+                else:
+                    assert value == true
+
+
+@pytest.mark.parametrize(("name", "at"), [("q", (0, 1, 0, 1)), ("k", (1, 1, 2, 0))])
+@pytest.mark.parametrize("options", CHOSEN.values(), ids=CHOSEN)
+def test_gradients_are_quotients_of_differences(options, name, at):
+    problem, step = drawn(options), 2.0**-30
+    dO, dL = cotangents(problem)
+
+    def loss(sign):
+        tensor = getattr(problem, name).copy()
+        tensor[at] += sign * step
+        moved = problem.replace(**{name: tensor})
+        pairs = (definition.attention(moved, BITS), dO), (definition.log_sum_exp(moved, BITS), dL)
+        found = [x * y for outputs, given in pairs for x, y in zip(outputs.ravel(), given.ravel(), strict=True)]
+        return mp.fsum(x for x in found if mp.isfinite(x))
+
+    with mp.workprec(BITS):
+        quotient = (loss(1) - loss(-1)) / (2 * step)
+        true = getattr(gradients(problem, dO, BITS, dL), f"d{name}")[at]
+        assert abs(quotient - true) < 1e-15 * (1 + abs(true))
+
+
+@pytest.mark.parametrize("regime", ["normal", "large", "activations", "cancellation", "tiny", "overflow_float16"])
+@pytest.mark.parametrize("options", CHOSEN.values(), ids=CHOSEN)
+def test_the_float64_evaluation_is_within_its_bound(options, regime):
+    problem = drawn(options, regime, "float32")
+    dO, dL = cotangents(problem)
+    x = intermediates(problem)
+    g = gradient_intermediates(x, dO, dL)
+    bound, backward = evaluation_error(x), gradient_evaluation_error(x, g)
+    truth, true_gradients = enclose(problem), enclose_gradients(problem, dO, 113, dL)
+
+    assert bound.in_domain[~problem.empty_rows].all()
+    assert (np.abs(x.O - truth.output.value) <= bound.output)[bound.in_domain].all()
+    for name in ("dq", "dk", "dv"):
+        inside = np.repeat(backward.in_domain, problem.group, axis=1) if name == "dq" else backward.in_domain
+        assert inside.all()
+        assert (np.abs(getattr(g, name) - getattr(true_gradients, name).value) <= getattr(backward, name)).all()
+
+
+# What is refused, and what a row must have.
+
+
+def test_one_problem_has_one_score():
+    problem = drawn(CHOSEN["bilinear"])
+    with pytest.raises(ProblemError, match="score_weight and score_gamma exclude each other: each names the score"):
+        problem.replace(score_gamma=gamma(1))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 3, 4, 4), (4, 4), (1, 1, 4, 5)])
+def test_a_weight_has_the_head_dimension_twice(shape):
+    with pytest.raises(ProblemError, match=r"score_weight must be a float64 array broadcastable to \[B, Hq, D, D\] ="):
+        drawn({}).replace(score_weight=np.zeros(shape))
+
+
+def test_every_score_has_an_option_and_a_source():
+    assert set(SCORES) == {None} | {name for name, row in OPTIONS.items() if row.kind == SCORE}
+    assert all(row.formula and row.source for row in SCORES.values())
+
+
+def test_some_heads_of_a_problem_keep_their_weights():
+    problem = drawn(CHOSEN["bilinear"])
+    taken = problem.take("H", [1])
+    assert np.array_equal(taken.score_weight, problem.score_weight[:, 2:])
+    assert np.array_equal(problem.take("K", [0]).score_weight, problem.score_weight)
