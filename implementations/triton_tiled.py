@@ -69,17 +69,15 @@ def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
 def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
     """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
     base, strides = tensor
-    rows, cols = rows[:, None], cols[None, :]
-    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
-    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows < n_rows) & (cols < n_cols))
+    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
+    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
 
 
 @part
 def nearest_bfloat16(x):
     """Round float32 to the nearest bfloat16, ties to even, and keep it as float32."""
     bits = x.to(tl.uint32, bitcast=True)
-    bits += 0x7FFF + ((bits >> 16) & 1)
-    return (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
 
 
 @part
@@ -164,7 +162,6 @@ def backward_queries(
     first = tl.program_id(1) * BLOCK_Q
     i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
     q_i, dout_i = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
-
     rows = (b * Hq + h) * Sq + i
     lse_i = tl.load(lse + rows, mask=i < Sq, other=0)
     delta_i = tl.sum(dout_i.to(tl.float32) * load_tile(out, b, h, i, c, Sq, Dv).to(tl.float32), 1)
@@ -218,10 +215,8 @@ def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
     """Return a tensor as a kernel receives it."""
     if x is None:
         return None
-    if x.dtype == torch.bool:
-        x = x.view(torch.int8)
-    if INTERPRETED and x.dtype == torch.bfloat16:
-        x = x.float()
+    x = x.view(torch.int8) if x.dtype == torch.bool else x
+    x = x.float() if INTERPRETED and x.dtype == torch.bfloat16 else x
     return x, x.stride()
 
 

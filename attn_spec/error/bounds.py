@@ -266,7 +266,12 @@ def _spread(W: np.ndarray, v: np.ndarray, o: np.ndarray) -> np.ndarray:
     """sum_j W_ij |v_jc - o_ic|, [.., Sq, Dv]; above ELEMENTWISE_LIMIT by the triangle inequality."""
     if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:
         return W @ np.abs(v) + W.sum(-1, keepdims=True) * np.abs(o)
-    return (W[..., None, :] @ np.abs(v[..., None, :, :] - o[..., :, None, :]))[..., 0, :]
+    # One head after the other in one array: new memory of this size takes longer to come by than to fill.
+    spread, apart = np.empty(o.shape), np.empty((*W.shape[-2:], v.shape[-1]))
+    for head in np.ndindex(o.shape[:-2]):
+        np.subtract(v[head][None, :, :], o[head][:, None, :], out=apart)
+        spread[head] = (W[head][:, None, :] @ np.abs(apart, out=apart))[:, 0]
+    return spread
 
 
 def _visible_range(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
