@@ -6,7 +6,8 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error.readings import readings
-from attn_spec.judgement.measure import Measurement, truth_and_bound
+from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.options import changes_scores, positional
 from attn_spec.problem.problem import Problem
@@ -74,7 +75,7 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
         return
     if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
         return
-    truth, _ = truth_and_bound(problem, readings(subject.contract)[0])
+    truth, _ = Analysis(problem).truth_and_bound(readings(subject.contract)[0])
     refute_unless_merged(truth.output, [judged(subject, p, subject(p)).measurements for p in parts], subject)
 
 

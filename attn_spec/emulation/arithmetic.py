@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.roundoff import direction, elementary_error, flushes
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
@@ -77,7 +77,7 @@ class Arithmetic:
     #: The array namespace.
     xp: Any = np
 
-    def __init__(self, contract: Contract, order: Order) -> None:
+    def __init__(self, contract: ResolvedContract, order: Order) -> None:
         self.c, self.order = contract, order
 
     def array(self, x: Any) -> Any:

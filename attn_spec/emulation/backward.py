@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
@@ -29,7 +29,9 @@ class TiledGradients(TiledAttention):
     #: 1 - tanh(s / softcap)^2 of the tile, 1 without a softcap.
     slope: Any = 1.0
 
-    def __init__(self, contract: Contract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any) -> None:
+    def __init__(
+        self, contract: ResolvedContract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any
+    ) -> None:
         """``saved`` are q, k, v, out, lse of the forward pass."""
         dlse = options.pop("dlse", None)
         *qkv, out, lse = saved

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels.kernel import Conventions
 
 from .arithmetic import Order
@@ -38,7 +38,7 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
     #: Numbers the calls of all instances.
     calls: Iterator[int]
 
-    def __init__(self, contract: Contract, order: Order, *tensors: Any, **options: Any) -> None:
+    def __init__(self, contract: ResolvedContract, order: Order, *tensors: Any, **options: Any) -> None:
         alignment = {"causal_alignment": self.agreed.causal_alignment}
         super().__init__(contract, self.reordered(order, tensors[0]), *tensors, **{**alignment, **options})
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.roundoff import holds, is_power_of
 from attn_spec.kernels.frameworks.framework import values_of
 
@@ -39,7 +39,7 @@ class Scores(MatrixProducts):
     #: The tile being visited.
     tile: Tile
 
-    def __init__(self, contract: Contract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
+    def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
         super().__init__(contract, order)
         self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
         self.Sq, self.D = self.q.shape[2:]

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import in_domain
-from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.products import (
     Factors,
     casts_row_sum,
@@ -65,7 +64,7 @@ class ForwardBound:
 
 @np.errstate(all="ignore")
 def forward_bound(
-    x: Intermediates, contract: Contract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
+    x: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
     """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact)."""
     o = x.O if o is None else o
@@ -76,7 +75,7 @@ def forward_bound(
     return ForwardBound(output, lse, in_domain(x, contract, output))
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
 def evaluation_error(x: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves: the same theorems under the float64 contract.
@@ -89,7 +88,7 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
 
 
 @np.errstate(all="ignore")
-def output_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, slack: np.ndarray) -> np.ndarray:
+def output_error(x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, slack: np.ndarray) -> np.ndarray:
     """|O_hat - o| element by element, [.., Sq, Dv]; a contract with normalize="by_lse" has :func:`_by_lse_error`.
 
     Write the computed weights as P(1 + a), |a| <= A, with factors 1 + b of the numerator only, |b| <= B, and 1 + c
@@ -128,7 +127,7 @@ class NumeratorError:
 
 @np.errstate(all="ignore")
 def numerator_error(
-    x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, slack: np.ndarray | float
+    x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, slack: np.ndarray | float
 ) -> NumeratorError:
     """B, underflow, the denominator and the last roundings of :func:`output_error`."""
     before, every = float(c.normalize != "after_product"), renormalizations(x, c)
@@ -176,7 +175,7 @@ def numerator_error(
     )
 
 
-def renormalizations(x: Intermediates, c: Contract) -> int:
+def renormalizations(x: Intermediates, c: ResolvedContract) -> int:
     """How often a weight is divided by one row sum and multiplied by another, under normalize="every_tile".
 
     The ratios of row sums telescope; each rounds a reciprocal, the quotient and its product with the rescale factor,
@@ -185,7 +184,7 @@ def renormalizations(x: Intermediates, c: Contract) -> int:
     return c.tiles(x.problem.key_length) if c.normalize == "every_tile" else 0
 
 
-def _difference_error(x: Intermediates, c: Contract, w: WeightError, most_B: np.ndarray) -> np.ndarray | float:
+def _difference_error(x: Intermediates, c: ResolvedContract, w: WeightError, most_B: np.ndarray) -> np.ndarray | float:
     """Absolute error of merges o - b (o - o'), which are rounded where o - o' is large and b small, [.., Sq, Dv].
 
     b = 1/(1 + exp(L - L')) is off by the error of its exponential and two roundings, the difference and the product
@@ -201,26 +200,28 @@ def _difference_error(x: Intermediates, c: Contract, w: WeightError, most_B: np.
     return c.lse_merges * own * (high - low + 4 * off * np.maximum(np.abs(high), np.abs(low)))
 
 
-def output_cast(c: Contract) -> Rounding:
+def output_cast(c: ResolvedContract) -> Rounding:
     """Rounding of the finished output from the widest format it may be in: merged parts may be in either."""
     divided, merged = c.normalize == "after_product", c.lse_merges > 0
     stages = ["softmax"] * divided + ["output_accumulation"] * (not divided or merged)
     return conversion(c, "output", max((c.format(stage) for stage in stages), key=lambda form: form.precision))
 
 
-def left_out_of_output(x: Intermediates, c: Contract) -> float:
+def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:
     """Products of pieces of a probability and a value that are not formed, relative to the product."""
     return left_out(c, c.format("probabilities"), FORMATS[x.problem.dtype])
 
 
-def _output_sums(x: Intermediates, c: Contract) -> Factors:
+def _output_sums(x: Intermediates, c: ResolvedContract) -> Factors:
     """Factors of the sum of p.v over the visible keys; the tiles of a matrix unit end in blocks of their own."""
     length = x.problem.key_length
     return sums(c, "output_accumulation", x.keys, blocks=math.ceil(length / c.matrix_block) + c.tiles(length))
 
 
 @np.errstate(all="ignore")
-def _by_lse_error(x: Intermediates, c: Contract, w: WeightError, o: np.ndarray, slack: np.ndarray) -> np.ndarray:
+def _by_lse_error(
+    x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, slack: np.ndarray
+) -> np.ndarray:
     """|O_hat - o| where O_hat = sum_j exp(s_j - LSE) v_j, whose weights need not add up to 1.
 
     The error of the LSE multiplies the whole row; all others are those of single terms.
@@ -253,7 +254,7 @@ def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, e: NumeratorErro
     return np.maximum(high - o, o - low) + loose * np.maximum(np.abs(high), np.abs(low))
 
 
-def _merge_growth(x: Intermediates, c: Contract) -> np.ndarray:
+def _merge_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Factor of the numerator only, less 1, of merges through log-sum-exps, [.., Sq, Sk].
 
     Each divides by l_t, stores o_t and multiplies it by e^(L_t - L), which L may have been summed up from or not.

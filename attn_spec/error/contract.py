@@ -8,7 +8,7 @@ data only; it holds for every tiling and every order of summation that respects 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -147,23 +147,13 @@ class Contract:
                 f"2**-{bits}, and of an exponential that is off by 100 % no bound is left"
             )
 
-    def at(self, dtype: str) -> Contract:
+    def at(self, dtype: str) -> ResolvedContract:
         """The contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""
         words = {"input": dtype, "work": "float64" if dtype == "float64" else "float32"}
-        stages = {stage: words.get(getattr(self, stage), getattr(self, stage)) for stage in _STAGES}
-        return replace(self, **stages, alternatives=tuple(other.at(dtype) for other in self.alternatives))
-
-    def format(self, stage: str) -> Format:
-        """The format of a stage of a contract that :meth:`at` has resolved."""
-        return FORMATS[getattr(self, stage)]
-
-    def formats(self, *stages: str) -> list[Format]:
-        """The formats of those stages that a resolved contract has: an inner accumulator may be absent."""
-        return [self.format(stage) for stage in stages if getattr(self, stage) is not None]
-
-    def largest(self, *stages: str) -> float:
-        """The largest number that all of some stages of a resolved contract hold."""
-        return min(form.largest for form in self.formats(*stages))
+        values = {field.name: getattr(self, field.name) for field in fields(Contract)}
+        values |= {stage: words.get(values[stage], values[stage]) for stage in _STAGES}
+        alternatives = tuple(other.at(dtype) for other in self.alternatives)
+        return ResolvedContract(**{**values, "alternatives": alternatives})
 
     def tiles(self, keys: int) -> int:
         """Most tiles that a row of so many keys is cut into."""
@@ -173,6 +163,33 @@ class Contract:
     def reference_distance(self) -> float:
         """How far what is subtracted from the scores may lie from the maximum of those seen so far."""
         return self.reference_slack if self.reference == "maximum" else self.reference_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedContract(Contract):
+    """A contract of which every stage names a format: what bounds and executions read. :meth:`Contract.at` makes it."""
+
+    alternatives: tuple[ResolvedContract, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for stage in _STAGES:
+            if getattr(self, stage) in ("input", "work"):
+                raise ContractError(
+                    f"contract field {stage} is {getattr(self, stage)!r}; Contract.at(dtype) resolves it"
+                )
+
+    def format(self, stage: str) -> Format:
+        """The format of a stage."""
+        return FORMATS[getattr(self, stage)]
+
+    def formats(self, *stages: str) -> list[Format]:
+        """The formats of those stages that there are: an inner accumulator may be absent."""
+        return [self.format(stage) for stage in stages if getattr(self, stage) is not None]
+
+    def largest(self, *stages: str) -> float:
+        """The largest number that all of some stages hold."""
+        return min(form.largest for form in self.formats(*stages))
 
 
 _STAGES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import operand_error
 from attn_spec.error.score_bounds import last_factor, may_add_bias_first
@@ -12,7 +12,7 @@ from attn_spec.error.weight_bounds import reference_rounding
 
 
 @np.errstate(all="ignore")
-def in_domain(x: Intermediates, c: Contract, allowed: np.ndarray) -> np.ndarray:
+def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.ndarray:
     """Rows with a visible key where no intermediate can overflow under a resolved contract, [.., Sq].
 
     ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
@@ -25,7 +25,7 @@ def in_domain(x: Intermediates, c: Contract, allowed: np.ndarray) -> np.ndarray:
     return inside & (widest < 0.99 * c.format("output").largest)
 
 
-def constants_fit(x: Intermediates, c: Contract) -> bool:
+def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the scale, the softcap and the inverse of each that is needed are normal numbers of their format."""
     form, sigma, cap = c.format("score_accumulation"), abs(x.problem.scale_value), x.problem.softcap
     constants = [sigma] if sigma else []
@@ -36,7 +36,7 @@ def constants_fit(x: Intermediates, c: Contract) -> bool:
     return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
 
 
-def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
+def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
     operands = operand_error(x, c)
@@ -56,7 +56,7 @@ def _scores_fit(x: Intermediates, c: Contract) -> np.ndarray:
     return inside
 
 
-def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
+def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
@@ -81,7 +81,7 @@ def _weights_fit(x: Intermediates, c: Contract) -> np.ndarray:
     return inside & _reference_fits(x, c)
 
 
-def _numerator(x: Intermediates, c: Contract, off: np.ndarray) -> np.ndarray:
+def _numerator(x: Intermediates, c: ResolvedContract, off: np.ndarray) -> np.ndarray:
     """Twice the largest sum of p.v of a whole row, [.., Sq]: it is rounded to the softmax's format to be divided.
 
     ``off`` [.., Sq] is how far rounding moves the reference.
@@ -92,7 +92,7 @@ def _numerator(x: Intermediates, c: Contract, off: np.ndarray) -> np.ndarray:
     return weights * (x.P @ np.abs(x.v)).max(axis=-1, initial=0.0)
 
 
-def _reference_fits(x: Intermediates, c: Contract) -> np.ndarray:
+def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose reference lies within ``reference_range`` of the maximum."""
     M = x.M[..., 0]
     if c.reference == "maximum":
@@ -111,7 +111,7 @@ def _reference_fits(x: Intermediates, c: Contract) -> np.ndarray:
 
 @np.errstate(all="ignore")
 def gradients_in_domain(
-    x: Intermediates, g: GradientIntermediates, c: Contract, *, dS: np.ndarray, P1A: np.ndarray
+    x: Intermediates, g: GradientIntermediates, c: ResolvedContract, *, dS: np.ndarray, P1A: np.ndarray
 ) -> np.ndarray:
     """Groups [B, Hkv] in which every row that sees a key is in the forward domain and no gradient can overflow.
 

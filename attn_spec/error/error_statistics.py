@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.error.bounds import forward_bound
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.readings import readings
 from attn_spec.error.rounding_model import (
@@ -79,12 +79,12 @@ class Statistic:
         return math.inf if math.isnan(ratio) else ratio
 
 
-def outside_model(contract: Contract) -> str:
+def outside_model(contract: ResolvedContract) -> str:
     """Why the model does not describe a resolved contract, or one of its readings, as a clause; empty when it does."""
     return next(filter(None, map(_outside_model, readings(contract))), "")
 
 
-def _outside_model(c: Contract) -> str:
+def _outside_model(c: ResolvedContract) -> str:
     if c.rounding != "nearest":
         return "its contract does not round to nearest, so its errors have a sign"
     if (
@@ -104,7 +104,7 @@ def _outside_model(c: Contract) -> str:
 
 
 @np.errstate(all="ignore")
-def valid_rows(x: Intermediates, contract: Contract) -> np.ndarray:
+def valid_rows(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Rows [B, Hq, Sq] where the tests are valid under a resolved contract, for generic inputs.
 
     No bias, no softcap; enough keys; to first order; no weight is subnormal. Generic (independent and symmetric, no
@@ -123,12 +123,12 @@ def valid_rows(x: Intermediates, contract: Contract) -> np.ndarray:
     return valid
 
 
-def smallest_weight(contract: Contract) -> float:
+def smallest_weight(contract: ResolvedContract) -> float:
     """The smallest exp(s - M) that no format of weights rounds to a subnormal, under a resolved contract."""
     return max(contract.format(stage).smallest_normal for stage in ("softmax", "probabilities"))
 
 
-def most_terms(contract: Contract) -> float:
+def most_terms(contract: ResolvedContract) -> float:
     """The largest number of terms whose sum the tests are valid for, under a resolved contract."""
     stages = ("output_accumulation", "row_sum", "score_accumulation")
     return LARGEST_GROWTH / max(rounding(contract, stage).u for stage in stages)
@@ -139,13 +139,13 @@ def enough(rows: np.ndarray) -> bool:
     return int(rows.sum()) >= FEWEST_ROWS
 
 
-def deviation(x: Intermediates, contract: Contract) -> np.ndarray:
+def deviation(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """sigma: root of the variance proxy of each output [.., Sq, Dv], in the reading where it is smallest."""
     return np.sqrt(np.minimum.reduce([_model(x, c)[2] for c in readings(contract)]))
 
 
 @np.errstate(all="ignore")
-def size(x: Intermediates, contract: Contract, error: np.ndarray, rows: np.ndarray) -> Statistic:
+def size(x: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray) -> Statistic:
     """Root mean square of the errors [.., Sq, Dv] of ``rows``, in the reading of the contract that explains it best.
 
     An error of unknown size is to be given at its smallest.
@@ -156,7 +156,7 @@ def size(x: Intermediates, contract: Contract, error: np.ndarray, rows: np.ndarr
 
 @np.errstate(all="ignore")
 def bias(
-    x: Intermediates, contract: Contract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray | float = 0.0
+    x: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray | float = 0.0
 ) -> Statistic:
     """The largest of the weighted sums of the errors, in the reading of the contract that explains it best.
 
@@ -167,7 +167,7 @@ def bias(
     return min(tests, key=lambda test: test.ratio)
 
 
-def _size(x: Intermediates, c: Contract, error: np.ndarray, rows: np.ndarray) -> Statistic:
+def _size(x: Intermediates, c: ResolvedContract, error: np.ndarray, rows: np.ndarray) -> Statistic:
     r, e, proxy = _model(x, c)
     total = np.where(rows, proxy.sum(axis=-1), 1.0)
     R, t = int(rows.sum()), math.log(1 / FALSE_ALARM)
@@ -183,7 +183,7 @@ def _size(x: Intermediates, c: Contract, error: np.ndarray, rows: np.ndarray) ->
 
 
 def _biases(
-    x: Intermediates, c: Contract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray
+    x: Intermediates, c: ResolvedContract, error: np.ndarray, rows: np.ndarray, radius: np.ndarray
 ) -> Iterator[Statistic]:
     r, e, proxy = _model(x, c)
     log_weight = log_weight_variance(x, r, e)
@@ -204,7 +204,7 @@ def _biases(
         yield Statistic(name, float(value), limit + allowed / deviation)
 
 
-def _model(x: Intermediates, c: Contract) -> tuple[Roundings, Systematic, np.ndarray]:
+def _model(x: Intermediates, c: ResolvedContract) -> tuple[Roundings, Systematic, np.ndarray]:
     """The roundings, the systematic errors and the variance proxy of each output."""
     r, e = roundings(x, c), systematic(x, c)
     return r, e, variance(x, r, log_weight_variance(x, r, e))

@@ -12,11 +12,10 @@ near zero.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.gradient_products import (
     accumulated,
@@ -26,7 +25,7 @@ from attn_spec.error.gradient_products import (
     queries_that_see,
     underflow_of_sum,
 )
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pulled_back
 from attn_spec.error.products import left_out, multiplicand, terms
 from attn_spec.error.roundoff import Rounding, conversion, growth, rounding
@@ -36,7 +35,7 @@ from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_grad
 from attn_spec.numbers.formats import FORMATS
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
-GRADIENT_EVALUATION: Contract = replace(
+GRADIENT_EVALUATION: ResolvedContract = replace(
     EVALUATION, backward_weights="stored", delta="probabilities", normalize="before_product"
 )
 
@@ -57,7 +56,7 @@ class GradientBound:
 
 @np.errstate(all="ignore")
 def gradient_bound(
-    x: Intermediates, g: GradientIntermediates, contract: Contract, slack: GradientBound | None = None
+    x: Intermediates, g: GradientIntermediates, contract: ResolvedContract, slack: GradientBound | None = None
 ) -> GradientBound:
     """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
 
@@ -80,7 +79,7 @@ def gradient_bound(
     return GradientBound(**{"dbias": None, **finished}, X=b.X, in_domain=inside)
 
 
-def _last_cast(c: Contract) -> Rounding:
+def _last_cast(c: ResolvedContract) -> Rounding:
     """Rounding of a finished gradient from the wider of the formats it was summed and scaled in."""
     stages = ("gradient_accumulation", "score_accumulation")
     return conversion(c, "output", max((c.format(stage) for stage in stages), key=lambda form: form.precision))
@@ -94,7 +93,7 @@ def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray
     return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
 def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import Factors, entry, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
@@ -53,25 +53,25 @@ def product_error(
     return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
 
 
-def accumulated(c: Contract, n: np.ndarray | np.float64) -> Factors:
+def accumulated(c: ResolvedContract, n: np.ndarray | np.float64) -> Factors:
     """Factors of a sum of n products in the accumulator, and of its stores in between."""
     stores, partial = intermediate_stores(c, n)
     return (*sums(c, "gradient_accumulation", n), (partial.u, stores))
 
 
-def intermediate_stores(c: Contract, n: np.ndarray | np.float64) -> tuple[np.ndarray, Rounding]:
+def intermediate_stores(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.ndarray, Rounding]:
     """How often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum rounds nothing."""
     return np.minimum(c.gradient_stores, n), partial_rounding(c)
 
 
-def partial_rounding(c: Contract) -> Rounding:
+def partial_rounding(c: ResolvedContract) -> Rounding:
     """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
     return Rounding(
         conversion(c, "partial_gradients", c.format("gradient_accumulation")).u, rounding(c, "partial_gradients").eta
     )
 
 
-def underflow_of_sum(c: Contract) -> float:
+def underflow_of_sum(c: ResolvedContract) -> float:
     """Absolute error of one product or addition in the accumulators of gradients."""
     return sum_underflow(c, "gradient_accumulation")
 

@@ -6,8 +6,11 @@ theorems under the float64 contract, so nothing here has to be exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -17,6 +20,9 @@ from attn_spec.error.presets import FP64
 from attn_spec.error.running_error import RunningErrors, given
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,8 @@ class Intermediates:
     P: np.ndarray
     #: O = P v, [.., Sq, Dv]
     O: np.ndarray
+    #: What functions found of these, see :func:`kept`.
+    found: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -58,6 +66,28 @@ class Intermediates:
         """Sum [B, Hq, ...] over the query heads that share a kv head: [B, Hkv, ...]."""
         B, _, *rest = per_head.shape
         return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
+
+
+#: How many results of one function intermediates keep: those of readings of a contract that are compared.
+KEPT = 4
+
+
+def kept(
+    function: Callable[Concatenate[Intermediates, Given], Result],
+) -> Callable[Concatenate[Intermediates, Given], Result]:
+    """A function of intermediates whose last results are kept with them, and go with them."""
+
+    @functools.wraps(function)
+    def looked_up(x: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
+        known, key = x.found.setdefault(function, {}), (given, *named.items())
+        if key not in known:
+            found = function(x, *given, **named)
+            while len(known) >= KEPT:
+                del known[next(iter(known))]
+            known[key] = found
+        return known[key]
+
+    return looked_up
 
 
 @np.errstate(all="ignore")

@@ -7,13 +7,12 @@ its operands are q and k.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
 from attn_spec.attention.scores import Operand, score_of
-from attn_spec.error.contract import Contract
-from attn_spec.error.intermediates import Intermediates, repeated_keys
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates, kept, repeated_keys
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation, RunningErrors, given
 from attn_spec.numbers.formats import FORMATS, Format
@@ -27,14 +26,14 @@ class OperandError:
     k: np.ndarray
 
 
-def stored_format(x: Intermediates, c: Contract) -> Format:
+def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of the operands, before a scale multiplies them."""
     return FORMATS[x.problem.dtype] if score_of(x.problem).plain else c.format("operands")
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def operand_error(x: Intermediates, c: Contract) -> OperandError | None:
+def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
     """Errors of the operands; None of a plain score, which has none."""
     score = score_of(x.problem)
     if score.plain:
@@ -52,7 +51,7 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> Approxi
     return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
 
 
-def _given(x: Intermediates, c: Contract) -> tuple[Approximation, Approximation, Approximation]:
+def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, Approximation]:
     """q, k and the parameter, kv heads repeated."""
     problem, form = x.problem, FORMATS[x.problem.dtype]
     tensors = problem.q, repeated_keys(problem), score_of(problem).parameter(problem)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.roundoff import EXACT, Rounding, conversion, holds, rounding
 from attn_spec.numbers.formats import FORMATS, Format
 
@@ -24,12 +24,12 @@ WIDEST = 11
 Factors = tuple[tuple[float, float | np.ndarray], ...]
 
 
-def on_matrix_unit(c: Contract) -> bool:
+def on_matrix_unit(c: ResolvedContract) -> bool:
     """Whether products are summed as a matrix unit does that aligns and cuts; wider formats add one by one."""
     return c.format("multiplicands").precision <= WIDEST and c.matrix_rounding == "toward_zero"
 
 
-def entry(c: Contract, source: Format) -> Rounding:
+def entry(c: ResolvedContract, source: Format) -> Rounding:
     """Rounding of a factor of format ``source`` on entry to a product, all its pieces together.
 
     Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
@@ -38,35 +38,35 @@ def entry(c: Contract, source: Format) -> Rounding:
     return one if pieces == 1 else Rounding(one.u**pieces, 4 * one.eta)
 
 
-def left_out(c: Contract, *sources: Format) -> float:
+def left_out(c: ResolvedContract, *sources: Format) -> float:
     """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
     P = c.multiplicand_pieces
     u, w = (conversion(c, "multiplicands", source).u for source in sources)
     return sum(u**i * w**j for i in range(P) for j in range(P) if i + j >= P) * (1 + u) * (1 + w)
 
 
-def multiplicand(c: Contract, dtype: str) -> Rounding:
+def multiplicand(c: ResolvedContract, dtype: str) -> Rounding:
     """Rounding of q, k and v on entry to a product, unscaled."""
     return entry(c, FORMATS[dtype])
 
 
-def probability_cast(c: Contract) -> Rounding:
+def probability_cast(c: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
     own, enters = probability_store(c), entry(c, c.format("probabilities"))
     return Rounding(own.u + enters.u + own.u * enters.u, own.eta + enters.eta)
 
 
-def probability_store(c: Contract) -> Rounding:
+def probability_store(c: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own."""
     return EXACT if holds(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
 
 
-def casts_row_sum(c: Contract) -> bool:
+def casts_row_sum(c: ResolvedContract) -> bool:
     """Whether the row sum adds probabilities that the cast has changed."""
     return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c).u > 0
 
 
-def row_sum_entry(c: Contract) -> Rounding:
+def row_sum_entry(c: ResolvedContract) -> Rounding:
     """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
     stages = ("softmax", "probabilities", "multiplicands") if casts_row_sum(c) else ("softmax",)
     return conversion(c, "row_sum", min((c.format(stage) for stage in stages), key=lambda form: form.precision))
@@ -77,7 +77,7 @@ def terms(c: Contract, n: np.ndarray | float) -> np.ndarray | float:
     return n * (c.multiplicand_pieces * (c.multiplicand_pieces + 1) // 2)
 
 
-def sums(c: Contract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None) -> Factors:
+def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None) -> Factors:
     """Factors for ``growth`` of a sum of n products in the accumulators of ``stage``, see the module.
 
     ``blocks`` bounds the blocks of a matrix unit; None is one for each product. An inner accumulator is added to the
@@ -94,7 +94,7 @@ def sums(c: Contract, stage: str, n: np.ndarray | float, blocks: np.ndarray | fl
     return tuple((u, pieces * m) for u, m in factors)
 
 
-def _size_of_pieces(c: Contract) -> float:
+def _size_of_pieces(c: ResolvedContract) -> float:
     """How much larger the products of pieces are together than the product: 1 + g to this power is 1 + this g or more.
 
     Pieces that round to nearest may have other signs: sum |x_i| <= (1 + u)(1 + u + u^2 + ..) |x|, for each factor.
@@ -106,7 +106,11 @@ def _size_of_pieces(c: Contract) -> float:
 
 
 def _sums(
-    c: Contract, form: Format, n: np.ndarray | float, depth: np.ndarray | float, blocks: np.ndarray | float | None
+    c: ResolvedContract,
+    form: Format,
+    n: np.ndarray | float,
+    depth: np.ndarray | float,
+    blocks: np.ndarray | float | None,
 ) -> Factors:
     if not on_matrix_unit(c):
         return ((form.unit_roundoff * (2 if c.rounding == "toward_zero" else 1), depth),)
@@ -122,13 +126,13 @@ def _sums(
     return ((aligned, n if widest <= form.precision + c.matrix_extra_bits else n + passed), (cut, passed))
 
 
-def sum_underflow(c: Contract, stage: str) -> float:
+def sum_underflow(c: ResolvedContract, stage: str) -> float:
     """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
     outer = rounding(c, stage).eta
     return outer if c.inner_accumulation is None else max(outer, rounding(c, "inner_accumulation").eta)
 
 
-def exact_bits(c: Contract, stage: str) -> int:
+def exact_bits(c: ResolvedContract, stage: str) -> int:
     """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
     lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
     return min(form.precision for form in c.formats(stage, "inner_accumulation")) + lost

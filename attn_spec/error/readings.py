@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import probability_cast
 
 #: What "either" stands for in fields that both passes read, and in those of the backward pass.
@@ -24,24 +24,24 @@ _BACKWARD: dict[str, tuple[str, str]] = {
 
 
 @lru_cache(maxsize=64)
-def readings(c: Contract) -> tuple[Contract, ...]:
+def readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """The definite contracts of the forward pass of a resolved contract."""
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
 
 
 @lru_cache(maxsize=64)
-def gradient_readings(c: Contract) -> tuple[Contract, ...]:
+def gradient_readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """The same for the backward pass, which has more fields that leave a choice."""
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD | _BACKWARD))
 
 
-def _alternatives(c: Contract) -> Iterator[Contract]:
+def _alternatives(c: ResolvedContract) -> Iterator[ResolvedContract]:
     yield replace(c, alternatives=())
     for other in c.alternatives:
         yield from _alternatives(other)
 
 
-def _definite(c: Contract, choices: Mapping[str, Sequence[str]]) -> Iterator[Contract]:
+def _definite(c: ResolvedContract, choices: Mapping[str, Sequence[str]]) -> Iterator[ResolvedContract]:
     open_fields = {
         name: _worth_trying(c, name, words) for name, words in choices.items() if getattr(c, name) == "either"
     }
@@ -49,7 +49,7 @@ def _definite(c: Contract, choices: Mapping[str, Sequence[str]]) -> Iterator[Con
         yield replace(c, **dict(zip(open_fields, words, strict=True)))
 
 
-def _worth_trying(c: Contract, name: str, words: Sequence[str]) -> Sequence[str]:
+def _worth_trying(c: ResolvedContract, name: str, words: Sequence[str]) -> Sequence[str]:
     """The words of a field that make a difference: "cast" makes none where the cast changes nothing."""
     casts = probability_cast(c).u > 0 and (name != "row_sum_of" or c.normalize == "after_product")
     return words if casts or "cast" not in words else [word for word in words if word != "cast"]

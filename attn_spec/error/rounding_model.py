@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
 from attn_spec.error.roundoff import conversion, elementary_error, growth, holds, is_power_of, rounding, row_sum_store
@@ -75,7 +75,7 @@ def partial_sums(n: np.ndarray | np.float64, depth: float) -> tuple[np.ndarray, 
     return np.minimum((n + 1) / 3, depth), np.minimum((n + 1) / 6 + 1 / 4, depth)
 
 
-def systematic(x: Intermediates, c: Contract) -> Systematic:
+def systematic(x: Intermediates, c: ResolvedContract) -> Systematic:
     """The errors of a resolved contract that are bounded, not random."""
     tiles = c.tiles(x.problem.key_length)
     mean, square = (2.0, 6.0) if c.exp_of_zero_is_one else ((tiles + 1) / 2, (tiles + 1) * (2 * tiles + 1) / 6)
@@ -94,7 +94,7 @@ def systematic(x: Intermediates, c: Contract) -> Systematic:
     )
 
 
-def roundings(x: Intermediates, c: Contract) -> Roundings:
+def roundings(x: Intermediates, c: ResolvedContract) -> Roundings:
     """The random roundings of a resolved contract that leaves no reading open."""
     before = float(c.normalize == "before_product")
     n, depth = x.keys, c.summation_depth or np.inf
@@ -117,7 +117,7 @@ def roundings(x: Intermediates, c: Contract) -> Roundings:
     )
 
 
-def rescaled_partial_sums(x: Intermediates, c: Contract) -> np.ndarray:
+def rescaled_partial_sums(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """What the products with rescale factors add to either coefficient of :func:`partial_sums`, [.., Sq, 1].
 
     At the k-th of n keys the maximum rises with probability 1/k, and the sum so far holds k of n terms: the sum of
@@ -129,7 +129,7 @@ def rescaled_partial_sums(x: Intermediates, c: Contract) -> np.ndarray:
     return (1 + 1 / n) / 2 if c.exp_of_zero_is_one else np.full(n.shape, (tiles + 1) / 3)
 
 
-def _log_weight(x: Intermediates, c: Contract) -> np.ndarray:
+def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Squared roundings of s, of s - m and of the exponentials, [.., Sq, Sk].
 
     The arguments of a weight and of its rescale factors add up to s - M, so their squares add up to less than that of
@@ -149,7 +149,7 @@ def _log_weight(x: Intermediates, c: Contract) -> np.ndarray:
     return np.where(x.visible, variance, 0.0)
 
 
-def _operand(x: Intermediates, c: Contract) -> float:
+def _operand(x: Intermediates, c: ResolvedContract) -> float:
     """Squared rounding of an entry of q or k: on entry to the product, and by a scale that multiplies it before."""
     scaled = rounding(c, "stored_scores").u if operand_scaling(x, c).u else 0.0
     return operand_entry(x, c).u ** 2 + scaled**2
@@ -212,7 +212,7 @@ def systematic_sum(x: Intermediates, e: Systematic, log_weight: np.ndarray, a: n
     return float((np.abs(Pg) * each).sum() + e.constants * temperature)
 
 
-def cut_sums(x: Intermediates, c: Contract) -> np.ndarray:
+def cut_sums(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Mean error of each output that matrix units may make by cutting their sums, [.., Sq, Dv]; cuts have a sign.
 
     A cut costs a share of the largest of a partial sum and its terms, see ``products``, which is at most the root of
@@ -229,7 +229,7 @@ def cut_sums(x: Intermediates, c: Contract) -> np.ndarray:
 
 
 def _cut_share(
-    c: Contract, stage: str, n: np.ndarray | np.float64, whole: np.ndarray, squares: np.ndarray
+    c: ResolvedContract, stage: str, n: np.ndarray | np.float64, whole: np.ndarray, squares: np.ndarray
 ) -> np.ndarray:
     """All cuts of a sum of n exchangeable terms, given its square and the sum of its squared terms."""
     n = np.maximum(n, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.numbers.formats import FORMATS, Format
 
 
@@ -31,7 +31,7 @@ def growth(*factors: tuple[float, float | np.ndarray]) -> np.ndarray:
     return np.expm1(sum((n * math.log1p(u) for u, n in factors if u), np.float64(0.0)))
 
 
-def rounding(c: Contract, stage: str) -> Rounding:
+def rounding(c: ResolvedContract, stage: str) -> Rounding:
     """The rounding of one result of a stage."""
     entering = stage == "multiplicands"
     form = c.format(stage)
@@ -46,12 +46,12 @@ def _of_format(form: Format, direction: str, *, flushes: bool) -> Rounding:
     return Rounding(cuts * form.unit_roundoff, cuts * tiny)
 
 
-def direction(c: Contract, stage: str) -> str:
+def direction(c: ResolvedContract, stage: str) -> str:
     """How a result of a stage is rounded, "nearest" or "toward_zero"; sums in matrix units are left to ``products``."""
     return c.entry_rounding or c.rounding if stage == "multiplicands" else c.rounding
 
 
-def flushes(c: Contract, form: Format, *, entering: bool = False) -> bool:
+def flushes(c: ResolvedContract, form: Format, *, entering: bool = False) -> bool:
     """Whether a result below the smallest normal number of a format may become 0, also ``entering`` a product."""
     if form.name == "float16":
         return c.float16_subnormals == "flushed" or (entering and c.float16_subnormals == "flushed_on_entry")
@@ -63,7 +63,7 @@ def holds(form: Format, source: Format) -> bool:
     return form.precision >= source.precision and form.emin <= source.emin
 
 
-def conversion(c: Contract, stage: str, source: Format) -> Rounding:
+def conversion(c: ResolvedContract, stage: str, source: Format) -> Rounding:
     """The rounding of a number of format ``source`` to a stage's format: exact, but for flushing, if that is wider."""
     form = c.format(stage)
     if holds(form, source):
@@ -71,13 +71,13 @@ def conversion(c: Contract, stage: str, source: Format) -> Rounding:
     return rounding(c, stage)
 
 
-def elementary_error(c: Contract, name: str) -> float:
+def elementary_error(c: ResolvedContract, name: str) -> float:
     """Error of an elementary function: ``exp_error``, ``log_error`` or ``tanh_error``, as a real number."""
     work = "float64" if c.format("score_accumulation").precision == FORMATS["float64"].precision else "float32"
     return getattr(c, name) * FORMATS[work].unit_roundoff
 
 
-def row_sum_store(c: Contract) -> float:
+def row_sum_store(c: ResolvedContract) -> float:
     """Relative error of keeping the finished row sum in the softmax's format."""
     return conversion(c, "softmax", c.format("row_sum")).u
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
-from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.presets import FP64
 from attn_spec.error.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
@@ -24,7 +23,7 @@ from attn_spec.error.weight_bounds import log_weight_error, reference_rounding, 
 INFLATION = 1.0 + 2.0**-30
 
 #: The arithmetic of ``intermediates`` itself: NumPy float64, natural exponentials, one tile.
-EVALUATION: Contract = replace(FP64, exponent="natural", kv_tile=None).at("float64")
+EVALUATION: ResolvedContract = replace(FP64, exponent="natural", kv_tile=None).at("float64")
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,9 @@ def evaluation_alpha(x: Intermediates) -> np.ndarray:
     return log_weight_error(x, EVALUATION).rescaled.max(axis=-1, initial=0.0)
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def weight_error(x: Intermediates, c: Contract) -> WeightError:
+def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
     """alpha, row-sum roundings and underflow of every weight, with the error of P's own evaluation."""
     e = log_weight_error(x, c)
     # Weights that are normalized before they meet v are computed from the last reference; then a row sum that was not
@@ -111,7 +110,7 @@ def weight_error(x: Intermediates, c: Contract) -> WeightError:
     )
 
 
-def _sums(x: Intermediates, c: Contract, R: np.ndarray) -> list[Factors]:
+def _sums(x: Intermediates, c: ResolvedContract, R: np.ndarray) -> list[Factors]:
     """Factors of one weight on its way through the row sum, for each way in which that may be added up.
 
     One by one; or, if it adds what the cast has changed, as the product with ones on a matrix unit. Rescalings and
@@ -126,7 +125,7 @@ def _sums(x: Intermediates, c: Contract, R: np.ndarray) -> list[Factors]:
     return ways
 
 
-def merged_row_sum_error(c: Contract) -> float:
+def merged_row_sum_error(c: ResolvedContract) -> float:
     """|log| of the factor that the row sums of merges by a difference put before the weights of a part.
 
     A weighted merge divides by the row sum whose logarithm it stores, so those roundings are the row sum's alone. A
@@ -155,7 +154,7 @@ def row_sum_error(x: Intermediates, w: WeightError) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def lse_error(x: Intermediates, c: Contract, w: WeightError) -> np.ndarray:
+def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
     """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions."""
     softmax, final = rounding(c, "softmax"), conversion(c, "lse", c.format("softmax"))
     L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.numbers.formats import Format
@@ -28,7 +28,7 @@ class Approximation:
     error: np.ndarray
     #: What they are stored in.
     form: Format
-    contract: Contract
+    contract: ResolvedContract
 
     def __mul__(self, other: Approximation) -> Approximation:
         error = self.size * other.error + self.error * other.size + self.error * other.error
@@ -39,14 +39,14 @@ class Approximation:
         return finished(self.contract, value, size, self.error + other.error)
 
 
-def given(c: Contract, x: np.ndarray, form: Format) -> Approximation:
+def given(c: ResolvedContract, x: np.ndarray, form: Format) -> Approximation:
     """Numbers that a kernel is given."""
     return Approximation(x, np.abs(x), np.zeros(x.shape), form, c)
 
 
 @np.errstate(all="ignore")
 def finished(
-    c: Contract, value: np.ndarray, size: np.ndarray, error: np.ndarray, *, roundings: int = 1, stores: int = 1
+    c: ResolvedContract, value: np.ndarray, size: np.ndarray, error: np.ndarray, *, roundings: int = 1, stores: int = 1
 ) -> Approximation:
     """The result of an operation: ``error`` is that of its operands, to which its own roundings are added."""
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
@@ -60,7 +60,7 @@ def finished(
 class RunningErrors:
     """The operations under a resolved contract."""
 
-    def __init__(self, contract: Contract) -> None:
+    def __init__(self, contract: ResolvedContract) -> None:
         self.contract = contract
 
     def product(self, x: Approximation, y: Approximation) -> Approximation:

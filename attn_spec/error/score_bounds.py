@@ -6,12 +6,11 @@ Symbols: s scores, Delta error of a score, sigma the scale. All arrays are [B, H
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
-from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, stored_format
 from attn_spec.error.products import entry, exact_bits, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import (
@@ -29,7 +28,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format
 
 
-def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
+def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
     """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
 
     Two roundings of the constant, one of the product, which is stored; one more where log2(e) or the inverse of a
@@ -48,7 +47,7 @@ def operand_scaling(x: Intermediates, c: Contract) -> Rounding:
     return Rounding(u, stored.eta * _unscaling(x, c))
 
 
-def operand_entry(x: Intermediates, c: Contract) -> Rounding:
+def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
     """Rounding of q or k on entry to q.k, relative to the unscaled operand; a scale has multiplied it before."""
     scaled = operand_scaling(x, c)
     if c.scale_on == "scores" or x.problem.scale_value == 0:
@@ -59,12 +58,12 @@ def operand_entry(x: Intermediates, c: Contract) -> Rounding:
     return Rounding(enters.u, enters.eta * _unscaling(x, c))
 
 
-def operand_format(x: Intermediates, c: Contract) -> Format:
+def operand_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of q and k when they enter q.k."""
     return stored_format(x, c) if c.scale_on == "scores" else c.format("stored_scores")
 
 
-def _unscaling(x: Intermediates, c: Contract) -> float:
+def _unscaling(x: Intermediates, c: ResolvedContract) -> float:
     """What turns an absolute error of a scaled operand, or of its product, into one of the unscaled."""
     sigma = abs(x.problem.scale_value)
     return 1.0 if c.scale_on == "scores" or not sigma else last_factor(x) / sigma
@@ -77,7 +76,7 @@ def last_factor(x: Intermediates) -> float:
     return max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)
 
 
-def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
+def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Error of q.k before the scale, but of operands that were scaled: |q|.|k| growth + underflow.
 
     Each factor enters, pieces of their product are left out, and it passes at most d roundings, for every order and
@@ -99,9 +98,9 @@ def dot_product_error(x: Intermediates, c: Contract) -> np.ndarray:
     return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
+def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
 
     ``low`` is the exponent of the lowest set bit of a vector's entries; p the accumulator's precision. Neither a
@@ -120,13 +119,13 @@ def exact_scores(x: Intermediates, c: Contract) -> np.ndarray:
     return fits & (products >= summed) & (operands >= _smallest_operand(x, c))
 
 
-@lru_cache(maxsize=4)
+@kept
 def lowest_bits(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
     """Exponents of the lowest set bits of q [.., Sq] and k [.., Sk], which every contract asks for."""
     return bits.lowest_bit_exponent(x.q, -1), bits.lowest_bit_exponent(x.k, -1)
 
 
-def _smallest_operand(x: Intermediates, c: Contract) -> float:
+def _smallest_operand(x: Intermediates, c: ResolvedContract) -> float:
     """The exponent below which an entry of q or k, scaled or not, may change on its way into the product."""
     enters = c.format("multiplicands")
     moved = c.scale_on == "operands" and abs(x.problem.scale_value) != 1
@@ -137,9 +136,9 @@ def _smallest_operand(x: Intermediates, c: Contract) -> float:
     return lowest
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def score_error(x: Intermediates, c: Contract) -> np.ndarray:
+def score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Delta: error of the finished score.
 
     Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
@@ -152,7 +151,7 @@ def score_error(x: Intermediates, c: Contract) -> np.ndarray:
     return np.where(x.visible, delta, 0.0)
 
 
-def softcapped_error(x: Intermediates, c: Contract) -> np.ndarray:
+def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Error of the score after the scale and the softcap, before the bias."""
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     sigma = abs(x.problem.scale_value)
@@ -167,7 +166,7 @@ def softcapped_error(x: Intermediates, c: Contract) -> np.ndarray:
     return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
 
 
-def _softcap_error(x: Intermediates, c: Contract, delta: np.ndarray, cap: float) -> np.ndarray:
+def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + cap * stored.eta
     nearest = np.maximum(np.abs(x.scaled) - delta, 0.0) / cap
@@ -176,13 +175,13 @@ def _softcap_error(x: Intermediates, c: Contract, delta: np.ndarray, cap: float)
     return delta + growth((work.u, 1), (stored.u, 2)) * (np.abs(x.capped) + delta) + stored.eta
 
 
-def may_add_bias_first(x: Intermediates, c: Contract) -> bool:
+def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the scale may multiply the score after the bias, which is divided by it."""
     kept = holds(c.format("stored_scores"), c.format("score_accumulation"))
     return kept and x.problem.bias is not None and x.problem.softcap is None and x.problem.scale_value != 0
 
 
-def _bias_error(x: Intermediates, c: Contract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """One rounding of the sum, and one underflow of the bias as it is loaded.
 
     With base 2, score and bias are each multiplied by a rounded log2(e) first. Where scores are stored as they were

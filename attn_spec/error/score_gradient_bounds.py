@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_spec.error.bounds import numerator_error, output_error
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.products import entry, left_out, multiplicand, probability_cast, sum_underflow, sums, terms
 from attn_spec.error.roundoff import conversion, growth, rounding
@@ -47,7 +47,7 @@ class ScoreGradientError:
 
     x: Intermediates
     g: GradientIntermediates
-    c: Contract
+    c: ResolvedContract
     #: The weights that make dV.
     weights: BackwardWeights
     #: All errors together: of X, of dA, of dS.
@@ -70,7 +70,7 @@ class _Setting:
 
     x: Intermediates
     g: GradientIntermediates
-    c: Contract
+    c: ResolvedContract
     w: WeightError
     #: The weights that make dS, and whether they are cast.
     weights: BackwardWeights
@@ -82,7 +82,7 @@ class _Setting:
 
 @np.errstate(all="ignore")
 def score_gradient_error(
-    x: Intermediates, g: GradientIntermediates, c: Contract, slack: np.ndarray | float
+    x: Intermediates, g: GradientIntermediates, c: ResolvedContract, slack: np.ndarray | float
 ) -> ScoreGradientError:
     """Errors of dS under a contract that leaves no reading open; ``slack`` bounds the error of ``g.X``.
 
@@ -149,7 +149,7 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)
 
 
-def backward_weights(x: Intermediates, c: Contract, w: WeightError, *, cast: bool) -> BackwardWeights:
+def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, cast: bool) -> BackwardWeights:
     """Errors of the weights, with or without the cast that precedes a product.
 
     Recomputed, exp(s - LSE) is not renormalized, so the error of the LSE does not cancel. Stored, the weight carries
@@ -170,7 +170,7 @@ def backward_weights(x: Intermediates, c: Contract, w: WeightError, *, cast: boo
     return BackwardWeights(own, common, PA, P1A, eta)
 
 
-def _dp_error(x: Intermediates, g: GradientIntermediates, c: Contract) -> np.ndarray:
+def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray:
     """Error of dP = dO v^T, [.., Sq, Sk]."""
     form, Dv = FORMATS[x.problem.dtype], x.problem.value_dim
     entry, stored = multiplicand(c, form.name), conversion(c, "stored_scores", c.format("gradient_accumulation"))
@@ -236,7 +236,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     return np.fmin(apart, together) + summed.sum(-1, keepdims=True) + tiny
 
 
-def _through_softcap(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
+def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dA: np.ndarray) -> np.ndarray:
     """Error of dS = dA (1 - t^2), t = tanh(s/c): the factor's error is 2|t| e + e^2 for an error e of t."""
     cap = x.problem.softcap
     if cap is None:
@@ -251,7 +251,7 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: Contract, dA
     return dS + relative * (np.abs(g.dS) + dS) + stored.eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
 
 
-def _narrowed(x: Intermediates, g: GradientIntermediates, c: Contract, dS: np.ndarray) -> np.ndarray:
+def _narrowed(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> np.ndarray:
     """Error of dS after its cast; a scale may have multiplied it before, and the product was stored."""
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
@@ -259,7 +259,7 @@ def _narrowed(x: Intermediates, g: GradientIntermediates, c: Contract, dS: np.nd
     return np.where(x.visible, dS + growth((cast.u, 1), (stored.u, 1)) * (np.abs(g.dS) + dS) + tiny, 0.0)
 
 
-def _early_underflow(x: Intermediates, g: GradientIntermediates, c: Contract, dA: np.ndarray) -> np.ndarray:
+def _early_underflow(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dA: np.ndarray) -> np.ndarray:
     """Underflow of f dS times the last factor sigma / f, beyond that of dS times sigma; and of the slope f (1 - t^2).
 
     A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a softcap c).

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
-from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
 from attn_spec.error.score_bounds import lowest_bits, score_error
 
@@ -32,7 +31,7 @@ class LogWeightError:
     delta: np.ndarray
 
 
-def rescalings(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+def rescalings(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """R: how often one weight can be multiplied by a rescale factor other than exp(0).
 
     A weight is rescaled when the running maximum rises strictly. Each rise is owed to another key whose computed
@@ -57,9 +56,9 @@ def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return n - not_above[..., n:]
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def log_weight_error(x: Intermediates, c: Contract) -> LogWeightError:
+def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), m the kernel's own reference.
 
     The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
@@ -87,7 +86,7 @@ def log_weight_error(x: Intermediates, c: Contract) -> LogWeightError:
 
 
 @np.errstate(all="ignore")
-def reference_rounding(x: Intermediates, c: Contract) -> np.ndarray:
+def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
 
     With base 2 it may be one s c - fl(m c), c = log2(e) or with the scale in it: the rounding of m c stays.
@@ -97,14 +96,14 @@ def reference_rounding(x: Intermediates, c: Contract) -> np.ndarray:
     return growth((rounding(c, "score_accumulation").u, 2)) * _largest_score(x, c)
 
 
-def exponential_error(c: Contract) -> float:
+def exponential_error(c: ResolvedContract) -> float:
     """Largest error of the logarithm of one exponential: its own, and its rounding."""
     softmax = rounding(c, "softmax")
     return 2 * softmax.eta - math.log1p(-elementary_error(c, "exp_error")) - math.log1p(-softmax.u)
 
 
 @np.errstate(all="ignore")
-def row_sum_difference(x: Intermediates, c: Contract, e: LogWeightError) -> np.ndarray:
+def row_sum_difference(x: Intermediates, c: ResolvedContract, e: LogWeightError) -> np.ndarray:
     """|log| of a weight as the row sum has it over the same weight as the product has it, [.., Sq, Sk].
 
     They are one number, unless the row sum is found tile by tile and the weights are computed again from the last
@@ -117,7 +116,7 @@ def row_sum_difference(x: Intermediates, c: Contract, e: LogWeightError) -> np.n
 
 
 @np.errstate(all="ignore")
-def weight_error_by_lse(x: Intermediates, c: Contract, EL: np.ndarray) -> np.ndarray:
+def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
     """|log| of a computed exp(s - LSE) over e^(s - L) e^(L - LSE): all errors but that of the LSE, [.., Sq, Sk].
 
     ``EL`` [.., Sq, 1] bounds that. The scores may have been computed again.
@@ -130,9 +129,9 @@ def weight_error_by_lse(x: Intermediates, c: Contract, EL: np.ndarray) -> np.nda
     return np.where(x.visible, alpha, 0.0)
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
+def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
 
     e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
@@ -151,9 +150,9 @@ def partial_lse_error(x: Intermediates, c: Contract) -> np.ndarray:
     return elementary_error(c, "log_error") * (1 + log_sum) + relative * size
 
 
-@lru_cache(maxsize=4)
+@kept
 @np.errstate(all="ignore")
-def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
+def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
 
     L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
@@ -167,19 +166,19 @@ def merge_weight_error(x: Intermediates, c: Contract) -> np.ndarray:
     return np.where(x.visible, error, 0.0)
 
 
-def _distance(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+def _distance(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
     off = 2 * c.reference_slack if c.reference == "maximum" else c.reference_range
     return x.M - x.s + delta + delta.max(axis=-1, keepdims=True, initial=0.0) + off
 
 
-def _largest_score(x: Intermediates, c: Contract) -> np.ndarray:
+def _largest_score(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Largest |s| + Delta of each row, [.., Sq, 1]."""
     size = np.where(x.visible, np.abs(x.s), 0.0) + score_error(x, c)
     return size.max(axis=-1, keepdims=True, initial=0.0)
 
 
-def _exact_differences(x: Intermediates, c: Contract, delta: np.ndarray) -> np.ndarray:
+def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
     sigma = abs(x.problem.scale_value)
     plain = x.problem.bias is None and x.problem.softcap is None and c.reference_distance == 0

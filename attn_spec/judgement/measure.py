@@ -8,21 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.enclosure import Enclosed, Truth
-from attn_spec.error.bounds import ForwardBound, forward_bound
-from attn_spec.error.contract import Contract
-from attn_spec.error.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
-from attn_spec.error.intermediates import Intermediates, gradient_intermediates, intermediates
+from attn_spec.attention.enclosure import Enclosed
+from attn_spec.error.bounds import ForwardBound
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.error.roundoff import growth, rounding
-from attn_spec.judgement.oracle import float64_truth, gradient_oracle, oracle
+from attn_spec.judgement.analysis import Analysis, GradientAnalysis
 from attn_spec.numbers import bits
-from attn_spec.problem.options import CHOICE, OPTIONS
 from attn_spec.problem.problem import Problem
-
-#: The oracle's radius stays below this fraction of the allowed error.
-ORACLE_FRACTION = 2.0**-10
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Judgement:
 
     problem: Problem
     #: The reading of the declared contract that explains the answer best.
-    contract: Contract
+    contract: ResolvedContract
     measurements: tuple[Measurement, ...]
     #: Whether the declared contract has other readings.
     chosen: bool = False
@@ -112,8 +107,8 @@ class Judgement:
 
 @np.errstate(all="ignore")
 def judge(
-    problem: Problem,
-    contract: Contract,
+    problem: Problem | Analysis,
+    contract: ResolvedContract,
     *,
     output: np.ndarray | None = None,
     lse: np.ndarray | None = None,
@@ -123,15 +118,16 @@ def judge(
 ) -> Judgement:
     """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
 
-    The three conventions are fields of ``kernel.Conventions``. Neither quantity is required. Where the contract
-    leaves a choice open ("either"), one choice has to explain output and LSE together.
+    An analysis stands for its problem, and saves what it has found. The three conventions are fields of
+    ``kernel.Conventions``. Neither quantity is required. Where the contract leaves a choice open ("either"), one choice
+    has to explain output and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
-    x = intermediates(problem)
-    return _best(lambda reading: _judge(x, reading, output, lse, **agreed), readings(contract))
+    known = problem if isinstance(problem, Analysis) else Analysis(problem)
+    return _best(lambda reading: _judge(known, reading, output, lse, **agreed), readings(contract))
 
 
-def _best(judge: Callable[[Contract], Judgement], choices: Sequence[Contract]) -> Judgement:
+def _best(judge: Callable[[ResolvedContract], Judgement], choices: Sequence[ResolvedContract]) -> Judgement:
     """The first that measures something and is not refuted: a contract is kept in one of its readings.
 
     Without such a one, one that says nothing about the answer, or at last the refuted one nearest to its bound.
@@ -146,8 +142,8 @@ def _best(judge: Callable[[Contract], Judgement], choices: Sequence[Contract]) -
 
 
 def _judge(
-    x: Intermediates,
-    contract: Contract,
+    known: Analysis,
+    contract: ResolvedContract,
     output: np.ndarray | None,
     lse: np.ndarray | None,
     *,
@@ -156,12 +152,12 @@ def _judge(
     empty_lse: str,
 ) -> Judgement:
     """:func:`judge` under a contract that leaves nothing open."""
-    problem = x.problem
-    truth, bound = truth_and_bound(problem, contract, x)
+    problem = known.problem
+    truth, bound = known.truth_and_bound(contract)
     measurements = []
     empty = problem.empty_rows
     if output is not None:
-        expected, allowed, inside = _with_empty_rows(problem, contract, truth.output, bound, empty_row)
+        expected, allowed, inside = _with_empty_rows(known, contract, truth.output, bound, empty_row)
         measured = np.broadcast_to(inside[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured)
@@ -179,7 +175,7 @@ def _judge(
 @np.errstate(all="ignore")
 def judge_gradients(
     problem: Problem,
-    contract: Contract,
+    contract: ResolvedContract,
     cotangent: np.ndarray,
     found: Mapping[str, np.ndarray],
     lse_cotangent: np.ndarray | None = None,
@@ -188,13 +184,10 @@ def judge_gradients(
 
     Queries that see no key are constants by the convention "zero", so other conventions are for the caller to avoid.
     """
-    x = intermediates(problem)
-    g = gradient_intermediates(x, cotangent, lse_cotangent)
+    known = GradientAnalysis(problem, cotangent, lse_cotangent)
 
-    def judged(reading: Contract) -> Judgement:
-        bound = gradient_bound(x, g, reading, gradient_evaluation_error(x, g))
-        wanted = {name: ORACLE_FRACTION * getattr(bound, name) for name in found}
-        truth = gradient_oracle(problem, cotangent, wanted, lse_cotangent=lse_cotangent, x=x, g=g)
+    def judged(reading: ResolvedContract) -> Judgement:
+        truth, bound = known.truth_and_bound(reading, *found)
         measurements = [
             _measure(
                 name, reading.output, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside
@@ -215,39 +208,26 @@ def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: t
     return np.broadcast_to(inside.all() if name == "dbias" else inside, shape)
 
 
-@np.errstate(all="ignore")
-def truth_and_bound(problem: Problem, contract: Contract, x: Intermediates | None = None) -> tuple[Truth, ForwardBound]:
-    """The oracle's truth, sharp enough for the bound, and the bound; ``x`` saves recomputing the intermediates."""
-    x = intermediates(problem) if x is None else x
-    first = float64_truth(x)
-    finite = np.where(np.isfinite(first.output.radius), first.output.radius, 0.0)
-    bound = forward_bound(x, contract, first.output.value, finite)
-    truth = oracle(problem, ORACLE_FRACTION * bound.output, ORACLE_FRACTION * bound.lse, x=x)
-    if truth.output.value is not first.output.value:
-        sharp = np.where(np.isfinite(truth.output.radius), truth.output.radius, 0.0) + np.abs(truth.output.low)
-        bound = forward_bound(x, contract, truth.output.value, sharp)
-    return truth, bound
-
-
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
+    known = Analysis(problem)
     fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
-    judgements = {name: judge(problem, contract, **answer) for name, contract in fitting.items()}
+    judgements = {name: judge(known, contract, **answer) for name, contract in fitting.items()}
     return [name for name, again in judgements.items() if again.exercised and not again.refuted]
 
 
 def _with_empty_rows(
-    problem: Problem, contract: Contract, truth: Enclosed, bound: ForwardBound, empty_row: str
+    known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
     """Put the convention's answer, allowed error and domain [B, Hq, Sq] into the rows that see no key."""
+    problem = known.problem
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
     inside = bound.in_domain | problem.empty_rows
     if not empty.any() or empty_row == "zero":
         return truth, np.where(empty, 0.0, bound.output), inside
     if empty_row == "nan":
         return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output), inside
-    plain = {name: row.off for name, row in OPTIONS.items() if row.kind != CHOICE}
-    mean, mean_bound = truth_and_bound(problem.replace(q=np.zeros(problem.q.shape), **plain), contract)
+    mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
     fields = {
         name: np.where(empty, getattr(mean.output, name), getattr(truth, name)) for name in ("value", "low", "radius")
     }
@@ -255,7 +235,9 @@ def _with_empty_rows(
     return Enclosed(**fields), np.where(empty, mean_bound.output, bound.output), inside
 
 
-def _in_base(truth: Enclosed, allowed: np.ndarray, base: str, contract: Contract) -> tuple[Enclosed, np.ndarray]:
+def _in_base(
+    truth: Enclosed, allowed: np.ndarray, base: str, contract: ResolvedContract
+) -> tuple[Enclosed, np.ndarray]:
     """The LSE as a logarithm of another base: one more multiplication by a rounded constant."""
     if base == "e":
         return truth, allowed

@@ -7,8 +7,8 @@ enough. (Tier 1, error-free double-double products, is reserved for long float64
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,11 @@ from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import Gradients
 from attn_spec.error.bounds import evaluation_error
 from attn_spec.error.gradient_bounds import gradient_evaluation_error
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.error.intermediates import (
+    GradientIntermediates,
+    Intermediates,
+    intermediates,
+)
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
@@ -27,41 +31,82 @@ FIRST_PRECISION, LAST_PRECISION = 96, 4096
 #: The smallest radius a float64 enclosure can have, but for exact ones; no caller gets less.
 SMALLEST_RADIUS = 2.0**-1072
 
+Known = TypeVar("Known")
+
 #: Fraction of an output ulp the radius must stay below when the caller names no radius.
 SHARPNESS = 2.0**-20
 
 
-def oracle(
-    problem: Problem,
-    output_radius: np.ndarray | None = None,
-    lse_radius: np.ndarray | None = None,
-    *,
-    x: Intermediates | None = None,
-) -> Truth:
-    """Output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
+class Refined(Generic[Known]):
+    """A truth that is enclosed again, with more bits, whenever more is asked of it than is known."""
 
-    ``output_radius`` [B, Hq, Sq, Dv] and ``lse_radius`` [B, Hq, Sq] default to 2^-20 ulp of the problem's dtype (of
-    float32 for the LSE of narrower ones), an ulp never below the smallest subnormal. ``x`` saves recomputing the
-    float64 intermediates. Rows that see no key are output 0, LSE -inf, radius 0.
-    """
-    truth = float64_truth(intermediates(problem) if x is None else x)
-    wide = "float64" if problem.dtype == "float64" else "float32"
-    if output_radius is None:
-        output_radius = SHARPNESS * bits.spacing(truth.output.value, problem.dtype)
-    if lse_radius is None:
-        lse_radius = SHARPNESS * bits.spacing(truth.lse.value, wide)
-    precision = FIRST_PRECISION
-    if _sharp(truth.output, output_radius) and _sharp(truth.lse, lse_radius):
-        return truth
-    while precision <= LAST_PRECISION:
-        truth = enclose(problem, precision)
-        if _settled(truth.output, output_radius) and _settled(truth.lse, lse_radius):
-            break
-        precision = int(precision * 1.6)
-    return truth
+    def __init__(self, first: Known, enclose: Callable[[int], Known]) -> None:
+        self.first = first
+        self._enclose, self._precision = enclose, FIRST_PRECISION
+        self._enclosed: Known | None = None
+
+    def until(self, sharp: Callable[[Known], bool], settled: Callable[[Known], bool]) -> Known:
+        """The first truth if it is ``sharp``, or an enclosure that is ``settled``, if that takes no bits too many."""
+        if sharp(self.first):
+            return self.first
+        while self._enclosed is None or not (settled(self._enclosed) or self._precision > LAST_PRECISION):
+            self._enclosed = self._enclose(self._precision)
+            self._precision = int(self._precision * 1.6)
+        return self._enclosed
 
 
-@lru_cache(maxsize=4)  # so that a caller sees by identity whether the oracle went further
+class Oracle:
+    """The truth of output and log-sum-exp of one problem."""
+
+    def __init__(self, x: Intermediates) -> None:
+        problem = x.problem
+        self.problem, self._truth = problem, Refined(float64_truth(x), lambda bits: enclose(problem, bits))
+
+    @property
+    def first(self) -> Truth:
+        """Tier 0."""
+        return self._truth.first
+
+    def __call__(self, output_radius: np.ndarray | None = None, lse_radius: np.ndarray | None = None) -> Truth:
+        """Output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
+
+        ``output_radius`` [B, Hq, Sq, Dv] and ``lse_radius`` [B, Hq, Sq] default to 2^-20 ulp of the problem's dtype
+        (of float32 for the LSE of narrower ones), an ulp never below the smallest subnormal. Rows that see no key are
+        output 0, LSE -inf, radius 0.
+        """
+        wide = "float64" if self.problem.dtype == "float64" else "float32"
+        if output_radius is None:
+            output_radius = SHARPNESS * bits.spacing(self.first.output.value, self.problem.dtype)
+        if lse_radius is None:
+            lse_radius = SHARPNESS * bits.spacing(self.first.lse.value, wide)
+        return self._truth.until(
+            lambda t: _sharp(t.output, output_radius) and _sharp(t.lse, lse_radius),
+            lambda t: _settled(t.output, output_radius) and _settled(t.lse, lse_radius),
+        )
+
+
+class GradientOracle:
+    """The truth of all gradients of one problem, for one cotangent."""
+
+    def __init__(self, x: Intermediates, g: GradientIntermediates) -> None:
+        given = g.cotangent, g.lse_cotangent
+        self._truth = Refined(
+            float64_gradients(x, g), lambda bits: enclose_gradients(x.problem, given[0], bits, given[1])
+        )
+
+    def __call__(self, radii: Mapping[str, np.ndarray]) -> Gradients[Enclosed]:
+        """All gradients; ``radii`` holds, for "dq", "dk", "dv" and, with a bias, "dbias", the largest one wanted."""
+        return self._truth.until(
+            lambda t: all(_sharp(getattr(t, name), wanted) for name, wanted in radii.items()),
+            lambda t: all(_settled(getattr(t, name), wanted) for name, wanted in radii.items()),
+        )
+
+
+def oracle(problem: Problem, output_radius: np.ndarray | None = None, lse_radius: np.ndarray | None = None) -> Truth:
+    """The truth of one problem, asked for once: see :meth:`Oracle.__call__`."""
+    return Oracle(intermediates(problem))(output_radius, lse_radius)
+
+
 def float64_truth(x: Intermediates) -> Truth:
     """Tier 0: the float64 intermediates with their own proved error; inf radius where float64 overflows."""
     error = evaluation_error(x)
@@ -71,34 +116,6 @@ def float64_truth(x: Intermediates) -> Truth:
     L = x.L[..., 0]
     lse_radius = np.where(empty[..., 0], 0.0, np.where(error.in_domain & np.isfinite(L), error.lse, np.inf))
     return Truth(_enclosed(np.where(empty, 0.0, x.O), output_radius), _enclosed(L, lse_radius))
-
-
-def gradient_oracle(
-    problem: Problem,
-    cotangent: np.ndarray,
-    radii: Mapping[str, np.ndarray],
-    *,
-    lse_cotangent: np.ndarray | None = None,
-    x: Intermediates | None = None,
-    g: GradientIntermediates | None = None,
-) -> Gradients[Enclosed]:
-    """All gradients for dO = ``cotangent`` [B, Hq, Sq, Dv] and dL = ``lse_cotangent`` [B, Hq, Sq], or 0.
-
-    ``radii`` holds, for "dq", "dk", "dv" and, with a bias, "dbias", the largest radius wanted of each element. ``x``
-    and ``g`` save recomputing the float64 intermediates.
-    """
-    x = intermediates(problem) if x is None else x
-    g = gradient_intermediates(x, cotangent, lse_cotangent) if g is None else g
-    truth = float64_gradients(x, g)
-    precision = FIRST_PRECISION
-    if all(_sharp(getattr(truth, name), wanted) for name, wanted in radii.items()):
-        return truth
-    while precision <= LAST_PRECISION:
-        truth = enclose_gradients(problem, cotangent, precision, lse_cotangent)
-        if all(_settled(getattr(truth, name), wanted) for name, wanted in radii.items()):
-            break
-        precision = int(precision * 1.6)
-    return truth
 
 
 def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Gradients[Enclosed]:

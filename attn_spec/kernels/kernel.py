@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.limits import Limits
@@ -143,7 +143,7 @@ class Kernel:
         """The contract for inputs of ``dtype`` as declared."""
         return self.contract[dtype] if isinstance(self.contract, Mapping) else self.contract
 
-    def contract_for(self, dtype: str) -> Contract:
+    def contract_for(self, dtype: str) -> ResolvedContract:
         """The contract for inputs of ``dtype``, every stage a format."""
         return self.contract_declared(dtype).at(dtype)
 

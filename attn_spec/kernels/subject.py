@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
@@ -59,7 +59,7 @@ class Subject:
     guard: Guard = contextlib.nullcontext
 
     @property
-    def contract(self) -> Contract:
+    def contract(self) -> ResolvedContract:
         """The contract for this dtype, every stage a format."""
         return self.kernel.contract_for(self.dtype)
 

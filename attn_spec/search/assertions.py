@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
-    from attn_spec.error.contract import Contract
+    from attn_spec.error.contract import ResolvedContract
     from attn_spec.judgement.measure import Judgement, Measurement
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem
 
 
-def judged(subject: Subject, problem: Problem, answer: Answer, contract: Contract | None = None) -> Judgement:
+def judged(subject: Subject, problem: Problem, answer: Answer, contract: ResolvedContract | None = None) -> Judgement:
     """Measure an answer against the truth of ``problem`` under the subject's contract and conventions."""
     agreed = subject.conventions
     return measure.judge(
@@ -67,12 +68,12 @@ def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> No
         _refuted_outside(judged(subject, problem, rows, contract), ())
 
 
-def _rounds_in_hidden_tiles(c: Contract) -> bool:
+def _rounds_in_hidden_tiles(c: ResolvedContract) -> bool:
     """Whether tiles without a visible key may rescale, renormalize, or be part of what the scores are reduced by."""
     return not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
 
 
-def _one_tile_more(contract: Contract, keys: int) -> Contract:
+def _one_tile_more(contract: ResolvedContract, keys: int) -> ResolvedContract:
     """The contract with smaller tiles, of which ``keys`` keys fill at least one more; whole rows stay whole."""
     tile = None if contract.kv_tile is None else max(min(contract.kv_tile, keys) // 2, 1)
     others = tuple(_one_tile_more(other, keys) for other in contract.alternatives)
@@ -154,7 +155,7 @@ def _refuted_outside(
             at, count = measured.worst, int(measured.outside.sum())
             text = f"{_place(measured.name, at)} is {measured.got[at]:.9g}; the truth is {measured.truth.value[at]:.9g}"
             text += f", allowed error {measured.allowed[at]:.3g}; {count} of {measured.outside.size} are outside"
-            raise Refutation(text, measured, explain(measured))
+            raise Refutation(text, measured, partial(explain, measured))
     if judgement.chosen:
         observe_reading(describe(judgement.contract, judgement.problem.dtype))
     return judgement

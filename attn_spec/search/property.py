@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,14 +55,18 @@ class Property:
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A claim found false for one problem.
 
-    ``measurement`` is that of the worst element, where the claim measures one; ``hint`` a declaration that would
-    explain the answer, if there is one.
+    ``measurement`` is that of the worst element, where the claim measures one.
     """
 
-    def __init__(self, text: str, measurement: Measurement | None = None, hint: str = "") -> None:
+    def __init__(self, text: str, measurement: Measurement | None = None, explain: Callable[[], str] = str) -> None:
         super().__init__(text)
         self.measurement = measurement
-        self.hint = hint
+        self._explain = explain
+
+    @cached_property
+    def hint(self) -> str:
+        """A declaration that would explain the answer, if there is one: found when asked for, not while shrinking."""
+        return self._explain()
 
 
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours

@@ -11,7 +11,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from attn_spec.error import error_statistics
 from attn_spec.error.intermediates import Intermediates, intermediates
-from attn_spec.judgement.oracle import oracle
+from attn_spec.judgement.oracle import Oracle
 from attn_spec.search import strategies
 from attn_spec.search.property import Suspicion, observe
 from attn_spec.search.regimes import REGIMES, Recipe
@@ -19,7 +19,7 @@ from attn_spec.search.regimes import REGIMES, Recipe
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from attn_spec.error.contract import Contract
+    from attn_spec.error.contract import ResolvedContract
     from attn_spec.error.error_statistics import Statistic
     from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import all_but
@@ -38,7 +38,7 @@ class Errors:
     """The signed errors of one answer."""
 
     intermediates: Intermediates
-    contract: Contract
+    contract: ResolvedContract
     #: [B, Hq, Sq, Dv]; known to +- ``radius``.
     error: np.ndarray
     radius: np.ndarray
@@ -107,7 +107,7 @@ def errors(subject: Subject, problem: Problem) -> Errors:
     if not error_statistics.enough(rows):
         raise UnsatisfiedAssumption("too few rows are inside the model")
     wanted = ORACLE_FRACTION * error_statistics.deviation(x, contract)
-    truth = oracle(problem, wanted, np.full(rows.shape, np.inf), x=x).output
+    truth = Oracle(x)(wanted, np.full(rows.shape, np.inf)).output
     error = (subject(problem).output - truth.value) - truth.low
     return Errors(x, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
 

@@ -20,7 +20,7 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.error.bounds import forward_bound
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.gradient_bounds import gradient_bound
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.readings import gradient_readings, readings
@@ -109,7 +109,7 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
     return {name: bound for name, bound in bounds.items() if name in wanted}
 
 
-def _contracts(attack: Attack) -> tuple[Contract, Contract]:
+def _contracts(attack: Attack) -> tuple[ResolvedContract, ResolvedContract]:
     """The first readings of both passes."""
     c = attack.contract.at(attack.problem.dtype)
     return readings(c)[0], gradient_readings(c)[0]
@@ -126,10 +126,10 @@ def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:
 
 def _climb(
     attack: Attack,
-    c: Contract,
+    c: ResolvedContract,
     truths: Mapping[str, np.ndarray],
     bounds: Mapping[str, np.ndarray],
-    run: Callable[[Attack, Contract, Choices, int], Mapping[str, Tensor]],
+    run: Callable[[Attack, ResolvedContract, Choices, int], Mapping[str, Tensor]],
 ) -> list[Found]:
     """Attack chosen elements, each up and down, in a batch entry of its own."""
     targets = list(_targets(attack, truths, bounds))
@@ -185,13 +185,13 @@ def _kernel(attack: Attack, steps: type[Any], choices: Choices, entries: int) ->
     return kernel_of((*attack.above, steps), attack.problem.dtype, choices, entries)
 
 
-def _run_forward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:
+def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
     steps = _kernel(attack, attack.steps, choices, entries)
     call = steps(c, attack.order, *_repeated(attack.problem, entries), **_options(attack.problem, entries))
     return dict(zip(("output", "lse"), call(), strict=True))
 
 
-def _run_backward(attack: Attack, c: Contract, choices: Choices, entries: int) -> dict[str, Tensor]:
+def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
     out, lse = _run_forward(attack, c, choices, entries).values()
     dO = np.repeat(np.asarray(attack.cotangent), entries, axis=0)
     options = _options(attack.problem, entries)

@@ -64,7 +64,7 @@ def _contract(rng: np.random.Generator, order: Order) -> Contract:
     narrow = rng.choice(STAGES, size=one_of(rng, (1, 1, 1, 2, 3)), replace=False)
     formats: dict[str, Any] = {stage: getattr(FINE, stage) for stage in STAGES}
     formats |= {str(stage): one_of(rng, _FORMATS) for stage in narrow}
-    unit = elementary_error(replace(FINE, **formats, exp_error=1.0), "exp_error")
+    unit = elementary_error(replace(FINE, **formats, exp_error=1.0).at("float64"), "exp_error")
     errors = {name: one_of(rng, (0.0, 0.0, 2.0**-12 / unit)) for name in ("exp_error", "log_error", "tanh_error")}
     drawn = executed_arithmetic(rng, "float64", order)
     contract = replace(drawn, **formats | errors, gradient_stores=FINE.gradient_stores, kv_tile=order.kv_tile)

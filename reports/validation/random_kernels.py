@@ -26,7 +26,7 @@ from attn_spec.emulation.forward import SUPPORTS, TiledAttention, emulate
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
-from attn_spec.error.contract import Contract
+from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.presets import UNDECLARED
 from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
@@ -196,7 +196,7 @@ def _formats(rng: np.random.Generator) -> dict[str, str]:
     return chosen
 
 
-def _stores(contract: Contract, order: Order) -> int:
+def _stores(contract: ResolvedContract, order: Order) -> int:
     """How often a partial gradient is stored at most, in a format that rounds it; the default where none does."""
     narrows = contract.format("partial_gradients").precision < contract.format("gradient_accumulation").precision
     return max(_tiles(order), _MEMBERS) if narrows else PRECISE.gradient_stores

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
-from attn_spec.judgement.measure import judge, judge_gradients, presets_that_hold, truth_and_bound
+from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.measure import judge, judge_gradients, presets_that_hold
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
@@ -173,7 +174,7 @@ def test_the_oracle_is_a_thousand_times_sharper_than_the_bound():
     problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4, dtype="float64").problem()
     contract = FUSED.at("float64")
 
-    truth, bound = truth_and_bound(problem, contract)
+    truth, bound = Analysis(problem).truth_and_bound(contract)
 
     assert (truth.output.radius <= 2.0**-10 * bound.output).all()
     assert (truth.lse.radius <= 2.0**-10 * bound.lse).all()
@@ -181,7 +182,7 @@ def test_the_oracle_is_a_thousand_times_sharper_than_the_bound():
 
 def test_presets_that_hold_are_those_coarse_enough():
     problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4).problem()
-    truth, bound = truth_and_bound(problem, FLOAT32)
+    truth, bound = Analysis(problem).truth_and_bound(FLOAT32)
 
     assert presets_that_hold(problem, output=truth.output.value) == ["fused", "fp32", "tf32", "eager", "split_kv"]
     assert presets_that_hold(problem, output=truth.output.value + 4 * bound.output) == ["tf32"]

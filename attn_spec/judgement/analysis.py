@@ -1,0 +1,79 @@
+"""What is known of one problem, found once: intermediates, truth as sharp as anything has asked for, bounds."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from attn_spec.attention.enclosure import Enclosed, Truth
+from attn_spec.attention.gradients import Gradients
+from attn_spec.error.bounds import ForwardBound, forward_bound
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.judgement.oracle import GradientOracle, Oracle
+from attn_spec.problem.options import CHOICE, OPTIONS
+from attn_spec.problem.problem import Problem
+
+#: The oracle's radius stays below this fraction of the allowed error.
+ORACLE_FRACTION = 2.0**-10
+
+
+class Analysis:
+    """The forward pass of a problem, whatever contracts its answers are judged by."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @cached_property
+    def intermediates(self) -> Intermediates:
+        """In float64."""
+        return intermediates(self.problem)
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The truth, refined on demand."""
+        return Oracle(self.intermediates)
+
+    @cached_property
+    def of_equal_scores(self) -> Analysis:
+        """That of the same values without options, every score 0: attention is their mean."""
+        plain = {name: row.off for name, row in OPTIONS.items() if row.kind != CHOICE}
+        return Analysis(self.problem.replace(q=np.zeros(self.problem.q.shape), **plain))
+
+    @np.errstate(all="ignore")
+    def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
+        """The bound under a contract, and the truth sharp enough for it."""
+        first = self.oracle.first.output
+        finite = np.where(np.isfinite(first.radius), first.radius, 0.0)
+        bound = forward_bound(self.intermediates, contract, first.value, finite)
+        truth = self.oracle(ORACLE_FRACTION * bound.output, ORACLE_FRACTION * bound.lse)
+        if truth is not self.oracle.first:
+            sharp = np.where(np.isfinite(truth.output.radius), truth.output.radius, 0.0) + np.abs(truth.output.low)
+            bound = forward_bound(self.intermediates, contract, truth.output.value, sharp)
+        return truth, bound
+
+
+class GradientAnalysis:
+    """The backward pass of a problem for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0."""
+
+    def __init__(self, problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> None:
+        self.problem = problem
+        self.forward = intermediates(problem)
+        self.backward: GradientIntermediates = gradient_intermediates(self.forward, cotangent, lse_cotangent)
+
+    @cached_property
+    def oracle(self) -> GradientOracle:
+        """The truth, refined on demand."""
+        return GradientOracle(self.forward, self.backward)
+
+    def bound(self, contract: ResolvedContract) -> GradientBound:
+        """The bound under one reading of a contract."""
+        evaluation = gradient_evaluation_error(self.forward, self.backward)
+        return gradient_bound(self.forward, self.backward, contract, evaluation)
+
+    def truth_and_bound(self, contract: ResolvedContract, *names: str) -> tuple[Gradients[Enclosed], GradientBound]:
+        """The bound under one reading of a contract, and the truth sharp enough for the gradients named."""
+        bound = self.bound(contract)
+        return self.oracle({name: ORACLE_FRACTION * getattr(bound, name) for name in names}), bound
