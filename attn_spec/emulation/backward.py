@@ -8,7 +8,7 @@ diagonal, the mask, the heads) it may get wrong here alone. Symbols are those of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 
 from .arithmetic import Order
-from .forward import SUPPORTS, TiledAttention, emulate
+from .forward import SUPPORTS, TENSORS, TiledAttention, emulate
+from .operands import Operands, chooses_score, unrounded
 
 
 class TiledGradients(TiledAttention):
@@ -249,7 +250,7 @@ def emulate_both(
 ) -> Kernel:
     """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
     made = emulate(name, executes, order, supports=(*supports, "lse_backward"), **declared)
-    shown = PRESENTATIONS[made.presentation]
+    shown, chosen = PRESENTATIONS[made.presentation], order or Order()
 
     @made.backward
     def attention_gradients(
@@ -261,9 +262,29 @@ def emulate_both(
         heads = (query_heads, kv_heads, kv_heads, query_heads)
         vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
         dO, lse = shown.back(dout, query_heads), shown.all_rows(lse)
-        rows = {n: shown.all_rows(options[n]) for n in ("mask", "bias", "dlse") if options.get(n) is not None}
-        dq, dk, dv, *dbias = gradients(c, order or Order(), dO, (*vectors, lse), **{**options, **rows})()
+        rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
+        options = {**options, **rows}
+
+        def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+            return gradients(c, chosen, dO, saved, **options)()
+
+        if chooses_score(options):
+            q, k, v, out = vectors
+            operands = Operands(c, chosen, q, k, options)
+            dq, dk, dv, *dbias = _through_operands(operands, run, v, out, lse)
+        else:
+            dq, dk, dv, *dbias = run(c, (*vectors, lse), options)
         found = [*map(shown.hand, (dq, dk, dv)), *map(shown.rows, dbias)]
         return tuple(TORCH.give(x, c.output) for x in found)
 
     return made
+
+
+def _through_operands(
+    operands: Operands, run: Callable[..., tuple[Any, ...]], v: Any, *outputs: Any
+) -> tuple[Any, ...]:
+    """All gradients; those of q and k through the formulas of their operands."""
+    steps = operands.steps
+    dq, dk, dv, *dbias = run(unrounded(steps.c), (*operands(), operands.repeated(v), *outputs), operands.options)
+    found = [*operands.gradients(dq, dk, dv), *dbias]
+    return tuple(steps.convert(x, "output", "gradient_accumulation") for x in found)

@@ -20,14 +20,18 @@ from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
+from .operands import Operands, chooses_score
 from .scores import Scores, Tile
 
 SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
     *("gqa", "dv", "cross", "empty", "lse"),
 )
+#: Options that are tensors.
+TENSORS = tuple(name for name, row in OPTIONS.items() if row.tensor)
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
 
 
@@ -230,8 +234,12 @@ def emulate(
         dtype = of(q).dtype_of(q)
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         q, k, v = (shown.back(x, heads) for x, heads in ((q, query_heads), (k, kv_heads), (v, kv_heads)))
-        tensors = {name: shown.all_rows(options[name]) for name in ("mask", "bias") if options.get(name) is not None}
-        out, lse = steps(c, chosen, q, k, v, **{**options, **tensors})()
+        tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
+        options = {**options, **tensors}
+        if chooses_score(options):
+            operands = Operands(c, chosen, q, k, options)
+            (q, k), v, options = operands(), operands.repeated(v), operands.options
+        out, lse = steps(c, chosen, q, k, v, **options)()
         tensor = TORCH.give(shown.hand(out), c.output)
         return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor
 

@@ -17,20 +17,13 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
-from attn_spec.error.gradient_products import (
-    accumulated,
-    intermediate_stores,
-    partial_rounding,
-    product_error,
-    queries_that_see,
-    underflow_of_sum,
-)
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pulled_back
-from attn_spec.error.products import left_out, multiplicand, terms
-from attn_spec.error.roundoff import Rounding, conversion, growth, rounding
+from attn_spec.error.products import Factors, entry, left_out, multiplicand, sum_underflow, sums, terms
+from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
 from attn_spec.error.running_error import Approximation
+from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.numbers.formats import FORMATS
 
@@ -119,7 +112,7 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
     apart = b.own @ size + b.G * kept + b.D * shared
     dS = np.abs(b.g.dS) + b.dS
-    return product_error(
+    return _product_error(
         b,
         n,
         own=np.fmin(together, apart),
@@ -136,9 +129,9 @@ def _dk_error(b: ScoreGradientError) -> np.ndarray:
         return _summed_over_group(b, _pulled_error(b, "k"))
     size = b.x.q_size
     dS = (np.abs(b.g.dS) + b.dS).swapaxes(-1, -2)
-    return product_error(
+    return _product_error(
         b,
-        queries_that_see(b.x),
+        _queries(b.x),
         own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),
         total=b.x.over_group(dS @ size),
         seen=b.x.over_group(b.x.visible.swapaxes(-1, -2) @ size),
@@ -158,8 +151,8 @@ def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
     dS_error, seen, early = b.dS, x.visible, b.early
     if name == "k":
         dS, dS_error, seen, early = (each.swapaxes(-1, -2) for each in (dS, dS_error, seen, early))
-        size, off, n, of = x.q_size, errors.q, np.repeat(queries_that_see(x), x.problem.group, axis=1), b.g.of_k
-    error = product_error(
+        size, off, n, of = x.q_size, errors.q, np.repeat(_queries(x), x.problem.group, axis=1), b.g.of_k
+    error = _product_error(
         b,
         n,
         own=dS_error @ size + dS @ off,
@@ -175,21 +168,59 @@ def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
 def _summed_over_group(b: ScoreGradientError, dk: Approximation) -> np.ndarray:
     """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each."""
     error, size = b.x.over_group(dk.error), b.x.over_group(dk.size)
-    G = growth(*accumulated(b.c, np.float64(b.x.problem.group)))
-    return error + G * (size + error) + 2 * b.x.problem.group * (underflow_of_sum(b.c) + partial_rounding(b.c).eta)
+    G = growth(*_accumulated(b.c, np.float64(b.x.problem.group)))
+    return error + G * (size + error) + 2 * b.x.problem.group * (_tiny_sum(b.c) + _partial(b.c).eta)
+
+
+def _product_error(
+    b: ScoreGradientError,
+    n: np.ndarray,
+    *,
+    own: np.ndarray,
+    total: np.ndarray,
+    seen: np.ndarray,
+    early: np.ndarray,
+    entered: np.ndarray,
+) -> np.ndarray:
+    """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
+
+    ``own`` is what the errors of dS make of it, ``total`` the sum of sizes of its products; of the sums over the same
+    ``n`` terms, ``seen`` is that of |k| or |q|, ``early`` that of its products with what underflows early, and
+    ``entered`` that of |dS|.
+
+    The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
+    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels).
+    """
+    c, sigma, cap = b.c, abs(b.x.problem.scale_value), b.x.problem.softcap
+    # The product may reuse the q or k that the forward pass had scaled before entry.
+    operand, scaled = operand_entry(b.x, c), operand_scaling(b.x, c)
+    work, tiny_sum = rounding(c, "score_accumulation"), _tiny_sum(c)
+    gradients = c.format("score_gradients")
+    dS_entry = entry(c, gradients)
+    missing = left_out(c, gradients, operand_format(b.x, c))
+    last = 3 * sum(not is_power_of(2, constant) for constant in (sigma, cap or 1.0))
+    widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
+    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
+    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *_accumulated(c, n))
+    unscaled = own + G * total + (1 + G) * dS_entry.eta * seen
+    stores, partial = _stores(c, n)
+    tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
+    factor = last_factor(b.x)
+    entering = (operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + early
+    return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
 
 
 def _dv_error(b: ScoreGradientError) -> np.ndarray:
     """Sum over queries and the head group of P_ij dO_i: [B, Hkv, Sk, Dv]."""
-    c, w, n = b.c, b.weights, queries_that_see(b.x)
+    c, w, n = b.c, b.weights, _queries(b.x)
     cotangent, size = multiplicand(c, b.x.problem.dtype), np.abs(b.g.cotangent)
     missing = left_out(c, c.format("probabilities"), FORMATS[b.x.problem.dtype])
-    G = growth((cotangent.u, 1), (missing, 1), *accumulated(c, n))
+    G = growth((cotangent.u, 1), (missing, 1), *_accumulated(c, n))
     own = b.x.over_group(w.PA.swapaxes(-1, -2) @ size)
     total = b.x.over_group(w.P1A.swapaxes(-1, -2) @ size)
     eta = b.x.over_group((w.eta * b.x.visible).swapaxes(-1, -2) @ size)
-    stores, partial = intermediate_stores(c, n)
-    tiny = underflow_of_sum(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
+    stores, partial = _stores(c, n)
+    tiny = _tiny_sum(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
     entered = b.x.over_group((w.P1A + w.eta * b.x.visible).sum(axis=-2)[..., None])
     return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
 
@@ -200,7 +231,7 @@ def _dbias_error(b: ScoreGradientError) -> np.ndarray:
     accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
     n = b.x.visible.sum(axis=axes, keepdims=True)
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
-    stores, partial = intermediate_stores(c, n)
+    stores, partial = _stores(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
     G = growth(
         (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
@@ -208,3 +239,30 @@ def _dbias_error(b: ScoreGradientError) -> np.ndarray:
     total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
     return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny
+
+
+def _accumulated(c: ResolvedContract, n: np.ndarray | np.float64) -> Factors:
+    """Factors of a sum of n products in the accumulator, and of its stores in between."""
+    stores, partial = _stores(c, n)
+    return (*sums(c, "gradient_accumulation", n), (partial.u, stores))
+
+
+def _stores(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.ndarray, Rounding]:
+    """How often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum rounds nothing."""
+    return np.minimum(c.gradient_stores, n), _partial(c)
+
+
+def _partial(c: ResolvedContract) -> Rounding:
+    """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
+    return Rounding(
+        conversion(c, "partial_gradients", c.format("gradient_accumulation")).u, rounding(c, "partial_gradients").eta
+    )
+
+
+def _tiny_sum(c: ResolvedContract) -> float:
+    return sum_underflow(c, "gradient_accumulation")
+
+
+def _queries(x: Intermediates) -> np.ndarray:
+    """How many queries of the head group see each key, [B, Hkv, Sk, 1]."""
+    return x.over_group(x.visible.sum(axis=-2)[..., None])

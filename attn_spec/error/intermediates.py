@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -54,8 +55,6 @@ class Intermediates:
     P: np.ndarray
     #: O = P v, [.., Sq, Dv]
     O: np.ndarray
-    #: What functions found of these, see :func:`kept`.
-    found: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -68,18 +67,19 @@ class Intermediates:
         return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
 
 
-#: How many results of one function intermediates keep: those of readings of a contract that are compared.
+#: How many results of one function are kept for intermediates: those of readings of a contract that are compared.
 KEPT = 4
 
 
 def kept(
     function: Callable[Concatenate[Intermediates, Given], Result],
 ) -> Callable[Concatenate[Intermediates, Given], Result]:
-    """A function of intermediates whose last results are kept with them, and go with them."""
+    """A function of intermediates whose last results are kept as long as those are."""
+    results: WeakKeyDictionary[Intermediates, dict[Any, Result]] = WeakKeyDictionary()
 
     @functools.wraps(function)
     def looked_up(x: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
-        known, key = x.found.setdefault(function, {}), (given, *named.items())
+        known, key = results.setdefault(x, {}), (given, *named.items())
         if key not in known:
             found = function(x, *given, **named)
             while len(known) >= KEPT:
@@ -87,6 +87,7 @@ def kept(
             known[key] = found
         return known[key]
 
+    looked_up.cache_clear = results.clear  # pyright: ignore[reportAttributeAccessIssue] -- as functools names it
     return looked_up
 
 

@@ -35,14 +35,14 @@ def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
     softcap is folded in. Without those a power of 4 has an exact root and never rounds, unless storing does; but it
     may underflow.
     """
-    sigma, given = abs(x.problem.scale_value), stored_format(x, c)
+    sigma, dtype = abs(x.problem.scale_value), stored_format(x, c)
     if c.scale_on == "scores" or sigma == 0:
         return EXACT
     folds = c.exponent == "base2" or x.problem.softcap is not None
     if sigma == 1 and not folds:  # nothing to multiply, but storing may round
-        return conversion(c, "stored_scores", given)
+        return conversion(c, "stored_scores", dtype)
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    exact = not folds and is_power_of(4, sigma) and conversion(c, "stored_scores", given).u == 0
+    exact = not folds and is_power_of(4, sigma) and conversion(c, "stored_scores", dtype).u == 0
     u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 3 if folds else 2)))
     return Rounding(u, stored.eta * _unscaling(x, c))
 
@@ -107,8 +107,9 @@ def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     product nor an operand may be subnormal where such numbers round or are flushed.
     """
     sigma, form = abs(x.problem.scale_value), operand_format(x, c)
-    inexact = operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form)
-    if inexact or operand_error(x, c) is not None:
+    if operand_error(x, c) is not None:
+        return np.zeros(x.dot.shape, dtype=bool)
+    if operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form):
         return np.zeros(x.dot.shape, dtype=bool)
     low_q, low_k = lowest_bits(x)
     low_q, low_k = low_q[..., :, None], low_k[..., None, :]

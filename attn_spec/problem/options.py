@@ -51,8 +51,9 @@ class Option:
     divides: bool = True
     #: Whether it depends on where in its sequence a query or a key stands.
     positional: bool = False
-    #: A value for one call that only shows whether the kernel takes the option; None: no such call is made.
-    plain: Callable[[Shape], Any] | None = None
+    #: A value for one call that only shows whether the kernel takes the option, given the lengths of B, H, Q, K and D;
+    #: None: no such call is made.
+    plain: Callable[[Mapping[str, int]], Any] | None = None
     #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
     draws: tuple[Any, ...]
     patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
@@ -157,7 +158,7 @@ class Options:
         accepts=lambda _: True,
         sees=lambda p: p.mask,
         tensor=np.bool_,
-        plain=lambda shape: np.ones((1, 1, *shape[2:]), dtype=bool),
+        plain=lambda n: np.ones((1, 1, n["Q"], n["K"]), dtype=bool),
         draws=patterns.spread(patterns.MASKS),
         patterns=patterns.MASKS,
     )
@@ -170,7 +171,7 @@ class Options:
         accepts=lambda value: not (np.isnan(value).any() or (value == np.inf).any()),
         sees=lambda p: p.bias > -np.inf,
         tensor=np.float64,
-        plain=lambda shape: np.zeros((1, 1, *shape[2:])),
+        plain=lambda n: np.zeros((1, 1, n["Q"], n["K"])),
         draws=patterns.spread(patterns.BIASES),
         patterns=patterns.BIASES,
     )
@@ -192,6 +193,7 @@ class Options:
         spellings=("scale", "softmax_scale", "sm_scale", "scaling"),
         wanted="a finite number or None",
         accepts=lambda value: value is None or _is_number(value),
+        plain=lambda _: 0.125,
         draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
     )
     #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
@@ -203,6 +205,7 @@ class Options:
         accepts=lambda value: bool(np.isfinite(value).all()),
         tensor=np.float64,
         axes="BHDD",
+        plain=lambda n: np.eye(n["D"])[None, None],
         draws=patterns.spread(patterns.WEIGHTS, "BHDD"),
         patterns=patterns.WEIGHTS,
     )
@@ -215,6 +218,7 @@ class Options:
         accepts=lambda value: bool(np.isfinite(value).all()),
         tensor=np.float64,
         axes="BH11",
+        plain=lambda _: np.ones((1, 1, 1, 1)),
         divides=False,
         draws=patterns.spread(patterns.GAMMAS, "BH11"),
         patterns=patterns.GAMMAS,

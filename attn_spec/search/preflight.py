@@ -178,7 +178,7 @@ def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
     problem = _plain(subject.kernel, subject.dtype, shape)
     values = {name: OPTIONS[name].plain for name in options}
     try:
-        subject(problem.replace(**{name: plain(problem.score_shape) for name, plain in values.items() if plain}))
+        subject(problem.replace(**{name: plain(problem.lengths) for name, plain in values.items() if plain}))
     except CallFailed as error:
         return str(error)
     except Misbehaviour:
@@ -187,20 +187,24 @@ def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
 
 
 def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
-    """A small problem without options, or with the one shape option named."""
-    length = 8 * kernel.limits.step("QK")
-    head_dim = (kernel.limits.head_dims or (16,))[0]
-    key_length = {"cross": 2 * length, "empty": 0}.get(option or "", length)
-    value_dim = head_dim + 8 if option == "dv" else head_dim
+    """A small problem that the kernel takes, without options that it can do without but the shape option named."""
+    limits, shaped = kernel.limits, {option, *kernel.limits.always}
+    length = 8 * limits.step("QK")
+    queries = length if limits.query_lengths is None else limits.query_lengths[0]
+    keys = 0 if "empty" in shaped else 2 * length if "cross" in shaped else length
+    head_dim = (limits.head_dims or (16,))[0]
+    value_dim = head_dim + 8 if "dv" in shaped else head_dim
     rng = np.random.default_rng(0)
 
     def normal(heads: int, length: int, dim: int) -> bits.Values:
         return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
 
-    query_heads, kv_heads = (4, 2) if option == "gqa" else (2, 2)  # not (2, 1), which broadcasting hides
-    return Problem(
-        q=normal(query_heads, length, head_dim),
-        k=normal(kv_heads, key_length, head_dim),
-        v=normal(kv_heads, key_length, value_dim),
+    query_heads, kv_heads = (4, 2) if "gqa" in shaped else (2, 2)  # not (2, 1), which broadcasting hides
+    problem = Problem(
+        q=normal(query_heads, queries, head_dim),
+        k=normal(kv_heads, keys, head_dim),
+        v=normal(kv_heads, keys, value_dim),
         dtype=dtype,
     )
+    needed = {name: OPTIONS[name].plain for name in limits.always if name in OPTIONS}
+    return problem.replace(**{name: plain(problem.lengths) for name, plain in needed.items() if plain})

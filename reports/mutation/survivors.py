@@ -59,8 +59,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.domain",
         (
-            "-        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial=0.0)) * max(1.0, folded)\n"
-            "+        operands = max(np.abs(x.q).max(initial=0.0), np.abs(x.k).max(initial= -1.0)) * max(1.0, folded)"
+            "-        entries = max(x.q_size.max(initial=0.0), x.k_size.max(initial=0.0)) * max(1.0, folded)\n"
+            "+        entries = max(x.q_size.max(initial=0.0), x.k_size.max(initial= -1.0)) * max(1.0, folded)"
         ),
     ): _NOT_NEGATIVE,
     (
@@ -100,8 +100,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.intermediates",
         (
-            "-    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, -2) @ x.q)\n"
-            "+    dk = problem.scale_value * x.over_group(dS.swapaxes(-1, 2) @ x.q)"
+            "-    of_q, of_k, scale = dS @ x.k, dS.swapaxes(-1, -2) @ x.q, problem.scale_value\n"
+            "+    of_q, of_k, scale = dS @ x.k, dS.swapaxes(-1, 2) @ x.q, problem.scale_value"
         ),
     ): _FOUR_AXES,
     (
@@ -128,10 +128,10 @@ REASONS: dict[tuple[str, str], str] = {
     ): "half a subnormal, of which the error of the log-sum-exp in base e has several",
     (
         "judgement.oracle",
-        "-        precision = int(precision * 1.6)\n+        precision = int(precision * 2.6)",
+        "-            self._precision = int(self._precision * 1.6)\n+            self._precision = int(self._precision * 2.6)",
     ): "the oracle adds precision until its radius is small enough; in how many steps is a matter of speed",
     (
-        "judgement.measure",
+        "judgement.analysis",
         "-ORACLE_FRACTION = 2.0**-10\n+ORACLE_FRACTION = 2.0**- 9",
     ): "the radius of the truth widens what is allowed by that share of the bound at most: 0.1 % or 0.2 %",
     (

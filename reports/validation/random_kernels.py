@@ -23,6 +23,7 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
 from attn_spec.emulation.conventions import varied
 from attn_spec.emulation.forward import SUPPORTS, TiledAttention, emulate
+from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
@@ -76,19 +77,23 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     order = drawn_order(rng)
     executes = executed_arithmetic(rng, dtype, order)
     declares = _declared(rng, dtype, executes, order)
+    scores, operands = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
+    executes, declares = (_with_operands(contract, operands) for contract in (executes, declares))
     executes = replace(executes, **worse)
-    kernel = _kernel(rng, f"random_{seed}", executes, order, dtypes=(dtype,), contract=declares)
+    kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, dtypes=(dtype,), contract=declares)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
-def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
-    """A kernel of that arithmetic, with conventions and options drawn."""
+def _kernel(
+    rng: np.random.Generator, name: str, executes: Contract, order: Order, *, scores: Sequence[str], **declared: Any
+) -> Kernel:
+    """A kernel of that arithmetic, with conventions and options drawn, and these scores beside the plain one."""
     agreed = _conventions(rng)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
     one_head = "H" in PRESENTATIONS[presentation].looped
     supports = [name for name in SUPPORTS if rng.random() < 0.85 and not (one_head and name == "gqa")]
     declared |= {
-        "supports": supports,
+        "supports": (*supports, *scores),
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
@@ -102,6 +107,17 @@ def _kernel(rng: np.random.Generator, name: str, executes: Contract, order: Orde
     stored = executes.backward_weights == "stored"
     gradients = varied(StoredWeights if stored else TiledGradients, agreed)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def _scores(rng: np.random.Generator) -> tuple[list[str], str]:
+    """Which scores a kernel has beside the plain one, and the format of their operands."""
+    scores = [name for name in CHOICES if rng.random() < 0.25]
+    return scores, one_of(rng, ("input", "input", *FORMATS)) if scores else "input"
+
+
+def _with_operands(contract: Contract, operands: str) -> Contract:
+    alternatives = tuple(_with_operands(other, operands) for other in contract.alternatives)
+    return replace(contract, operands=operands, alternatives=alternatives)
 
 
 def _slowness(executes: Contract, order: Order) -> float:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from attn_spec.implementations import torch_scores
-from attn_spec.implementations.torch_scores import EAGER
+from attn_spec.implementations.torch_scores import eager
 from torch.nn.functional import normalize
 
 from attn_spec.kernels.subject import Subject
@@ -28,33 +28,33 @@ def grouped(q, *tensors):
 
 def transposed(q, k, v, *, score_weight, scale=None, **options):
     k, v = grouped(q, k, v)
-    return EAGER.function(q, k @ score_weight, v, scale=scale, **options)
+    return eager(q, k @ score_weight, v, scale=scale, **options)
 
 
 def weight_of_the_first_head(q, k, v, *, score_weight, scale=None, **options):
     k, v = grouped(q, k, v)
-    return EAGER.function(q, k @ score_weight[:, :1].mT, v, scale=scale, **options)
+    return eager(q, k @ score_weight[:, :1].mT, v, scale=scale, **options)
 
 
 def operand_in_half(q, k, v, *, score_weight, scale=None, **options):
     k, v = grouped(q, k, v)
-    return EAGER.function(q, (k @ score_weight.mT).bfloat16().to(q.dtype), v, scale=scale, **options)
+    return eager(q, (k @ score_weight.mT).bfloat16().to(q.dtype), v, scale=scale, **options)
 
 
 def queries_of_any_length(q, k, v, *, score_gamma, scale=None, **options):
     k, v = grouped(q, k, v)
-    return EAGER.function(q, score_gamma * normalize(k, dim=-1), v, scale=scale or 1.0, **options)
+    return eager(q, score_gamma * normalize(k, dim=-1), v, scale=scale or 1.0, **options)
 
 
 def divided_by_the_root_of_d(q, k, v, *, score_gamma, scale=None, **options):
     k, v = grouped(q, k, v)
-    return EAGER.function(normalize(q, dim=-1), score_gamma * normalize(k, dim=-1), v, scale=scale, **options)
+    return eager(normalize(q, dim=-1), score_gamma * normalize(k, dim=-1), v, scale=scale, **options)
 
 
 def norm_without_a_gradient(q, k, v, *, score_gamma, scale=None, **options):
     k, v = grouped(q, k, v)
     units = q / q.norm(dim=-1, keepdim=True).clamp_min(1e-12).detach(), normalize(k, dim=-1)
-    return EAGER.function(units[0], score_gamma * units[1], v, scale=1.0 if scale is None else scale, **options)
+    return eager(units[0], score_gamma * units[1], v, scale=1.0 if scale is None else scale, **options)
 
 
 WRONG = {
