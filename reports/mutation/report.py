@@ -44,6 +44,8 @@ TESTS = (
         "search/textbook",
         "error/score_bounds",
         "error/bounds",
+        "attention/scores",
+        "error/operand_bounds",
     ),
     "reports/witnesses/witnesses",
 )

@@ -22,11 +22,11 @@ from cosmic_ray.plugins import get_operator
 import attn_spec
 
 _MODULES = {
-    "attention": ("definition", "enclosure", "gradients", "gradient_enclosure"),
-    "judgement": ("oracle", "measure"),
+    "attention": ("arithmetic", "scores", "definition", "enclosure", "gradients", "gradient_enclosure"),
+    "judgement": ("oracle", "analysis", "measure"),
     "error": (
         *("intermediates", "roundoff", "products", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds"),
-        *("domain", "score_gradient_bounds", "gradient_bounds", "readings"),
+        *("domain", "score_gradient_bounds", "gradient_bounds", "readings", "running_error", "operand_bounds"),
     ),
     "problem": ("masks",),
     "search": ("assertions", "verdict"),

@@ -128,7 +128,10 @@ REASONS: dict[tuple[str, str], str] = {
     ): "half a subnormal, of which the error of the log-sum-exp in base e has several",
     (
         "judgement.oracle",
-        "-            self._precision = int(self._precision * 1.6)\n+            self._precision = int(self._precision * 2.6)",
+        (
+            "-            self._precision = int(self._precision * 1.6)\n"
+            "+            self._precision = int(self._precision * 2.6)"
+        ),
     ): "the oracle adds precision until its radius is small enough; in how many steps is a matter of speed",
     (
         "judgement.analysis",
