@@ -50,3 +50,32 @@ def test_gradients_are_declared_only_where_something_gives_them(ability):
     made.backward(lambda dout, q, k, v, *saved: (np.zeros_like(q), np.zeros_like(k), dout))
     assert preflight(made).subjects
     assert preflight(declared("torch", supports=(ability,))).subjects
+
+
+@pytest.mark.parametrize(
+    ("facts", "keywords"),
+    [
+        ({"always": ("causal", "scale")}, {"causal": True, "scale": 0.125}),
+        ({"always": ("score_weight",)}, {"score_weight": (1, 1, 16, 16)}),
+        ({"always": ("gqa", "dv")}, {}),
+        ({"query_lengths": (1,)}, {}),
+        ({"multiples": {"Q": 3, "K": 4}, "keys_reach_queries": True}, {}),
+        ({"head_dims": (24,)}, {}),
+    ],
+    ids=str,
+)
+def test_a_kernel_is_tried_with_a_problem_that_it_takes(facts, keywords):
+    seen = []
+
+    def attention(q, k, v, **options):
+        seen.append((q.shape, k.shape, v.shape, {n: getattr(x, "shape", x) for n, x in options.items()}))
+        return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+    supports = ("causal", "scale", "score_weight", "gqa", "dv", "cross")
+    made = kernel(framework="numpy", dtypes=("float32",), supports=supports, **facts)(attention)
+
+    assert preflight(made).subjects
+    ((q, k, v, given),) = seen
+    assert given == keywords
+    assert (q[1] != k[1], v[3] != k[3]) == (("gqa" in facts.get("always", ())),) * 2
+    assert q[2] in facts.get("query_lengths", (q[2],))
