@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,21 @@ def out_and_lse(returned: Any) -> tuple[Any, Any]:
 
 
 def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What a backward function returned, by input; those of ``names`` must be there. Raises :class:`Misbehaviour`."""
+    """The gradients that a backward function returned, by input: in their order, or by their own names in a dict.
+
+    Those of ``names`` must be there. Raises :class:`Misbehaviour`.
+    """
     wanted = DIFFERENTIABLE[: 1 + max(map(DIFFERENTIABLE.index, names), default=-1)]
+    if isinstance(returned, Mapping):
+        if missing := [f"d{name}" for name in names if f"d{name}" not in returned]:
+            found = ", ".join(map(str, returned))
+            raise Misbehaviour(f"the kernel's backward returned a dict of {found}, without {', '.join(missing)}")
+        return {name: returned.get(f"d{name}") for name in DIFFERENTIABLE}
     if not isinstance(returned, tuple | list) or len(returned) < len(wanted):
         listed = ", ".join(f"d{name}" for name in wanted)
-        raise Misbehaviour(f"the kernel's backward returned {_kind(returned)}; it must return ({listed})")
+        raise Misbehaviour(
+            f"the kernel's backward returned {_kind(returned)}; it must return ({listed}), or a dict of them"
+        )
     return dict(zip(DIFFERENTIABLE, returned, strict=False))
 
 

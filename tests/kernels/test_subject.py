@@ -227,12 +227,23 @@ def test_a_backward_of_a_kernel_without_a_log_sum_exp_gets_the_whole_output(retu
     assert (s.gradients(problem(lengths=(4, 4)), dO)["dv"] == dO).all()
 
 
+def test_a_backward_may_return_gradients_by_name():
+    s = subject(lambda q, k, v: v, name="identity", supports=("backward",))
+    dO = np.ones((2, 2, 4, 6))
+
+    s.kernel.backward(lambda dout, q, k, *_: {"dv": dout, "dq": np.zeros_like(q), "dk": np.zeros_like(k), "extra": 1})
+    found = s.gradients(problem(lengths=(4, 4)), dO)
+
+    assert {name: x.sum() for name, x in found.items()} == {"dq": 0.0, "dk": 0.0, "dv": dO.sum()}
+
+
 @pytest.mark.parametrize(
     ("returns", "text"),
     [
         (lambda q, k, v: None, r"backward returned a NoneType; it must return \(dq, dk, dv\)"),
         (lambda q, k, v: v, r"backward returned a ndarray; it must return \(dq, dk, dv\)"),
-        (lambda q, k, v: (q, k), r"backward returned a tuple of 2; it must return \(dq, dk, dv\)"),
+        (lambda q, k, v: (q, k), r"backward returned a tuple of 2; it must return \(dq, dk, dv\), or a dict of them"),
+        (lambda q, k, v: {"dq": q, "k": k}, r"backward returned a dict of dq, k, without dk, dv"),
         (lambda q, k, v: (q, k, 0.0), "dv is a float; it must be a ndarray"),
         (lambda q, k, v: (q, k[:1], v), r"dk has shape \(1, 2, 4, 5\); it must be \(2, 2, 4, 5\)"),
     ],
