@@ -112,7 +112,8 @@ class Kernel:
     module: str = ""
     #: What the user declared beside the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
-    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``, or a dict of these by name; None is the framework's own differentiation.
+    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``, or a dict of these by name; None is the
+    #: framework's own differentiation.
     backward_function: Callable[..., Any] | None = None
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
