@@ -37,6 +37,8 @@ class Score:
     source: str
     queries: Operand
     keys: Operand
+    #: The norm of q and k below which kernels differ: libraries clamp it, each at a number of its own.
+    shortest: float = 0.0
     #: Whether the operands are q and k themselves.
     plain: bool = False
 
@@ -83,6 +85,7 @@ SCORES: dict[str | None, Score] = {
     "score_gamma": Score(
         formula="gamma q.k / (|q| |k|), and 0 where q or k is 0",
         source="Graves et al., Neural Turing machines, arXiv 1410.5401, equations 5 and 6",
+        shortest=1e-6,
         queries=Operand(
             value=lambda A, q, gamma: _unit(A, q),
             pull=lambda A, q, gamma, t: _pulled_from_unit(A, q, t),

@@ -34,12 +34,14 @@ def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
 @kept
 @np.errstate(all="ignore")
 def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
-    """Errors of the operands; None of a plain score, which has none."""
+    """Errors of the operands, infinite of vectors too short for it; None of a plain score, which has none."""
     score = score_of(x.problem)
     if score.plain:
         return None
     A, (q, k, p) = RunningErrors(c), _given(x, c)
-    return OperandError(_stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error)
+    errors = (_stored(operand.value(A, x, p)).error for operand, x in ((score.queries, q), (score.keys, k)))
+    of_q, of_k = (np.where(_norm(x) < score.shortest, np.inf, e) for x, e in zip((q, k), errors, strict=True))
+    return OperandError(of_q, of_k)
 
 
 @np.errstate(all="ignore")
@@ -57,6 +59,10 @@ def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approx
     tensors = problem.q, repeated_keys(problem), score_of(problem).parameter(problem)
     q, k, p = (given(c, tensor, form) for tensor in tensors)
     return q, k, p
+
+
+def _norm(x: Approximation) -> np.ndarray:
+    return np.linalg.norm(x.value, axis=-1, keepdims=True)
 
 
 def _stored(x: Approximation) -> Approximation:

@@ -161,12 +161,14 @@ def test_the_float64_evaluation_is_within_its_bound(options, regime):
     bound, backward = evaluation_error(x), gradient_evaluation_error(x, g)
     truth, true_gradients = enclose(problem), enclose_gradients(problem, dO, 113, dL)
 
-    assert bound.in_domain[~problem.empty_rows].all()
+    told = not (regime == "tiny" and "score_gamma" in options)  # a kernel may clamp norms as short as those
+    assert (bound.in_domain == (told & ~problem.empty_rows)).all()
     assert (np.abs(x.O - truth.output.value) <= bound.output)[bound.in_domain].all()
     for name in ("dq", "dk", "dv"):
         inside = np.repeat(backward.in_domain, problem.group, axis=1) if name == "dq" else backward.in_domain
-        assert inside.all()
-        assert (np.abs(getattr(g, name) - getattr(true_gradients, name).value) <= getattr(backward, name)).all()
+        assert inside.all() == told
+        error = np.abs(getattr(g, name) - getattr(true_gradients, name).value)
+        assert not told or (error <= getattr(backward, name)).all()
 
 
 # What is refused, and what a row must have.

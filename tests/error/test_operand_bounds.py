@@ -64,7 +64,8 @@ def answered(problem, option, order, dtype):
     for tensor in (q, k, v):
         tensor.requires_grad_()
     keys, values = (x.repeat_interleave(problem.group, dim=1) for x in (k, v))
-    out = order(q, keys, p, problem.scale_value).softmax(dim=-1) @ values
+    scores = order(q, keys, p, problem.scale_value).masked_fill(torch.tensor(~problem.visible), -torch.inf)
+    out = scores.softmax(dim=-1) @ values
     rng = np.random.default_rng(0)
     dO = bits.nearest(rng.standard_normal(out.shape), problem.dtype)
     out.backward(torch.tensor(dO, dtype=dtype))
@@ -119,6 +120,26 @@ def test_where_a_norm_may_be_zero_nothing_is_said():
     hidden = problem.replace(mask=np.array([True, False]).reshape(1, 1, 1, 2), k=problem.k * [[1], [0]])
     bound = forward_bound(intermediates(hidden), FP32.at("float32"))
     assert bound.in_domain.ravel().tolist() == [True, False]
+
+
+def test_a_hidden_key_of_zeros_leaves_the_gradients_in_the_domain():
+    gamma, mask = np.ones((1, 1, 1, 1)), np.array([True, True, False]).reshape(1, 1, 1, 3)
+    problem = one_head([[1, 1]], [[1, 2], [2, 1], [0, 0]], [[1], [2], [3]], dtype="float32", score_gamma=gamma)
+    output, dO, found = answered(problem.replace(mask=mask), "score_gamma", cosine_of_units, torch.float32)
+    judged = judge_gradients(problem.replace(mask=mask), EAGER.at("float32"), dO, found)
+
+    assert not judge(problem, EAGER.at("float32"), output=output).exercised
+    assert judged.exercised
+    assert not judged.refuted
+    assert judge_gradients(problem.replace(mask=mask), EAGER.at("float32"), dO, {"dq": found["dq"] * 1.01}).refuted
+
+
+@pytest.mark.parametrize(("size", "inside"), [(2.0**-18, True), (2.0**-21, False)])
+def test_where_libraries_clamp_a_norm_nothing_is_said(size, inside):
+    problem = one_head([[size, size]], [[1, 2]], [[1]], dtype="float32", score_gamma=np.ones((1, 1, 1, 1)))
+    assert forward_bound(intermediates(problem), EAGER.at("float32")).in_domain.all() == inside
+    backwards = problem.replace(q=problem.k, k=problem.q)
+    assert forward_bound(intermediates(backwards), EAGER.at("float32")).in_domain.all() == inside
 
 
 @pytest.mark.parametrize(("size", "inside"), [(2.0**6, True), (2.0**8, False)])
