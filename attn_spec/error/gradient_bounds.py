@@ -67,8 +67,9 @@ def gradient_bound(
         finished[name] = np.where(np.isnan(total), np.inf, total)
     inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
     if operand_error(x, contract) is not None:  # infinite where an operation could overflow or divide by 0
-        fits = np.isfinite(finished["dq"]).all(axis=(-1, -2)), np.isfinite(finished["dk"]).all(axis=(-1, -2))
-        inside &= fits[0].reshape(*inside.shape, -1).all(axis=-1) & fits[1]
+        keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
+        rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
+        inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1)
     return GradientBound(**{"dbias": None, **finished}, X=b.X, in_domain=inside)
 
 
