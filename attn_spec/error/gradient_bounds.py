@@ -153,7 +153,7 @@ def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
     if name == "k":
         dS, dS_error, seen, early = (each.swapaxes(-1, -2) for each in (dS, dS_error, seen, early))
         size, off, n, of = x.q_size, errors.q, np.repeat(_queries(x), x.problem.group, axis=1), b.g.of_k
-    off = np.where(seen.any(axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
+    off = np.where(np.any(seen, axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
     error = _product_error(
         b,
         n,
