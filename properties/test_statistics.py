@@ -7,7 +7,7 @@ from attn_spec.error.error_statistics import FALSE_ALARM
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.property import attention_property
-from attn_spec.search.suspicion import errors, generic_problems, refuse, unconcerned
+from attn_spec.search.suspicion import assert_below_threshold, errors, generic_problems, unconcerned
 
 MODEL = "Connolly, Higham and Mary (2021, SIAM J. Sci. Comput. 43), mean-independent roundings"
 
@@ -28,7 +28,7 @@ def test_errors_are_together_no_larger_than_independent_roundings_make_them(subj
     Domain: normal inputs without masks, biases and softcaps, rounding to nearest, first order.
     """
     found = errors(subject, problem)
-    refuse(found.size(), found.rows)
+    assert_below_threshold(found.size(), found.rows)
 
 
 @attention_property(
@@ -46,4 +46,4 @@ def test_errors_have_no_common_sign(subject: Subject, problem: Problem) -> None:
     exponential, is taken off at its worst. Probability and domain are those of the mean square.
     """
     found = errors(subject, problem)
-    refuse(found.bias(), found.rows)
+    assert_below_threshold(found.bias(), found.rows)

@@ -112,7 +112,7 @@ def errors(subject: Subject, problem: Problem) -> Errors:
     return Errors(x, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
 
 
-def refuse(statistic: Statistic, rows: np.ndarray) -> None:
+def assert_below_threshold(statistic: Statistic, rows: np.ndarray) -> None:
     """Raise :class:`Suspicion` if the statistic of these rows exceeds its threshold."""
     observe(statistic.ratio, statistic.name)
     if statistic.ratio > 1:
