@@ -17,9 +17,9 @@ independent inputs are, have sums over t of k of n terms with E S_t^2 = x^2 k(k 
 x the whole sum and q the sum of squared terms; summed over k = 1 .. n this is x^2 (n + 1)/3 + q (n + 1)/6, and no tree
 has more than q/4 beside it (by dynamic programming up to n = 1024). In the same way the running maximum rises H_n
 times, and a weight sees one rise after it on average, with mean square 3 (a Poisson mixture over its place: the rises
-after a share t of the keys have mean log 1/t). Such averages stand for the sums that one order has; tests therefore add
-up many rows, and the difference is paid by what the proxy u^2 leaves: roundings spread evenly over their interval have
-a mean square of u^2 / 3 at most.
+after a share t of the keys have mean log 1/t). These are averages over orders; one kernel has one order. Two things
+cover the gap: tests pool at least 64 rows, and the variance proxy u^2 is three times that of a rounding error spread
+evenly over its interval.
 
 Four errors are no roundings and have no mean of 0: those of the exponential, of the constants (scale, log2 e), of sums
 that matrix units cut, and the second order. They are kept apart, as bounds; see :class:`Systematic`, :func:`cut_sums`.

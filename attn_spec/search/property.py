@@ -89,8 +89,8 @@ _heard: ContextVar[Observations | None] = ContextVar("_heard", default=None)
 def observe(ratio: float, what: str = "error / bound") -> None:
     """Tell the search how near a problem came to a refutation (1 refutes); the search climbs towards larger ratios.
 
-    It does not climb for a claim with a false alarm probability, which is that of problems drawn blindly. Does nothing
-    outside a search, so that a property replays as it stands.
+    Statistical properties are not optimized: their false-alarm probability holds for independent draws only. Does
+    nothing outside a search, so that a property replays as it stands.
     """
     heard = _heard.get()
     if heard is not None:
