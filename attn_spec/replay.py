@@ -74,8 +74,8 @@ def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     needed = {*claim.needs, *case.problem.options()}
     if missing := sorted(option for option in needed if not subject.supports(option)):
         return Replay(2, f"{found.name} does not declare {', '.join(missing)}, which the case needs")
-    if reason := claim.unconcerned(subject):
-        return Replay(2, f"the claim does not concern {found.name}: {reason}")
+    if reason := claim.not_applicable(subject):
+        return Replay(2, f"the claim does not apply to {found.name}: {reason}")
     return _check(claim, subject, case.problem)
 
 

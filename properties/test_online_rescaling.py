@@ -23,7 +23,7 @@ SIGNS = "rounding to nearest, and toward zero, commute with negation"
 def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose running maximum moves by 1, 25 or 100, at lengths beside tile edges."""
     step = subject.kernel.limits.step("K")
-    scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "sink", "one_hot")
+    scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "first_key_dominates", "one_hot")
     regimes = [name + values for values in ("", "+v_counterweight", "+v_wide") for name in scores]
     lengths = st.sampled_from([length * step for length in TILE_EDGES])
     return problems(subject, without=("empty",), regimes=regimes, key_length=lengths)

@@ -34,7 +34,15 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
-from attn_spec.error.roundoff import conversion, elementary_error, growth, holds, is_power_of, rounding, row_sum_store
+from attn_spec.error.roundoff import (
+    contains,
+    conversion,
+    elementary_error,
+    growth,
+    is_power_of,
+    rounding,
+    row_sum_store,
+)
 from attn_spec.error.score_bounds import operand_entry, operand_scaling
 
 
@@ -139,7 +147,7 @@ def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     sigma, s2 = abs(x.problem.scale_value), np.where(x.visible, x.s**2, 0.0)
     whole, parts = partial_sums(np.float64(x.problem.head_dim), c.summation_depth or np.inf)
     variance = work**2 * (whole * s2 + (parts + 1) * squared_products(x))
-    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
+    narrows = not contains(c.format("stored_scores"), c.format("score_accumulation"))
     variance += stored**2 * s2 * (float(narrows) + float(not is_power_of(2, sigma)))
     distance = np.where(x.visible, x.M - x.s + c.reference_slack, 0.0)
     factors = systematic(x, c).factors

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
 
 #: Regimes that overflow no format, not even where keys are hidden.
-TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "falling")
+TAME = ("normal", "integers", "ties", "large", "one_hot", "first_key_dominates", "rising", "falling")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
 #: How often options and abilities are drawn, one beside the other; lengths of zero are rarer.

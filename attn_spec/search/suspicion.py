@@ -88,7 +88,7 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     )
 
 
-def unconcerned(subject: Subject) -> str:
+def not_applicable(subject: Subject) -> str:
     """Why statistics of rounding errors say nothing about a subject; empty when they do."""
     if reason := error_statistics.outside_model(subject.contract):
         return reason

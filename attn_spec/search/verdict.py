@@ -13,7 +13,7 @@ from attn_spec.kernels.defects import Defect
 class Verdict(StrEnum):
     """What is known about one claim, best first; rows are merged to the worst."""
 
-    #: The kernel lacks an option that the claim needs, or the claim does not concern its contract.
+    #: The kernel lacks an option that the claim needs, or the claim does not apply to its contract.
     NOT_CLAIMED = "not claimed"
     #: Every problem of a large enough search satisfied the claim.
     HELD = "held"

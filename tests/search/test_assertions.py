@@ -11,7 +11,7 @@ from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.search import assertions
-from attn_spec.search.property import Refutation, listening
+from attn_spec.search.property import Refutation, recording
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.strategies import named
 
@@ -29,10 +29,10 @@ def with_function(function, **conventions):
     return replace(SUBJECT, kernel=replace(SUBJECT.kernel, function=function, conventions=agreed))
 
 
-def test_a_right_answer_is_within_its_bound_and_its_ratio_is_heard():
-    with listening() as heard:
+def test_a_right_answer_is_within_its_bound_and_its_ratio_is_observed():
+    with recording() as observations:
         assert assertions.assert_within_bound(SUBJECT, PROBLEM, SUBJECT(PROBLEM)).exercised
-    assert 0 < heard.ratios["error / bound"] < 1
+    assert 0 < observations.ratios["error / bound"] < 1
 
 
 def test_a_wrong_answer_is_refuted_with_its_worst_element():
@@ -132,12 +132,12 @@ def examples(strategy):
     return found
 
 
-def test_right_gradients_are_within_their_bounds_and_their_ratio_is_heard():
+def test_right_gradients_are_within_their_bounds_and_their_ratio_is_observed():
     dO = assertions.cotangent(PROBLEM)
-    with listening() as heard:
+    with recording() as observations:
         judgement = assertions.assert_gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
     assert [m.name for m in judgement.measurements] == ["dq", "dk", "dv"]
-    assert 0 < heard.ratios["error / bound"] < 1
+    assert 0 < observations.ratios["error / bound"] < 1
 
 
 def test_a_wrong_gradient_is_refuted_with_its_worst_element():
