@@ -28,7 +28,7 @@ LIMIT = 600.0
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of a case."""
+    """The outcome of a replayed case."""
 
     #: Index into OUTCOMES, which is the exit code.
     code: int
@@ -80,7 +80,7 @@ def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
 
 
 def _check(claim: Property, subject: Subject, problem: Problem) -> Replay:
-    """What the claim says of the problem."""
+    """Check the claim on the problem."""
     from hypothesis.errors import UnsatisfiedAssumption
 
     from attn_spec.search.property import Suspicion

@@ -23,7 +23,7 @@ def out_and_lse(returned: Any) -> tuple[Any, Any]:
 
 
 def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What a backward function returned, by input; those of ``names`` must be there. Raises :class:`Misbehaviour`."""
+    """Take what a backward function returned, by input; ``names`` must be there. Raises :class:`Misbehaviour`."""
     wanted = DIFFERENTIABLE[: 1 + max(map(DIFFERENTIABLE.index, names), default=-1)]
     if not isinstance(returned, tuple | list) or len(returned) < len(wanted):
         listed = ", ".join(f"d{name}" for name in wanted)

@@ -162,7 +162,7 @@ def _assert_inside(
 
 
 def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
-    """What declaration would explain an answer outside its bound; empty when none would."""
+    """Name a declaration that would explain an answer outside its bound; empty when none would."""
     agreed = subject.conventions
     if problem.empty_rows[measured.worst[:3]]:
         return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
@@ -263,7 +263,7 @@ def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.nda
 def _contents(
     subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """What to write into hidden keys and values: a name, K and V."""
+    """Contents to write into hidden keys and values: a name, K and V."""
     parameter = score_of(problem).parameter(problem)
     factor = 1.0 if parameter is None else np.abs(parameter).sum(axis=-1).max(initial=1.0)
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)

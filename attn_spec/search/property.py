@@ -1,4 +1,4 @@
-"""What a property is: one claim about every problem, its source, the bug it hunts, and what it needs.
+"""A property: one claim about every problem, its source, the bug it hunts, and what it needs.
 
 A property is a function ``(subject, problem)`` that raises when its claim is false. :func:`attention_property`
 turns it into a pytest function that searches for such a problem with Hypothesis, and registers it, so that a
@@ -75,7 +75,7 @@ class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of our
 
 @dataclass
 class Observations:
-    """What a check tells the search that runs it."""
+    """Ratios and readings that a check reports to the search that runs it."""
 
     #: The largest ratio of each kind.
     ratios: dict[str, float] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def observe_reading(words: str) -> None:
 
 @contextmanager
 def recording() -> Iterator[Observations]:
-    """Collect what the search is told inside the block."""
+    """Collect what checks observe inside the block."""
     observations = Observations()
     token = _recording.set(observations)
     try:

@@ -143,7 +143,7 @@ SHIFTS = (0.0, 30.0, -30.0, 100.0, -100.0, 120.0, -120.0, 1e3, -1e3, 1.2e4, -1.2
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Recipe(Options):
-    """What makes a problem again: shape, options, regime and seed. Raises :class:`RecipeError`."""
+    """A recipe makes a problem again from shape, options, regime and seed. Raises :class:`RecipeError`."""
 
     #: Names from REGIMES joined with "+", applied in turn.
     regime: str = "normal"

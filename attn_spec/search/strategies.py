@@ -157,7 +157,7 @@ def entry(dtype: str) -> SearchStrategy[float]:
 def _options(
     draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str | Trait]
 ) -> frozenset[str]:
-    """Which declared options and abilities a problem uses: those it needs, and each other one with its own chance."""
+    """Draw the declared options and abilities of a problem: those it needs, each other one with its own chance."""
     excluded = named_by(without)
     possible = [name for name in _WEIGHTS if subject.supports(name) and name not in {*needs, *excluded}]
     drawn = set(draw(_some(tuple(possible), round(draw(_SHARES) * len(possible)))))

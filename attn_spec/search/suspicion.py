@@ -1,4 +1,4 @@
-"""How a statistical property speaks: it draws generic problems, measures their errors, and becomes suspicious."""
+"""Statistical properties: draw generic problems, measure their errors, and raise Suspicion."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def not_applicable(subject: Subject) -> str:
-    """Why statistics of rounding errors say nothing about a subject; empty when they do."""
+    """Say why statistics of rounding errors do not apply to a subject; empty when they do."""
     if reason := error_statistics.outside_model(subject.contract):
         return reason
     plain = Recipe(dtype=subject.dtype, query_length=FEWEST, key_length=FEWEST, head_dim=16, value_dim=1).problem()
