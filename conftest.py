@@ -18,12 +18,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every dtype of a property and a kernel but one, of those that the property concerns."""
+    """Mark every dtype of a property and a kernel but one, of those that the property applies to."""
     examined = [item for item in items if hasattr(getattr(item, "function", None), "attention_property")]
     for (claim, kernel), dtypes in groupby(examined, _names):
         every = list(dtypes)
-        concerned = [item for item in every if _is_concerned(item)] or every
-        chosen = concerned[zlib.crc32(f"{claim} {kernel}".encode()) % len(concerned)]
+        applicable = [item for item in every if _is_applicable(item)] or every
+        chosen = applicable[zlib.crc32(f"{claim} {kernel}".encode()) % len(applicable)]
         for item in every:
             if item is not chosen:
                 item.add_marker("exhaustive")
@@ -34,6 +34,6 @@ def _names(item: Any) -> tuple[str, str]:
     return item.function.attention_property.id, item.callspec.params["subject"].kernel.name
 
 
-def _is_concerned(item: Any) -> bool:
+def _is_applicable(item: Any) -> bool:
     claim, subject = item.function.attention_property, item.callspec.params["subject"]
-    return subject.supports(*claim.needs) and not claim.unconcerned(subject)
+    return subject.supports(*claim.needs) and not claim.not_applicable(subject)

@@ -45,7 +45,7 @@ class CannotRunError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to certify. Empty fields leave the choice to the kernel or the profile."""
+    """A request to certify. Empty fields leave the choice to the kernel or the profile."""
 
     kernel: str
     dtypes: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Request:
 
 @dataclass
 class Progress:
-    """What the child has said so far."""
+    """The events that the child has written so far."""
 
     kernel: Event | None = None
     #: Refutations of it that somebody expects.
@@ -171,7 +171,7 @@ class _Child:
             )
 
     def events(self) -> Iterator[Event]:
-        """What the child reports, as it does; an empty event at every look. Ends with the child."""
+        """Yield what the child reports, as it does; an empty event at every look. Ends with the child."""
         last = time.monotonic()
         try:
             while True:
@@ -228,7 +228,7 @@ class _Child:
                     yield json.loads(line)
 
     def _cause(self) -> str:
-        """How the child died, in a sentence."""
+        """Say how the child died, in a sentence."""
         if self.stalled:
             return f"the examination made no progress for {self.silence:g} s and was stopped"
         code = self.process.returncode

@@ -28,7 +28,7 @@ LIMIT = 600.0
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of a case."""
+    """The outcome of a replayed case."""
 
     #: Index into OUTCOMES, which is the exit code.
     code: int
@@ -74,13 +74,13 @@ def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     needed = {*claim.needs, *case.problem.options()}
     if missing := sorted(option for option in needed if not subject.supports(option)):
         return Replay(2, f"{found.name} does not declare {', '.join(missing)}, which the case needs")
-    if reason := claim.unconcerned(subject):
-        return Replay(2, f"the claim does not concern {found.name}: {reason}")
+    if reason := claim.not_applicable(subject):
+        return Replay(2, f"the claim does not apply to {found.name}: {reason}")
     return _check(claim, subject, case.problem)
 
 
 def _check(claim: Property, subject: Subject, problem: Problem) -> Replay:
-    """What the claim says of the problem."""
+    """Check the claim on the problem."""
     from hypothesis.errors import UnsatisfiedAssumption
 
     from attn_spec.search.property import Suspicion

@@ -1,4 +1,4 @@
-"""What the terminal shows of a kernel under examination, and of its verdicts."""
+"""Show a kernel under examination, and its verdicts, on the terminal."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _remark(result: PropertyResult) -> str:
 
 
 def _message(result: PropertyResult) -> str:
-    """Why the verdict is what it is, at the first dtype that has it."""
+    """The reason for the verdict, at the first dtype that has it."""
     return next(found.message for found in result.dtypes.values() if found.verdict is result.verdict)
 
 

@@ -2,7 +2,7 @@
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import within_bound
+from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import problems
 
@@ -16,7 +16,7 @@ def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
 
     The bound is a theorem about every order and tiling of the claimed arithmetic, so no sound kernel exceeds it.
     """
-    within_bound(subject, problem, subject(problem), "output")
+    assert_within_bound(subject, problem, subject(problem), "output")
 
 
 @attention_property(
@@ -30,7 +30,7 @@ def test_log_sum_exp_is_within_its_bound(subject: Subject, problem: Problem) -> 
     The log-sum-exp is kept in the working format even where the output is narrow, which makes it the most sensitive
     witness of the scores and of the row sum.
     """
-    within_bound(subject, problem, subject(problem), "lse")
+    assert_within_bound(subject, problem, subject(problem), "lse")
 
 
 @attention_property(
@@ -41,4 +41,4 @@ def test_log_sum_exp_is_within_its_bound(subject: Subject, problem: Problem) -> 
 )
 def test_softcapped_scores_give_an_answer_within_its_bound(subject: Subject, problem: Problem) -> None:
     """With a softcap every element of the output and of the log-sum-exp lies within its bound."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))

@@ -7,11 +7,11 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import hides_keys
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
-    hidden_keys_have_no_influence,
+    assert_hidden_keys_have_no_influence,
+    assert_rows_within_bound,
+    assert_within_bound,
     randomness,
     selected,
-    within_bound,
-    within_bound_of_rows,
 )
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
@@ -41,7 +41,7 @@ def test_future_keys_change_nothing(subject: Subject, problem: Problem) -> None:
     Hidden keys have weight 0, and 0 times a finite value adds nothing. The future is rewritten with other values,
     with values of size 1e4, and, for kernels that keep non-finite values out, with Inf and NaN.
     """
-    hidden_keys_have_no_influence(subject, problem)
+    assert_hidden_keys_have_no_influence(subject, problem)
 
 
 @attention_property(
@@ -60,7 +60,7 @@ def test_the_diagonal_is_where_the_convention_says(subject: Subject, problem: Pr
     first = Sk - Sq if problem.causal_alignment == "bottom_right" else 0
     triangle = np.array([[j <= i + first for j in range(Sk)] for i in range(Sq)]).reshape(1, 1, Sq, Sk)
     mask = triangle if problem.mask is None else triangle & problem.mask
-    within_bound(subject, problem.replace(causal=False, mask=mask), subject(problem))
+    assert_within_bound(subject, problem.replace(causal=False, mask=mask), subject(problem))
 
 
 @attention_property(
@@ -81,5 +81,5 @@ def test_decoding_one_query_gives_its_row_of_the_whole(subject: Subject, problem
     i = int(randomness(problem).choice(rows))
     keys = min(i + first + 1, problem.key_length)
     alone = problem.take("Q", [i]).take("K", range(keys)).replace(causal=False)
-    within_bound(subject, alone, subject(alone))
-    within_bound_of_rows(subject, alone, selected(subject(problem), np.s_[:, :, i : i + 1]))
+    assert_within_bound(subject, alone, subject(alone))
+    assert_rows_within_bound(subject, alone, selected(subject(problem), np.s_[:, :, i : i + 1]))

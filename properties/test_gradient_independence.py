@@ -9,13 +9,13 @@ from attn_spec.kernels import memory
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
+    assert_gradients_unchanged,
+    assert_gradients_within_bound,
+    assert_unchanged,
+    assert_within_bound,
     cotangent,
     differentiable,
-    gradients_unchanged,
-    gradients_within_bound,
     randomness,
-    unchanged,
-    within_bound,
 )
 from attn_spec.search.property import attention_property
 
@@ -40,10 +40,10 @@ def test_each_gradient_may_be_asked_for_without_the_others(subject: Subject, pro
     inputs = ("q", "k", "v") if problem.bias is None else ("q", "k", "v", "bias")
     dO = cotangent(problem)
     alone = {f"d{name}": subject.gradients(problem, dO, wrt=(name,))[f"d{name}"] for name in inputs}
-    gradients_within_bound(subject, problem, dO, alone)
+    assert_gradients_within_bound(subject, problem, dO, alone)
     several = [names for n in range(2, len(inputs)) for names in combinations(inputs, n)]
     chosen = several[randomness(problem).integers(len(several))]
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, wrt=chosen))
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, wrt=chosen))
 
 
 @attention_property(
@@ -56,12 +56,12 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
     """The output recorded for a backward pass is within its bound, and after one the plain output is what it was."""
     before = subject(problem)
     if subject.kernel.backward_function is None:
-        within_bound(subject, problem, subject.recorded(problem))
+        assert_within_bound(subject, problem, subject.recorded(problem))
     subject.gradients(problem, cotangent(problem))
     after = subject(problem)
     if subject.conventions.deterministic:
-        unchanged(before, after, "after a backward pass")
-    within_bound(subject, problem, after)
+        assert_unchanged(before, after, "after a backward pass")
+    assert_within_bound(subject, problem, after)
 
 
 @attention_property(
@@ -76,7 +76,8 @@ def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem:
     ways = (memory.swapped, partial(memory.swapped, first=-2, second=-1), memory.sliced)
     rng = randomness(problem)
     arrange, mixed = ways[rng.integers(len(ways))], memory.each_its_own(rng)
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange, arrange_inputs=mixed))
+    found = subject.gradients(problem, dO, arrange=arrange, arrange_inputs=mixed)
+    assert_gradients_within_bound(subject, problem, dO, found)
 
 
 @attention_property(
@@ -88,7 +89,7 @@ def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem:
 def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem) -> None:
     """dO = 1 with all strides 0, as a sum of the output sends it, gives gradients within their bounds."""
     dO = np.ones((*problem.score_shape[:3], problem.value_dim))
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=memory.expanded_whole))
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=memory.expanded_whole))
 
 
 @attention_property(
@@ -103,8 +104,8 @@ def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Pr
     first, *others = (subject.gradients(problem, dO) for _ in range(PASSES))
     if subject.conventions.deterministic:
         for turn, gradients in enumerate(others, start=2):
-            gradients_unchanged(first, gradients, f"in backward pass {turn}")
-    gradients_within_bound(subject, problem, dO, others[-1])
+            assert_gradients_unchanged(first, gradients, f"in backward pass {turn}")
+    assert_gradients_within_bound(subject, problem, dO, others[-1])
 
 
 @attention_property(
@@ -118,4 +119,4 @@ def test_every_element_of_the_gradients_is_written(subject: Subject, problem: Pr
     shapes = (problem.q.shape, problem.k.shape, problem.v.shape, problem.q.shape[:3])
     arrange = partial(memory.after_freed_nan, shapes=shapes)
     dO = cotangent(problem)
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))

@@ -19,11 +19,11 @@ from attn_spec.problem.options import changes_scores, positional
 from attn_spec.problem.patterns import BIASES, BROADCASTS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
+    assert_gradients_within_bound,
     compares_bits,
     cotangent,
     differentiable,
     gradient_errors_allowed,
-    gradients_within_bound,
     randomness,
 )
 from attn_spec.search.property import Refutation, attention_property, observe
@@ -62,7 +62,7 @@ def in_groups(problem: Problem, x: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def refute_unless_balanced(law: str, parts: Sequence[Weighted], total: Callable[[np.ndarray], np.ndarray]) -> None:
+def assert_balanced(law: str, parts: Sequence[Weighted], total: Callable[[np.ndarray], np.ndarray]) -> None:
     """Raise :class:`Refutation` unless weighted gradients, added up by ``total``, come to 0.
 
     They may be off by what their allowed errors add up to. Sums are rounded in float64: 2**-50 of the size of each
@@ -96,7 +96,7 @@ def test_bias_gradients_sum_to_zero_over_the_keys(subject: Subject, problem: Pro
     """
     dO = cotangent(problem)
     dbias, allowed = subject.gradients(problem, dO)["dbias"], gradient_errors_allowed(subject, problem, dO)["dbias"]
-    refute_unless_balanced("sum over keys of dbias", [(1.0, dbias, allowed)], lambda x: x.sum(axis=3))
+    assert_balanced("sum over keys of dbias", [(1.0, dbias, allowed)], lambda x: x.sum(axis=3))
 
 
 @attention_property(
@@ -114,7 +114,7 @@ def test_value_gradients_sum_to_the_cotangent(subject: Subject, problem: Problem
     dv, allowed = subject.gradients(problem, dO)["dv"], gradient_errors_allowed(subject, problem, dO)["dv"]
     parts = [(1.0, dv, allowed), (-(1.0 - problem.empty_rows[..., None]), dO, np.zeros(dO.shape))]
     per_column = (problem.batch, problem.kv_heads, -1, problem.value_dim)
-    refute_unless_balanced("sum of dv - sum of do", parts, lambda x: x.reshape(per_column).sum(axis=2))
+    assert_balanced("sum of dv - sum of do", parts, lambda x: x.reshape(per_column).sum(axis=2))
 
 
 @attention_property(
@@ -132,7 +132,7 @@ def test_q_and_k_have_one_inner_product_with_their_gradients(subject: Subject, p
     found = subject.gradients(problem, dO := cotangent(problem))
     allowed = gradient_errors_allowed(subject, problem, dO)
     parts = [(problem.q, found["dq"], allowed["dq"]), (-problem.k, found["dk"], allowed["dk"])]
-    refute_unless_balanced("sum q dq - sum k dk", parts, partial(in_groups, problem))
+    assert_balanced("sum q dq - sum k dk", parts, partial(in_groups, problem))
 
 
 @attention_property(
@@ -151,7 +151,7 @@ def test_gradients_are_linear_in_the_cotangent(subject: Subject, problem: Proble
     ]
     for name in answers[0][1]:
         parts = [(sign, found[name], allowed[name]) for sign, found, allowed in answers]
-        refute_unless_balanced(f"{name} of two parts of dO less {name} of dO", parts, lambda x: x)
+        assert_balanced(f"{name} of two parts of dO less {name} of dO", parts, lambda x: x)
 
 
 @attention_property(
@@ -175,7 +175,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in used)
     reach = np.where(x.visible, x.M - x.s, 0.0).max(initial=0.0)
     if not (compares_bits(subject) and wide and reach <= 16):
-        gradients_within_bound(subject, problem, -8 * dO, scaled)
+        assert_gradients_within_bound(subject, problem, -8 * dO, scaled)
         return
     for name, gradient in subject.gradients(problem, dO).items():
         differs = ~(scaled[name] == -8 * gradient)
@@ -194,7 +194,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
 def test_a_constant_added_to_all_scores_changes_no_gradient(subject: Subject, problem: Problem) -> None:
     """Gradients of scores moved by a constant, up to 120 either way, are within their bounds, and so finite."""
     found = subject.gradients(problem, dO := cotangent(problem))
-    gradients_within_bound(subject, problem, dO, found)
+    assert_gradients_within_bound(subject, problem, dO, found)
 
 
 @attention_property(
@@ -214,4 +214,4 @@ def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) ->
     found |= {name: found[name][:, :, back] for name in ("dk", "dv")}
     if "dbias" in found and 3 not in problem.bias_axes:
         found["dbias"] = found["dbias"][..., back]
-    gradients_within_bound(subject, problem, dO, found)
+    assert_gradients_within_bound(subject, problem, dO, found)

@@ -12,13 +12,13 @@ from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS, hides_keys
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
+    assert_gradients_within_bound,
+    assert_unseen_keys_reach_no_gradient,
     cotangent,
     differentiable,
     gradient_errors_allowed,
-    gradients_within_bound,
     lse_cotangent,
     randomness,
-    unseen_keys_reach_no_gradient,
 )
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, named
@@ -61,7 +61,7 @@ def large_cotangent(problem: Problem) -> np.ndarray:
     return bits.nearest(16.0 * randomness(problem).standard_normal(shape).clip(-4, 4), problem.dtype)
 
 
-def refute_unless_zero(name: str, gradient: np.ndarray, ignored: np.ndarray) -> None:
+def assert_zero(name: str, gradient: np.ndarray, ignored: np.ndarray) -> None:
     """Raise :class:`Refutation` if an entry of ``gradient`` where ``ignored`` is not zero."""
     wrong = np.broadcast_to(ignored, gradient.shape) & (gradient != 0)
     if wrong.any():
@@ -69,7 +69,7 @@ def refute_unless_zero(name: str, gradient: np.ndarray, ignored: np.ndarray) -> 
         raise Refutation(f"{name}{list(at)} is {gradient[at]:.9g}, not 0; {int(wrong.sum())} such entries are not 0")
 
 
-def refute_unless_ignored_is_zero(
+def assert_ignored_is_zero(
     subject: Subject, problem: Problem, dO: np.ndarray, seen: np.ndarray, only: tuple[str, ...] = ()
 ) -> None:
     """Raise :class:`Refutation` unless gradients vanish where no pair of ``seen`` [B, Hq, Sq, Sk] enters them.
@@ -82,7 +82,7 @@ def refute_unless_ignored_is_zero(
     if problem.bias is not None:
         ignored["dbias"] = ~seen.any(axis=problem.bias_axes, keepdims=True)
     for name in only or ignored:
-        refute_unless_zero(name, found[name], ignored[name] & np.isfinite(allowed[name]))
+        assert_zero(name, found[name], ignored[name] & np.isfinite(allowed[name]))
 
 
 @attention_property(
@@ -94,7 +94,7 @@ def refute_unless_ignored_is_zero(
 def test_query_and_key_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dQ and dK differs from the true one by no more than the contract's roundings can cause."""
     found = subject.gradients(problem, dO := cotangent(problem))
-    gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dq", "dk")})
+    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dq", "dk")})
 
 
 @attention_property(
@@ -106,7 +106,7 @@ def test_query_and_key_gradients_are_within_their_bounds(subject: Subject, probl
 def test_value_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dV differs from the true one by no more than the contract's roundings can cause."""
     found = subject.gradients(problem, dO := cotangent(problem))
-    gradients_within_bound(subject, problem, dO, {"dv": found["dv"]})
+    assert_gradients_within_bound(subject, problem, dO, {"dv": found["dv"]})
 
 
 @attention_property(
@@ -118,7 +118,7 @@ def test_value_gradients_are_within_their_bounds(subject: Subject, problem: Prob
 def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dBias, summed over the axes it was broadcast along, lies within its bound."""
     found = subject.gradients(problem, dO := cotangent(problem))
-    gradients_within_bound(subject, problem, dO, {"dbias": found["dbias"]})
+    assert_gradients_within_bound(subject, problem, dO, {"dbias": found["dbias"]})
 
 
 @attention_property(
@@ -130,7 +130,7 @@ def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Probl
 def test_a_shared_key_gets_the_sum_of_its_groups_gradients(subject: Subject, problem: Problem) -> None:
     """dK and dV of a kv head are the sums over the query heads that read it, within their bounds."""
     found = subject.gradients(problem, dO := cotangent(problem))
-    gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dk", "dv")})
+    assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dk", "dv")})
 
 
 @attention_property(
@@ -141,7 +141,7 @@ def test_a_shared_key_gets_the_sum_of_its_groups_gradients(subject: Subject, pro
 )
 def test_gradients_pass_through_the_softcap(subject: Subject, problem: Problem) -> None:
     """Gradients of scores near the softcap are within their bounds, its slope included."""
-    gradients_within_bound(subject, problem, dO := cotangent(problem), subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, problem, dO := cotangent(problem), subject.gradients(problem, dO))
 
 
 @attention_property(
@@ -159,7 +159,7 @@ def test_the_diagonal_of_the_gradients_is_where_the_convention_says(subject: Sub
     first = Sk - Sq if problem.causal_alignment == "bottom_right" else 0
     triangle = np.array([[j <= i + first for j in range(Sk)] for i in range(Sq)]).reshape(1, 1, Sq, Sk)
     written = problem.replace(causal=False, mask=triangle if problem.mask is None else triangle & problem.mask)
-    gradients_within_bound(subject, written, dO := cotangent(problem), subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, written, dO := cotangent(problem), subject.gradients(problem, dO))
 
 
 @attention_property(
@@ -170,7 +170,7 @@ def test_the_diagonal_of_the_gradients_is_where_the_convention_says(subject: Sub
 )
 def test_gradients_of_structured_activations_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Gradients are within their bounds for queries and keys of low rank and large norm, as in trained models."""
-    gradients_within_bound(subject, problem, dO := cotangent(problem), subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, problem, dO := cotangent(problem), subject.gradients(problem, dO))
 
 
 @attention_property(
@@ -178,12 +178,12 @@ def test_gradients_of_structured_activations_are_within_their_bounds(subject: Su
     hunts="a cotangent of the log-sum-exp that is dropped, added with the wrong sign, or scaled",
     needs=("backward", "lse", "lse_backward"),
     problems=differentiable,
-    unconcerned=lambda subject: "" if subject.conventions.lse_base == "e" else BASE_2,
+    not_applicable=lambda subject: "" if subject.conventions.lse_base == "e" else BASE_2,
 )
 def test_the_cotangent_of_the_log_sum_exp_is_honored(subject: Subject, problem: Problem) -> None:
     """With cotangents on both the output and the log-sum-exp, all gradients are within their bounds."""
     dO, dL = cotangent(problem), lse_cotangent(problem)
-    gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, lse_cotangent=dL), dL)
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, lse_cotangent=dL), dL)
 
 
 @attention_property(
@@ -198,7 +198,7 @@ def test_hidden_keys_have_gradient_zero(subject: Subject, problem: Problem) -> N
     P = 0 there, so every term of the sums is 0 times a finite number, however large dO.
     """
     only = ("dk", "dv") if problem.bias is None else ("dk", "dv", "dbias")
-    refute_unless_ignored_is_zero(subject, problem, large_cotangent(problem), problem.visible, only)
+    assert_ignored_is_zero(subject, problem, large_cotangent(problem), problem.visible, only)
 
 
 @attention_property(
@@ -210,9 +210,9 @@ def test_hidden_keys_have_gradient_zero(subject: Subject, problem: Problem) -> N
 def test_keys_that_no_query_sees_change_no_gradient(subject: Subject, problem: Problem) -> None:
     """Rewriting keys and values hidden from every query of their group does not change one bit of any gradient.
 
-    See causality.future_keys_change_nothing for what is written, and claims for when bits are compared.
+    causality.future_keys_change_nothing says what is written, attn_spec.search.assertions when bits are compared.
     """
-    unseen_keys_reach_no_gradient(subject, problem, cotangent(problem))
+    assert_unseen_keys_reach_no_gradient(subject, problem, cotangent(problem))
 
 
 @attention_property(
@@ -223,7 +223,7 @@ def test_keys_that_no_query_sees_change_no_gradient(subject: Subject, problem: P
 )
 def test_queries_that_see_no_key_have_gradient_zero(subject: Subject, problem: Problem) -> None:
     """dQ of a query that sees no key is exactly zero, since its output is a constant by convention."""
-    refute_unless_ignored_is_zero(subject, problem, large_cotangent(problem), problem.visible, ("dq",))
+    assert_ignored_is_zero(subject, problem, large_cotangent(problem), problem.visible, ("dq",))
 
 
 @attention_property(
@@ -240,4 +240,4 @@ def test_a_query_reaches_exactly_the_keys_it_sees(subject: Subject, problem: Pro
     chosen = randomness(problem).integers(problem.query_length, size=(*problem.score_shape[:2], 1))
     rows = np.arange(problem.query_length) == chosen
     dO = large_cotangent(problem) * rows[..., None]
-    refute_unless_ignored_is_zero(subject, problem, dO, problem.visible & rows[..., None])
+    assert_ignored_is_zero(subject, problem, dO, problem.visible & rows[..., None])

@@ -11,7 +11,7 @@ from attn_spec.kernels import memory
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import compares_bits, randomness, selected, unchanged, within_bound
+from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, randomness, selected
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
 
@@ -38,12 +38,15 @@ def rewritten(problem: Problem, keep: int | None = None) -> Problem:
     return problem.replace(**{name: np.where(kept, x, other[name]) for name, x in arrays.items()})
 
 
-def agree(subject: Subject, problem: Problem, before: Answer, after: Answer, what: str) -> None:
-    """Two answers to one problem: equal bits if the kernel promises them, each within its bound otherwise."""
+def assert_agree(subject: Subject, problem: Problem, before: Answer, after: Answer, what: str) -> None:
+    """Raise :class:`Refutation` unless two answers to one problem have equal bits, if the kernel promises them.
+
+    Otherwise the later one must lie within its bound.
+    """
     if compares_bits(subject):
-        unchanged(before, after, what)
+        assert_unchanged(before, after, what)
     else:
-        within_bound(subject, problem, after)
+        assert_within_bound(subject, problem, after)
 
 
 @attention_property(
@@ -63,9 +66,9 @@ def test_batch_companions_have_no_influence(subject: Subject, problem: Problem) 
     if subject.conventions.batch_invariant and compares_bits(subject):
         entry = np.s_[mine : mine + 1]
         before = selected(subject(problem), (entry,))
-        unchanged(before, selected(after, (entry,)), "after the other batch entries were rewritten")
+        assert_unchanged(before, selected(after, (entry,)), "after the other batch entries were rewritten")
     else:
-        within_bound(subject, changed, after)
+        assert_within_bound(subject, changed, after)
 
 
 @attention_property(
@@ -78,9 +81,9 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
     mine = np.s_[(at := int(randomness(problem).integers(problem.batch))) : at + 1]
     answer = subject(alone := problem.take("B", [at]))
     if subject.conventions.batch_invariant and compares_bits(subject):
-        unchanged(selected(subject(problem), (mine,)), answer, "after the other batch entries were left out")
+        assert_unchanged(selected(subject(problem), (mine,)), answer, "after the other batch entries were left out")
     else:
-        within_bound(subject, alone, answer)
+        assert_within_bound(subject, alone, answer)
 
 
 @attention_property(
@@ -93,7 +96,7 @@ def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Proble
     """q, k, v, mask and bias as transposed views, as slices of buffers of NaN, or each its own way, change no claim."""
     mixed = memory.each_its_own(randomness(problem))
     for arrange in (memory.swapped, memory.sliced, mixed):
-        within_bound(subject, problem, subject(problem, arrange=arrange, arrange_options=mixed))
+        assert_within_bound(subject, problem, subject(problem, arrange=arrange, arrange_options=mixed))
 
 
 @attention_property(
@@ -108,7 +111,7 @@ def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> No
         firsts = {name: getattr(problem, name)[(slice(1),) * len(axes)] for name in ("q", "k", "v")}
         shapes = {name: getattr(problem, name).shape for name in firsts}
         equal = problem.replace(**{name: np.broadcast_to(x, shapes[name]).copy() for name, x in firsts.items()})
-        within_bound(
+        assert_within_bound(
             subject, equal, subject(equal, arrange=partial(memory.expanded, axes=subject.presentation.places(axes)))
         )
 
@@ -125,8 +128,8 @@ def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> N
     first, *others = (subject(problem) for _ in range(CALLS))
     if subject.conventions.deterministic:
         for call, answer in enumerate(others, start=2):
-            unchanged(first, answer, f"in call {call} of the same problem")
-    within_bound(subject, problem, others[-1])
+            assert_unchanged(first, answer, f"in call {call} of the same problem")
+    assert_within_bound(subject, problem, others[-1])
 
 
 @attention_property(
@@ -140,9 +143,9 @@ def test_old_answers_are_not_given_again(subject: Subject, problem: Problem) -> 
     arrange = memory.in_the_same_place(tensors=3)
     first = subject(problem, arrange=arrange)
     other = rewritten(problem)
-    within_bound(subject, other, subject(other, arrange=arrange))
+    assert_within_bound(subject, other, subject(other, arrange=arrange))
     again = subject(problem, arrange=arrange)
-    agree(subject, problem, first, again, "after another problem of the same shape was solved")
+    assert_agree(subject, problem, first, again, "after another problem of the same shape was solved")
 
 
 @attention_property(
@@ -158,4 +161,4 @@ def test_every_element_of_the_output_is_written(subject: Subject, problem: Probl
         *rows, dim = tensor.shape
         return memory.after_freed_nan(tensor, [(*rows, dim), tuple(rows), (*rows, 2 * dim)])
 
-    within_bound(subject, problem, subject(problem, arrange=arrange))
+    assert_within_bound(subject, problem, subject(problem, arrange=arrange))

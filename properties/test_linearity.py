@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import compares_bits, judged, randomness, unchanged, within_bound
+from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, problems
 
@@ -40,11 +40,11 @@ def test_columns_of_v_do_not_mix(subject: Subject, problem: Problem) -> None:
     v = np.where(rewritten, bits.nearest(rng.standard_normal(problem.v.shape), problem.dtype), problem.v)
     before, after = subject(problem), subject(changed := problem.replace(v=v))
     if not compares_bits(subject):
-        within_bound(subject, changed, after)
+        assert_within_bound(subject, changed, after)
         return
     others = [answer.output[..., ~rewritten] for answer in (before, after)]
     first, second = map(Answer, others, [answer.lse for answer in (before, after)])
-    unchanged(first, second, "after other columns of V were rewritten")
+    assert_unchanged(first, second, "after other columns of V were rewritten")
 
 
 @attention_property(
@@ -82,7 +82,8 @@ def test_zero_values_give_zero(subject: Subject, problem: Problem) -> None:
     """With V = 0 the output is exactly 0: sums and products of zeros do not round."""
     changed = problem.replace(v=np.zeros(problem.v.shape))
     answer = subject(changed)
-    seen = ~problem.empty_rows[..., None] & within_bound(subject, changed, answer, "output").measurements[0].measured
+    measured = assert_within_bound(subject, changed, answer, "output").measurements[0].measured
+    seen = measured & ~problem.empty_rows[..., None]
     if (answer.output[seen] != 0).any():
         worst = float(np.abs(answer.output[seen]).max())
         raise Refutation(f"V = 0 gave outputs up to {worst:.9g} in {int((answer.output[seen] != 0).sum())} elements")

@@ -8,12 +8,12 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import positional
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
+    assert_hidden_keys_have_no_influence,
+    assert_rows_within_bound,
+    assert_unchanged,
+    assert_within_bound,
     compares_bits,
-    hidden_keys_have_no_influence,
     selected,
-    unchanged,
-    within_bound,
-    within_bound_of_rows,
 )
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import named, problems
@@ -81,9 +81,9 @@ def without_keys(subject: Subject) -> SearchStrategy[Problem]:
 def test_masked_keys_change_nothing(subject: Subject, problem: Problem) -> None:
     """Rewriting keys and values that the mask hides from a query does not change one bit of its result.
 
-    See causality.future_keys_change_nothing for what is written, and claims for when bits are compared.
+    causality.future_keys_change_nothing says what is written, attn_spec.search.assertions when bits are compared.
     """
-    hidden_keys_have_no_influence(subject, problem)
+    assert_hidden_keys_have_no_influence(subject, problem)
 
 
 @attention_property(
@@ -94,7 +94,7 @@ def test_masked_keys_change_nothing(subject: Subject, problem: Problem) -> None:
 )
 def test_keys_outside_the_window_change_nothing(subject: Subject, problem: Problem) -> None:
     """Rewriting keys and values outside a query's window does not change one bit of its result."""
-    hidden_keys_have_no_influence(subject, problem)
+    assert_hidden_keys_have_no_influence(subject, problem)
 
 
 @attention_property(
@@ -105,7 +105,7 @@ def test_keys_outside_the_window_change_nothing(subject: Subject, problem: Probl
 )
 def test_keys_with_a_bias_of_minus_infinity_change_nothing(subject: Subject, problem: Problem) -> None:
     """Rewriting keys and values whose bias is -inf for a query does not change one bit of its result."""
-    hidden_keys_have_no_influence(subject, problem)
+    assert_hidden_keys_have_no_influence(subject, problem)
 
 
 @attention_property(
@@ -116,7 +116,7 @@ def test_keys_with_a_bias_of_minus_infinity_change_nothing(subject: Subject, pro
 )
 def test_queries_that_see_no_key_follow_the_convention(subject: Subject, problem: Problem) -> None:
     """A query whose every key is masked gets the output and the log-sum-exp that the kernel declared for it."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -127,7 +127,7 @@ def test_queries_that_see_no_key_follow_the_convention(subject: Subject, problem
 )
 def test_queries_whose_bias_is_minus_infinity_follow_the_convention(subject: Subject, problem: Problem) -> None:
     """A query whose bias is -inf at every key is a query that sees no key."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -140,7 +140,7 @@ def test_no_keys_or_no_queries_is_no_error(subject: Subject, problem: Problem) -
     """With no key every query follows the convention; with no query the answer is empty; neither raises."""
     answer = subject(problem)
     if problem.key_length or subject.conventions.empty_row != "mean_of_v":  # of no values there is no mean
-        within_bound(subject, problem, answer)
+        assert_within_bound(subject, problem, answer)
 
 
 @attention_property(
@@ -163,7 +163,7 @@ def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) ->
 
     band = np.array([[inside(j - i - first) for j in range(Sk)] for i in range(Sq)]).reshape(1, 1, Sq, Sk)
     mask = band if problem.mask is None else band & problem.mask
-    within_bound(subject, problem.replace(window=None, mask=mask), subject(problem))
+    assert_within_bound(subject, problem.replace(window=None, mask=mask), subject(problem))
 
 
 @attention_property(
@@ -178,7 +178,7 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
     for entry in range(problem.batch):
         keys = range(int(visible_of(problem)[entry, 0, 0].sum()))
         shorter = problem.take("B", [entry]).take("K", keys).replace(mask=None)
-        within_bound_of_rows(subject, shorter, selected(answer, (slice(entry, entry + 1),)))
+        assert_rows_within_bound(subject, shorter, selected(answer, (slice(entry, entry + 1),)))
 
 
 @attention_property(
@@ -192,9 +192,9 @@ def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) 
 
     The truth is the same; what adding the bias rounds is allowed to the second answer alone.
     """
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
     bias = np.where(visible_of(problem), 0.0 if problem.bias is None else problem.bias, -np.inf)
-    within_bound(subject, written := problem.replace(mask=None, bias=bias), subject(written))
+    assert_within_bound(subject, written := problem.replace(mask=None, bias=bias), subject(written))
 
 
 @attention_property(
@@ -205,7 +205,7 @@ def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) 
 )
 def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> None:
     """With a mask that is True everywhere the kernel solves the problem without a mask."""
-    within_bound(subject, problem.replace(mask=None), subject(problem))
+    assert_within_bound(subject, problem.replace(mask=None), subject(problem))
 
 
 @attention_property(
@@ -216,7 +216,7 @@ def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> N
 )
 def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
     """A bias that is the same for all keys of a query leaves its output alone and adds itself to the log-sum-exp."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -234,6 +234,6 @@ def test_the_bias_at_masked_keys_changes_nothing(subject: Subject, problem: Prob
         seen = np.any(seen, axis=axis, keepdims=True)
     raised = problem.replace(bias=np.where(seen, bias, 64.0))
     if compares_bits(subject):
-        unchanged(subject(problem), subject(raised), "after the bias at masked keys was replaced by 64")
+        assert_unchanged(subject(problem), subject(raised), "after the bias at masked keys was replaced by 64")
     else:
-        within_bound(subject, raised, subject(raised))
+        assert_within_bound(subject, raised, subject(raised))

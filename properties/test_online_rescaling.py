@@ -11,7 +11,7 @@ from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.options import changes_scores, positional
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import compares_bits, judged, randomness, unchanged, within_bound
+from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
 from attn_spec.search.property import Refutation, attention_property, observe
 from attn_spec.search.shapes import TILE_EDGES
 from attn_spec.search.strategies import problems
@@ -23,7 +23,7 @@ SIGNS = "rounding to nearest, and toward zero, commute with negation"
 def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose running maximum moves by 1, 25 or 100, at lengths beside tile edges."""
     step = subject.kernel.limits.step("K")
-    scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "sink", "one_hot")
+    scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "first_key_dominates", "one_hot")
     regimes = [name + values for values in ("", "+v_counterweight", "+v_wide") for name in scores]
     lengths = st.sampled_from([length * step for length in TILE_EDGES])
     return problems(subject, without=("empty",), regimes=regimes, key_length=lengths)
@@ -50,7 +50,7 @@ def test_the_maximum_may_move_anywhere(subject: Subject, problem: Problem) -> No
 
     Values grow as weights shrink in some of the problems, so that a weight of e^-100 still decides the output.
     """
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -76,10 +76,10 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
     if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
         return
     truth, _ = Analysis(problem).truth_and_bound(readings(subject.contract)[0])
-    refute_unless_merged(truth.output, [judged(subject, p, subject(p)).measurements for p in parts], subject)
+    assert_merged(truth.output, [judged(subject, p, subject(p)).measurements for p in parts], subject)
 
 
-def refute_unless_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
+def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
     """Merge the parts' answers in float64 and raise :class:`Refutation` if they miss the truth of the whole."""
     o, radius = truth.value, truth.radius + np.abs(truth.low)
     base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
@@ -113,19 +113,19 @@ def merge_weights(L: list[np.ndarray]) -> list[np.ndarray]:
         return [x / np.where(total == 0, 1.0, total) for x in raised]
 
 
-def refute_unless_same(subject: Subject, problem: Problem, changed: Problem, factor: float, what: str) -> None:
+def assert_output_scaled(subject: Subject, problem: Problem, changed: Problem, factor: float, what: str) -> None:
     """Raise :class:`Refutation` unless the changed problem has exactly ``factor`` times the output and the same LSE.
 
     Outputs below the smallest normal number are left out when they are scaled.
     """
     before, after = subject(problem), subject(changed)
     if not compares_bits(subject):
-        within_bound(subject, changed, after)
+        assert_within_bound(subject, changed, after)
         return
     smallest = subject.contract.format("output").smallest_normal
     speaks = (np.abs(before.output) >= smallest) | np.isnan(before.output) | (abs(factor) == 1)
     expected, got = (np.where(speaks, x, 0.0) for x in (factor * before.output, after.output))
-    unchanged(Answer(expected, before.lse), Answer(got, after.lse), what)
+    assert_unchanged(Answer(expected, before.lse), Answer(got, after.lse), what)
 
 
 @attention_property(
@@ -135,7 +135,7 @@ def refute_unless_same(subject: Subject, problem: Problem, changed: Problem, fac
 )
 def test_negating_v_negates_the_output(subject: Subject, problem: Problem) -> None:
     """-V gives -O bit for bit, and the same log-sum-exp: no operation on V depends on its sign."""
-    refute_unless_same(subject, problem, problem.replace(v=-problem.v), -1.0, "after V was negated")
+    assert_output_scaled(subject, problem, problem.replace(v=-problem.v), -1.0, "after V was negated")
 
 
 @attention_property(
@@ -146,7 +146,7 @@ def test_negating_v_negates_the_output(subject: Subject, problem: Problem) -> No
 def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) -> None:
     """-q and -k give the same output and log-sum-exp bit for bit: every product is the same number."""
     changed = problem.replace(q=-problem.q, k=-problem.k)
-    refute_unless_same(subject, problem, changed, 1.0, "after q and k were negated")
+    assert_output_scaled(subject, problem, changed, 1.0, "after q and k were negated")
 
 
 @attention_property(
@@ -167,6 +167,6 @@ def test_scaling_v_by_a_power_of_two_scales_the_output(subject: Subject, problem
     changed = problem.replace(v=8 * problem.v)
     accumulators = {(c.output_accumulation, c.inner_accumulation) for c in readings(subject.contract)}
     if "float16" in set().union(*accumulators):  # whose sums of small products are not normal numbers
-        within_bound(subject, changed, subject(changed))
+        assert_within_bound(subject, changed, subject(changed))
     else:
-        refute_unless_same(subject, problem, changed, 8.0, "after V was multiplied by 8")
+        assert_output_scaled(subject, problem, changed, 8.0, "after V was multiplied by 8")

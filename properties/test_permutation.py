@@ -5,7 +5,7 @@ import numpy as np
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.options import all_but, positional
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import randomness, within_bound
+from attn_spec.search.assertions import assert_within_bound, randomness
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import problems
 
@@ -32,7 +32,7 @@ def test_keys_may_come_in_any_order(subject: Subject, problem: Problem) -> None:
     scores = (problem.q[0, 0, 0] @ problem.k[0, 0].T) if problem.query_length else np.zeros(problem.key_length)
     rising = np.argsort(scores, kind="stable")
     for order in (rising, rising[::-1]):
-        within_bound(subject, problem, subject(problem.take("K", order)))
+        assert_within_bound(subject, problem, subject(problem.take("K", order)))
 
 
 @attention_property(
@@ -43,7 +43,7 @@ def test_keys_may_come_in_any_order(subject: Subject, problem: Problem) -> None:
 def test_queries_carry_their_answers_along(subject: Subject, problem: Problem) -> None:
     """Queries in reversed order get the same answers in reversed order."""
     order = np.arange(problem.query_length)[::-1]
-    within_bound(subject, problem, reordered(subject(problem.take("Q", order)), order, 2))
+    assert_within_bound(subject, problem, reordered(subject(problem.take("Q", order)), order, 2))
 
 
 @attention_property(
@@ -56,7 +56,7 @@ def test_kv_heads_carry_their_groups_along(subject: Subject, problem: Problem) -
     """Moving kv heads together with their groups of query heads moves the answers, and nothing else."""
     heads = randomness(problem).permutation(problem.kv_heads)
     order = (heads[:, None] * problem.group + np.arange(problem.group)).ravel()
-    within_bound(subject, problem, reordered(subject(problem.take("H", heads)), np.argsort(order), 1))
+    assert_within_bound(subject, problem, reordered(subject(problem.take("H", heads)), np.argsort(order), 1))
 
 
 @attention_property(
@@ -67,7 +67,7 @@ def test_kv_heads_carry_their_groups_along(subject: Subject, problem: Problem) -
 def test_batch_entries_carry_their_answers_along(subject: Subject, problem: Problem) -> None:
     """Batch entries in another order get the same answers in that order."""
     order = np.roll(np.arange(problem.batch), 1)
-    within_bound(subject, problem, reordered(subject(problem.take("B", order)), np.argsort(order), 0))
+    assert_within_bound(subject, problem, reordered(subject(problem.take("B", order)), np.argsort(order), 0))
 
 
 @attention_property(
@@ -80,5 +80,5 @@ def test_grouped_heads_equal_repeated_heads(subject: Subject, problem: Problem) 
     """Repeating every kv head for each query head of its group gives the answer of the grouped problem."""
     repeated = {name: np.repeat(getattr(problem, name), problem.group, axis=1) for name in ("k", "v")}
     ungrouped = problem.replace(**repeated)
-    within_bound(subject, ungrouped, subject(problem))
-    within_bound(subject, problem, subject(ungrouped))
+    assert_within_bound(subject, ungrouped, subject(problem))
+    assert_within_bound(subject, problem, subject(ungrouped))

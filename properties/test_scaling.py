@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import all_but
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import judged, within_bound
+from attn_spec.search.assertions import assert_within_bound, judged
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import problems
 
@@ -67,12 +67,13 @@ def applied_scale(dot: np.ndarray, score: np.ndarray) -> float:
     return float((dot * score).sum() / max((dot * dot).sum(), 1e-300))
 
 
-def refute_scale(problem: Problem, applied: float, error: Refutation) -> None:
-    """Raise the refutation again, naming the scale that the kernel seems to have applied."""
+def with_scale(problem: Problem, applied: float, error: Refutation) -> Refutation:
+    """The same refutation, naming the scale that the kernel seems to have applied."""
     asked = (
         f"1/sqrt({problem.head_dim}) = {problem.scale_value:.6g}" if problem.scale is None else f"{problem.scale:.6g}"
     )
-    raise Refutation(f"the kernel applied a scale of {applied:.6g} where {asked} was asked; {error}", error.measurement)
+    text = f"the kernel applied a scale of {applied:.6g} where {asked} was asked; {error}"
+    return Refutation(text, error.measurement)
 
 
 def first_dot(problem: Problem) -> np.ndarray:
@@ -91,14 +92,11 @@ def test_the_scale_read_from_the_log_sum_exp_is_the_one_asked_for(subject: Subje
     """With equal keys the log-sum-exp is scale * q.k + log Sk, which exposes the scale the kernel applied."""
     answer = subject(problem)
     try:
-        within_bound(subject, problem, answer, "lse")
+        assert_within_bound(subject, problem, answer, "lse")
     except Refutation as error:
         base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
-        refute_scale(
-            problem,
-            applied_scale(first_dot(problem), np.asarray(answer.lse) * base - np.log(problem.key_length)),
-            error,
-        )
+        score = np.asarray(answer.lse) * base - np.log(problem.key_length)
+        raise with_scale(problem, applied_scale(first_dot(problem), score), error) from error
 
 
 @attention_property(
@@ -113,13 +111,14 @@ def test_the_scale_read_from_the_weights_is_the_one_asked_for(subject: Subject, 
     """
     answer = subject(problem)
     try:
-        within_bound(subject, problem, answer, "output")
+        assert_within_bound(subject, problem, answer, "output")
     except Refutation as error:
         odd = problem.key_length // 2
         weight = np.clip(answer.output[..., 0], 1e-6, 1 - 1e-6)
         score = np.log(weight / (1 - weight)) + np.log(odd / (problem.key_length - odd))
         moderate = np.abs(score) < 5
-        refute_scale(problem, applied_scale(first_dot(problem) * moderate, score * moderate), error)
+        applied = applied_scale(first_dot(problem) * moderate, score * moderate)
+        raise with_scale(problem, applied, error) from error
 
 
 @attention_property(

@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import within_bound
+from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.regimes import SHIFTS
 from attn_spec.search.strategies import problems
@@ -35,7 +35,7 @@ def test_a_constant_added_to_all_scores_changes_nothing(subject: Subject, proble
 
     One direction of K carries the constant, the same bits for every key, so the shift is exact.
     """
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -45,7 +45,7 @@ def test_a_constant_added_to_all_scores_changes_nothing(subject: Subject, proble
 )
 def test_weights_sum_to_one(subject: Subject, problem: Problem) -> None:
     """With V = 1 every output is 1, as nearly as the contract allows."""
-    within_bound(subject, problem, subject(problem), "output")
+    assert_within_bound(subject, problem, subject(problem), "output")
 
 
 @attention_property(
@@ -55,7 +55,7 @@ def test_weights_sum_to_one(subject: Subject, problem: Problem) -> None:
 )
 def test_outputs_lie_in_the_hull_of_the_visible_values(subject: Subject, problem: Problem) -> None:
     """No output is farther above the largest, or below the smallest, visible value than its bound allows."""
-    judgement = within_bound(subject, problem, answer := subject(problem), "output")
+    judgement = assert_within_bound(subject, problem, answer := subject(problem), "output")
     measured = judgement.measurements[0]
     high, low = hull(problem)
     excess = np.maximum(answer.output - high, low - answer.output)

@@ -7,7 +7,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import replaces_score
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import randomness, within_bound
+from attn_spec.search.assertions import assert_within_bound, randomness
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import problems
 
@@ -26,7 +26,7 @@ def of(*regimes: str, subject: Subject) -> SearchStrategy[Problem]:
 )
 def test_subnormal_numbers_are_handled(subject: Subject, problem: Problem) -> None:
     """Scores and values at the lower end of the range cost no more than the bound's underflow terms."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -36,7 +36,7 @@ def test_subnormal_numbers_are_handled(subject: Subject, problem: Problem) -> No
 )
 def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None:
     """Values whose sum over the keys stays below an eighth of the largest number give finite, accurate outputs."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -46,7 +46,7 @@ def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None
 )
 def test_dot_products_beyond_float16_do_not_overflow(subject: Subject, problem: Problem) -> None:
     """abs(q.k) = 76800 is no reason for Inf or NaN in a kernel that claims to accumulate scores in float32."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(

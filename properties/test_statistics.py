@@ -7,7 +7,7 @@ from attn_spec.error.error_statistics import FALSE_ALARM
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.property import attention_property
-from attn_spec.search.suspicion import errors, generic_problems, refuse, unconcerned
+from attn_spec.search.suspicion import assert_below_threshold, errors, generic_problems, not_applicable
 
 MODEL = "Connolly, Higham and Mary (2021, SIAM J. Sci. Comput. 43), mean-independent roundings"
 
@@ -16,7 +16,7 @@ MODEL = "Connolly, Higham and Mary (2021, SIAM J. Sci. Comput. 43), mean-indepen
     source=f"{MODEL}; Hsu, Kakade and Zhang (2012, Electron. Commun. Probab. 17), Theorem 1",
     hunts="accumulators a few bits too narrow, inexact exponentials, a cast that is not declared: inside the bound",
     problems=generic_problems,
-    unconcerned=unconcerned,
+    not_applicable=not_applicable,
     false_alarm=FALSE_ALARM,
 )
 def test_errors_are_together_no_larger_than_independent_roundings_make_them(subject: Subject, problem: Problem) -> None:
@@ -28,14 +28,14 @@ def test_errors_are_together_no_larger_than_independent_roundings_make_them(subj
     Domain: normal inputs without masks, biases and softcaps, rounding to nearest, first order.
     """
     found = errors(subject, problem)
-    refuse(found.size(), found.rows)
+    assert_below_threshold(found.size(), found.rows)
 
 
 @attention_property(
     source=f"{MODEL}; the inequality of Azuma and Hoeffding",
     hunts="truncating accumulators and casts that claim to round to nearest, a scale or exponential slightly off",
     problems=generic_problems,
-    unconcerned=unconcerned,
+    not_applicable=not_applicable,
     false_alarm=FALSE_ALARM,
 )
 def test_errors_have_no_common_sign(subject: Subject, problem: Problem) -> None:
@@ -46,4 +46,4 @@ def test_errors_have_no_common_sign(subject: Subject, problem: Problem) -> None:
     exponential, is taken off at its worst. Probability and domain are those of the mean square.
     """
     found = errors(subject, problem)
-    refuse(found.bias(), found.rows)
+    assert_below_threshold(found.bias(), found.rows)

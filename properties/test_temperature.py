@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import within_bound
+from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import named, problems
 
@@ -25,7 +25,7 @@ def under(subject: Subject, regime: str, **fixed: Any) -> SearchStrategy[Problem
 )
 def test_equal_scores_give_the_mean_of_the_visible_values(subject: Subject, problem: Problem) -> None:
     """With q = 0 the output is the mean of the visible values, and the log-sum-exp the logarithm of their number."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -35,7 +35,7 @@ def test_equal_scores_give_the_mean_of_the_visible_values(subject: Subject, prob
 )
 def test_one_dominant_key_gives_its_value(subject: Subject, problem: Problem) -> None:
     """When one score exceeds the others by 40, the output is that key's value."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(
@@ -46,4 +46,4 @@ def test_one_dominant_key_gives_its_value(subject: Subject, problem: Problem) ->
 )
 def test_one_visible_key_gives_its_value(subject: Subject, problem: Problem) -> None:
     """A query that sees one key gets that key's value, and its score as the log-sum-exp."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))

@@ -27,7 +27,7 @@ def claim(name, **declared):
     return attention_property(source="toy", hunts="nothing", **declared)(check)
 
 globals().update({f"test_{n}": claim(f"test_{n}") for n in range(20)})
-test_narrow = claim("test_narrow", unconcerned=lambda subject: "" if subject.dtype == "float16" else "too wide")
+test_narrow = claim("test_narrow", not_applicable=lambda subject: "" if subject.dtype == "float16" else "too wide")
 """
 
 

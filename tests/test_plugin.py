@@ -243,7 +243,7 @@ def test_lengths_look_short(subject, problem):
     if problem.query_length > 6:
         raise Suspicion(f"{problem.query_length} queries")
 
-@attention_property(source="toy", hunts="length", problems=lengths, unconcerned=lambda subject: "its name is toy")
+@attention_property(source="toy", hunts="length", problems=lengths, not_applicable=lambda subject: "its name is toy")
 def test_other(subject, problem):
     """Never reached."""
     raise AssertionError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.roundoff import holds, is_power_of
+from attn_spec.error.roundoff import contains, is_power_of
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .arithmetic import Order
@@ -136,7 +136,7 @@ class Scores(MatrixProducts):
     def puts_bias_first(self) -> bool:
         """Whether the bias is divided by the scale and added to q.k."""
         wanted = self.order.bias_first and self.bias is not None and self.softcap is None and not self.scales_operands
-        kept = holds(self.c.format("stored_scores"), self.c.format("score_accumulation"))
+        kept = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
         return wanted and kept and self.scale != 0
 
     def query_factor(self) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.error.roundoff import EXACT, Rounding, conversion, holds, rounding
+from attn_spec.error.roundoff import EXACT, Rounding, contains, conversion, rounding
 from attn_spec.numbers.formats import FORMATS, Format
 
 #: The widest format that matrix units with sums of their own multiply, in bits: float16's and tf32's.
@@ -58,7 +58,7 @@ def probability_cast(c: ResolvedContract) -> Rounding:
 
 def probability_store(c: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own."""
-    return EXACT if holds(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
+    return EXACT if contains(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
 
 
 def casts_row_sum(c: ResolvedContract) -> bool:

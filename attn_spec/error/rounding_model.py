@@ -17,9 +17,9 @@ independent inputs are, have sums over t of k of n terms with E S_t^2 = x^2 k(k 
 x the whole sum and q the sum of squared terms; summed over k = 1 .. n this is x^2 (n + 1)/3 + q (n + 1)/6, and no tree
 has more than q/4 beside it (by dynamic programming up to n = 1024). In the same way the running maximum rises H_n
 times, and a weight sees one rise after it on average, with mean square 3 (a Poisson mixture over its place: the rises
-after a share t of the keys have mean log 1/t). Such averages stand for the sums that one order has; tests therefore add
-up many rows, and the difference is paid by what the proxy u^2 leaves: roundings spread evenly over their interval have
-a mean square of u^2 / 3 at most.
+after a share t of the keys have mean log 1/t). These are averages over orders; one kernel has one order. Two things
+cover the gap: tests pool at least 64 rows, and the variance proxy u^2 is three times that of a rounding error spread
+evenly over its interval.
 
 Four errors are no roundings and have no mean of 0: those of the exponential, of the constants (scale, log2 e), of sums
 that matrix units cut, and the second order. They are kept apart, as bounds; see :class:`Systematic`, :func:`cut_sums`.
@@ -34,7 +34,15 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
-from attn_spec.error.roundoff import conversion, elementary_error, growth, holds, is_power_of, rounding, row_sum_store
+from attn_spec.error.roundoff import (
+    contains,
+    conversion,
+    elementary_error,
+    growth,
+    is_power_of,
+    rounding,
+    row_sum_store,
+)
 from attn_spec.error.score_bounds import operand_entry, operand_scaling
 
 
@@ -139,7 +147,7 @@ def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     sigma, s2 = abs(x.problem.scale_value), np.where(x.visible, x.s**2, 0.0)
     whole, parts = partial_sums(np.float64(x.problem.head_dim), c.summation_depth or np.inf)
     variance = work**2 * (whole * s2 + (parts + 1) * squared_products(x))
-    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
+    narrows = not contains(c.format("stored_scores"), c.format("score_accumulation"))
     variance += stored**2 * s2 * (float(narrows) + float(not is_power_of(2, sigma)))
     distance = np.where(x.visible, x.M - x.s + c.reference_slack, 0.0)
     factors = systematic(x, c).factors

@@ -58,7 +58,7 @@ def flushes(c: ResolvedContract, form: Format, *, entering: bool = False) -> boo
     return c.subnormals == "flushed" and form.emin == FORMATS["float32"].emin
 
 
-def holds(form: Format, source: Format) -> bool:
+def contains(form: Format, source: Format) -> bool:
     """Whether ``form`` has every number of ``source`` that does not overflow: as many bits, and as small ones."""
     return form.precision >= source.precision and form.emin <= source.emin
 
@@ -66,7 +66,7 @@ def holds(form: Format, source: Format) -> bool:
 def conversion(c: ResolvedContract, stage: str, source: Format) -> Rounding:
     """The rounding of a number of format ``source`` to a stage's format: exact, but for flushing, if that is wider."""
     form = c.format(stage)
-    if holds(form, source):
+    if contains(form, source):
         return Rounding(0.0, form.smallest_normal if flushes(c, form, entering=stage == "multiplicands") else 0.0)
     return rounding(c, stage)
 

@@ -16,11 +16,11 @@ from attn_spec.error.products import entry, exact_bits, left_out, sum_underflow,
 from attn_spec.error.roundoff import (
     EXACT,
     Rounding,
+    contains,
     conversion,
     elementary_error,
     flushes,
     growth,
-    holds,
     is_power_of,
     rounding,
 )
@@ -157,7 +157,7 @@ def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     sigma = abs(x.problem.scale_value)
     delta = sigma * dot_product_error(x, c)
-    narrows = not holds(c.format("stored_scores"), c.format("score_accumulation"))
+    narrows = not contains(c.format("stored_scores"), c.format("score_accumulation"))
     if narrows:
         delta = delta + stored.u * (np.abs(x.scaled) + delta) + sigma * stored.eta
     if not is_power_of(2, sigma):
@@ -178,7 +178,7 @@ def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap
 
 def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the scale may multiply the score after the bias, which is divided by it."""
-    kept = holds(c.format("stored_scores"), c.format("score_accumulation"))
+    kept = contains(c.format("stored_scores"), c.format("score_accumulation"))
     return kept and x.problem.bias is not None and x.problem.softcap is None and x.problem.scale_value != 0
 
 

@@ -1,1 +1,1 @@
-"""What is left of a verdict: failure block, script, provenance, certificate."""
+"""The evidence for a verdict: failure block, script, provenance, certificate."""

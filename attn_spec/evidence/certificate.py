@@ -46,7 +46,7 @@ class Number(Model):
 
 
 class Subject(Model):
-    """Which code was examined."""
+    """The code that was examined."""
 
     spec: str
     name: str
@@ -57,14 +57,14 @@ class Subject(Model):
 
 
 class Suite(Model):
-    """Which attn-spec examined it."""
+    """The attn-spec that examined it."""
 
     version: str
     properties_sha256: str
 
 
 class Configuration(Model):
-    """How hard the search was."""
+    """The effort of the search."""
 
     dtypes: tuple[str, ...]
     #: Parts of the ids of the properties chosen; empty for all of them.
@@ -77,7 +77,7 @@ class Configuration(Model):
 
 
 class Claims(Model):
-    """What the kernel declares."""
+    """The declarations of the kernel."""
 
     #: False when an undecorated callable was examined, and its shape options were found by trying them.
     declared: bool
@@ -188,7 +188,7 @@ def load(path: Path) -> Certificate:
 
 
 def compare(old: Certificate, new: Certificate) -> list[str]:
-    """What differs, one line each; empty when the two say the same."""
+    """List the differences, one line each; empty when the two say the same."""
     lines = []
     for part in ("subject", "environment", "suite", "configuration", "claims"):
         before, after = (_flat(part, document.model_dump(mode="json")[part]) for document in (old, new))

@@ -41,7 +41,7 @@ def block(
 
 
 def _chance(claim: Property) -> str:
-    """How often a sound kernel would get here."""
+    """Say how often a sound kernel would get here."""
     return f"  chance    at most {claim.false_alarm:g} for one problem, if the kernel rounds as its contract claims"
 
 

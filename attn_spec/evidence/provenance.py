@@ -1,4 +1,4 @@
-"""What a certificate says beside the verdicts: which kernel, on what machine, by which suite, how hard it searched."""
+"""The provenance that a certificate records: kernel, machine, suite, and configuration of the search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch"
 
 
 def subject(kernel: Kernel) -> dict[str, Any]:
-    """Which code was examined."""
+    """Identify the code that was examined."""
     module = sys.modules[kernel.module]
     folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
     names = packages_distributions().get(module.__name__.partition(".")[0], [])
@@ -39,7 +39,7 @@ def subject(kernel: Kernel) -> dict[str, Any]:
 
 
 def environment(device: str) -> dict[str, str | None]:
-    """What it ran on."""
+    """Record the Python, the machine and the packages that it ran on."""
     return {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -50,7 +50,7 @@ def environment(device: str) -> dict[str, str | None]:
 
 
 def suite() -> dict[str, str]:
-    """Which attn-spec examined it."""
+    """Identify the attn-spec that examined it."""
     package = importlib.import_module("attn_spec.properties")
     files = sorted(path for folder in package.__path__ for path in Path(folder).glob("*.py"))
     digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
@@ -58,7 +58,7 @@ def suite() -> dict[str, str]:
 
 
 def configuration(checked: Preflight, device: str, profile: Profile, seed: int) -> dict[str, Any]:
-    """How hard the search was."""
+    """Record how hard the search was."""
     return {
         "dtypes": [subject.dtype for subject in checked.subjects],
         "device": device,
@@ -70,7 +70,7 @@ def configuration(checked: Preflight, device: str, profile: Profile, seed: int) 
 
 
 def claims(checked: Preflight) -> dict[str, Any]:
-    """What the kernel declares, and what an undecorated callable was found not to do."""
+    """Record what the kernel declares, and what an undecorated callable was found not to do."""
     kernel = checked.subjects[0].kernel
     contracts = {subject.dtype: kernel.contract_declared(subject.dtype) for subject in checked.subjects}
     return {

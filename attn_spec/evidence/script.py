@@ -119,7 +119,7 @@ def _worst_call(
 
 
 def _place(worst: WorstElement, shown: Presentation, part: np.ndarray, heads: int) -> tuple[int, ...] | None:
-    """Where the worst element lies in what a kernel of so many heads returned; None when it is not there."""
+    """Index the worst element in what a kernel of so many heads returned; None when it is not there."""
     numbered = np.arange(part.size).reshape(part.shape)
     if worst.quantity != "lse":
         if part.ndim != len(shown.axes):

@@ -160,7 +160,7 @@ class Kernel:
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What the callable takes, by name. Raises :class:`KernelError`."""
+        """Parameters of the callable, by name. Raises :class:`KernelError`."""
         return parameters_of(self.function)
 
     @property
@@ -176,7 +176,7 @@ def _shape_of(tensor: Any) -> tuple[int, ...]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """What a callable takes, by name. Raises :class:`KernelError` for one that does not say."""
+    """Parameters of a callable, by name. Raises :class:`KernelError` for one that does not say."""
     try:
         return inspect.signature(function).parameters
     except ValueError as error:

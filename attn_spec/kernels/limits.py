@@ -15,7 +15,7 @@ class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a kernel asks of a problem. No property speaks of one that asks for more."""
+    """Limits that a kernel sets to problems. No property is searched beyond them."""
 
     #: Head dimensions, of queries and of values; None is any.
     head_dims: tuple[int, ...] | None = None

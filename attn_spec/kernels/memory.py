@@ -47,7 +47,7 @@ def each_its_own(rng: np.random.Generator) -> Callable[[Any], Any]:
 
 
 def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
-    """The first entry along each of the axes in place of all, with stride 0; NaN lies behind it in memory."""
+    """Broadcast the first entry along each of the axes with stride 0; the rest of the buffer is NaN."""
     own = strided(tensor)
     buffer = own.of_nan(tensor, tensor.shape)
     chosen = set(axes)
@@ -57,12 +57,15 @@ def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
 
 
 def expanded_whole(tensor: Any) -> Any:
-    """The first entry of all in place of every one, with all strides 0."""
+    """Broadcast the first entry along every axis with stride 0."""
     return expanded(tensor, range(tensor.ndim))
 
 
 def in_the_same_place(tensors: int) -> Callable[[Any], Any]:
-    """A way to lay tensors: the first ``tensors`` as they are, and each later round into the memory of the first."""
+    """Reuse memory: from the second call on, copy each tensor into the buffer that the first call used.
+
+    A call has ``tensors`` tensors.
+    """
     kept: list[Any] = []
     turn = itertools.count()
 

@@ -71,7 +71,7 @@ class Presentation:
         return _reordered(x.reshape([lengths[axis] for axis in self._order]), self._order, AXES)
 
     def parts(self, problem: Problem) -> Iterator[Problem]:
-        """What a kernel is called for, in the order of entries and heads."""
+        """Cut a problem into those that a kernel is called for, in the order of entries and heads."""
         entries = range(problem.batch) if "B" in self.looped else [None]
         for entry in entries:
             one = problem if entry is None else problem.take("B", [entry])

@@ -1,4 +1,4 @@
-"""How a name finds a kernel: a file, a module, an entry point or a short name."""
+"""Find a kernel by name: a file, a module, an entry point or a short name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resolve(spec: str, **declared: Any) -> Kernel:
 
 
 def _found(spec: str) -> tuple[Any, str]:
-    """What a name means, and the module that it names, empty if it names none."""
+    """Return what a name means, and the module that it names, empty if it names none."""
     module_name, _, attribute = spec.partition(":")
     plugins = {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}
     if module_name == "definition" and attribute:
@@ -61,7 +61,7 @@ def _found(spec: str) -> tuple[Any, str]:
 
 
 def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
-    """What :func:`resolve` takes for an undecorated callable, from what a user typed; options part at commas."""
+    """Turn what a user typed into what :func:`resolve` takes for an undecorated callable; options part at commas."""
     options = tuple(option.strip() for option in (supports or "").split(",") if option.strip())
     return {"framework": framework, "contract": contract, "supports": options}
 

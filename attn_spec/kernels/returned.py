@@ -23,7 +23,7 @@ def out_and_lse(returned: Any) -> tuple[Any, Any]:
 
 
 def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The gradients that a backward function returned, by input: in their order, or by their own names in a dict.
+    """Take what a backward function returned, by input: in their order, or by their own names in a dict.
 
     Those of ``names`` must be there. Raises :class:`Misbehaviour`.
     """

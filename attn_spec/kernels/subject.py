@@ -39,7 +39,7 @@ CALL_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a kernel returned, as exact values."""
+    """The answer of a kernel, as exact values."""
 
     #: [B, Hq, Sq, Dv]
     output: bits.Values
@@ -188,7 +188,7 @@ class Subject:
     def _record(
         self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> tuple[Any, Pull]:
-        """What a call returns that the framework differentiates in the tensors ``asked``, and the way back."""
+        """Call the kernel, differentiated by its framework in the tensors ``asked``; return result and way back."""
         own, spelled = self.framework, self.kernel.keyword("bias")
         if not isinstance(own, Differentiating):
             raise KernelError(f"{self.kernel.name} has no @NAME.backward, and {own.name} differentiates nothing")

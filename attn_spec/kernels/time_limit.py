@@ -1,4 +1,4 @@
-"""How long a block may take: an exception where Python signals reach it, the end of the process where none does."""
+"""Limit the time of a block: an exception where Python signals reach it, the end of the process where none does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a property speaks: it compares answers with the truth or with one another, and refutes.
+"""Assertions for properties: compare an answer with the truth, or two answers; raise Refutation.
 
 Whether a claim is about bits or about bounds is decided here, once: bits are compared only for kernels that promise
 to be deterministic and whose rescaling does not wait (a lazy kernel may let one row decide for its neighbors).
@@ -50,14 +50,14 @@ def judged(subject: Subject, problem: Problem, answer: Answer, contract: Resolve
     )
 
 
-def within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
+def assert_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
     """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all."""
-    return _refuted_outside(
+    return _assert_inside(
         judged(subject, problem, answer), quantities, lambda measured: _hint(subject, problem, answer, measured)
     )
 
 
-def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> None:
+def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -> None:
     """Raise :class:`Refutation` unless rows that were computed among others lie within their bounds.
 
     ``problem`` has those rows and the keys that they see alone. Among others the edges of tiles may fall elsewhere,
@@ -65,7 +65,7 @@ def within_bound_of_rows(subject: Subject, problem: Problem, rows: Answer) -> No
     """
     contract = _one_tile_more(subject.contract, problem.key_length)
     if not any(map(_rounds_in_hidden_tiles, readings(contract))):
-        _refuted_outside(judged(subject, problem, rows, contract), ())
+        _assert_inside(judged(subject, problem, rows, contract), ())
 
 
 def _rounds_in_hidden_tiles(c: ResolvedContract) -> bool:
@@ -113,14 +113,14 @@ def lse_cotangent(problem: Problem) -> np.ndarray:
     return randomness(problem).spawn(1)[0].integers(-32, 33, problem.score_shape[:3]) / 8
 
 
-def gradients_within_bound(
+def assert_gradients_within_bound(
     subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
 ) -> Judgement:
     """Raise :class:`Refutation` unless all gradients ``found``, by name, lie within their bounds.
 
     Names are "dq", "dk", "dv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
     """
-    return _refuted_outside(measure.judge_gradients(problem, subject.contract, dO, found, dL), ())
+    return _assert_inside(measure.judge_gradients(problem, subject.contract, dO, found, dL), ())
 
 
 @np.errstate(all="ignore")
@@ -144,7 +144,7 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
     return {name: np.maximum.reduce(choices) for name, choices in allowed.items()}
 
 
-def _refuted_outside(
+def _assert_inside(
     judgement: Judgement, quantities: tuple[str, ...], explain: Callable[[Measurement], str] = lambda measured: ""
 ) -> Judgement:
     for measured in judgement.measurements:
@@ -162,7 +162,7 @@ def _refuted_outside(
 
 
 def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
-    """What declaration would explain an answer outside its bound; empty when none would."""
+    """Name a declaration that would explain an answer outside its bound; empty when none would."""
     agreed = subject.conventions
     if problem.empty_rows[measured.worst[:3]]:
         return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
@@ -182,7 +182,7 @@ def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
     return replace(answer, output=answer.output[index], lse=None if answer.lse is None else answer.lse[index])
 
 
-def unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
+def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
     """Raise :class:`Refutation` unless O and LSE hold the same numbers in ``rows`` (bool [B, Hq, Sq], default all).
 
     Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
@@ -192,13 +192,13 @@ def unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None 
     if before.lse is not None and after.lse is not None:
         pairs.append(("lse", before.lse, after.lse, rows))
     for name, old, new, compared in pairs:
-        _refute_changed(what, name, old, new, compared)
+        _assert_same_numbers(what, name, old, new, compared)
 
 
-def gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:
-    """Raise :class:`Refutation` unless gradients by name hold the same numbers, as :func:`unchanged`."""
+def assert_gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:
+    """Raise :class:`Refutation` unless gradients by name hold the same numbers, as :func:`assert_unchanged`."""
     for name, old in before.items():
-        _refute_changed(what, name, old, after[name], np.ones(old.shape, dtype=bool))
+        _assert_same_numbers(what, name, old, after[name], np.ones(old.shape, dtype=bool))
 
 
 def randomness(problem: Problem) -> np.random.Generator:
@@ -210,7 +210,7 @@ def randomness(problem: Problem) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest.digest()[:8]))
 
 
-def hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
+def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
     """Raise :class:`Refutation` if what a row cannot see changes it.
 
     For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
@@ -228,12 +228,12 @@ def hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
         )
         after = subject(changed)
         if compares_bits(subject):
-            unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
+            assert_unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
         elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
-            within_bound(subject, changed, after)
+            assert_within_bound(subject, changed, after)
 
 
-def unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
+def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
     """Raise :class:`Refutation` if what no query sees changes a gradient.
 
     Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
@@ -245,9 +245,10 @@ def unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.nda
         changed = problem.replace(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
         after = subject.gradients(changed, dO)
         if compares_bits(subject):
-            gradients_unchanged(before, after, f"after keys and values that no query sees were replaced by {what}")
+            did = f"after keys and values that no query sees were replaced by {what}"
+            assert_gradients_unchanged(before, after, did)
         elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
-            gradients_within_bound(subject, changed, dO, after)
+            assert_gradients_within_bound(subject, changed, dO, after)
 
 
 def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
@@ -262,7 +263,7 @@ def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.nda
 def _contents(
     subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """What to write into hidden keys and values: a name, K and V."""
+    """Contents to write into hidden keys and values: a name, K and V."""
     parameter = score_of(problem).parameter(problem)
     factor = 1.0 if parameter is None else np.abs(parameter).sum(axis=-1).max(initial=1.0)
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
@@ -288,7 +289,7 @@ def _place(name: str, at: tuple[int, ...]) -> str:
     return f"{name}[{', '.join(map(str, at))}]"
 
 
-def _refute_changed(what: str, name: str, old: np.ndarray, new: np.ndarray, compared: np.ndarray) -> None:
+def _assert_same_numbers(what: str, name: str, old: np.ndarray, new: np.ndarray, compared: np.ndarray) -> None:
     differs = compared & ~((old == new) | (np.isnan(old) & np.isnan(new)))
     if differs.any():
         at = tuple(int(n) for n in np.argwhere(differs)[0])

@@ -53,7 +53,7 @@ class WorstElement:
 
 
 def worst_element(measurement: Measurement) -> WorstElement:
-    """What a case keeps of a measurement."""
+    """Keep of a measurement what a case stores."""
     at = measurement.worst
     has_rows = QUANTITIES[measurement.name].has_rows
     return WorstElement(

@@ -1,4 +1,4 @@
-"""What regimes do to tensors: each function changes a draft of q, k, v in place, before rounding."""
+"""The fills of regimes: each function changes a draft of q, k, v in place, before rounding."""
 
 from __future__ import annotations
 

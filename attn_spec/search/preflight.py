@@ -119,7 +119,7 @@ def _check_given(subjects: Sequence[Subject], named: Collection[str]) -> None:
 
 
 def _failure(subject: Subject) -> str | None:
-    """Why a plain call did not return; None when it did, whatever it returned."""
+    """Make a plain call; say why it did not return, None when it did, whatever it returned."""
     try:
         subject(_plain(subject.kernel, subject.dtype))
     except FrameworkError as error:
@@ -132,7 +132,7 @@ def _failure(subject: Subject) -> str | None:
 
 
 def _refusal(subject: Subject, option: str) -> str | None:
-    """Why an undecorated callable does not do ``option``; None when it does, or when the user declared it."""
+    """Try ``option``; say why an undecorated callable refuses it, None when it does not, or the user declared it."""
     kernel = subject.kernel
     if option in kernel.supports:
         return None
@@ -160,7 +160,7 @@ def _not_understood(kernel: Kernel) -> dict[str, str]:
 
 
 def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
-    """Why an undecorated callable refuses two options together that it takes one by one; None when it does not.
+    """Try two options together that a callable takes one by one; say why it refuses them, None when it does not.
 
     Which code a call reaches depends on its shape too, so each shape that is supported is tried.
     """
@@ -174,7 +174,7 @@ def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
 
 
 def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
-    """Why a call with the options did not return; None when it did, whatever it returned."""
+    """Call with the options; say why the call did not return, None when it did, whatever it returned."""
     problem = _plain(subject.kernel, subject.dtype, shape)
     values = {name: OPTIONS[name].plain for name in options}
     try:

@@ -1,4 +1,4 @@
-"""How long to search: the profiles ``smoke``, ``ci`` and ``certify``.
+"""The profiles ``smoke``, ``ci`` and ``certify``, which say how long to search.
 
 A search is a function of its seed: equal seeds draw equal problems. Profiles with a fixed seed are for comparing
 runs; ``certify`` draws a new seed for each run and records it.

@@ -1,4 +1,4 @@
-"""What a property is: one claim about every problem, its source, the bug it hunts, and what it needs.
+"""A property: one claim about every problem, its source, the bug it hunts, and what it needs.
 
 A property is a function ``(subject, problem)`` that raises when its claim is false. :func:`attention_property`
 turns it into a pytest function that searches for such a problem with Hypothesis, and registers it, so that a
@@ -41,13 +41,13 @@ class Property:
     source: str
     #: The bug it hunts.
     hunts: str
-    #: Names of options and abilities that a kernel must declare, or its framework have, for the claim to concern it.
+    #: Names of options and abilities that a kernel must declare, or its framework have, for the claim to apply to it.
     needs: tuple[str, ...]
     check: Check
     #: Problems the claim is searched over.
     problems: Callable[[Subject], SearchStrategy[Problem]]
-    #: Why the claim does not concern a subject; empty when it does.
-    unconcerned: Callable[[Subject], str] = lambda subject: ""
+    #: Why the claim does not apply to a subject; empty when it does.
+    not_applicable: Callable[[Subject], str] = lambda subject: ""
     #: Largest probability that one problem makes a sound kernel suspect; 0 for a claim that is a theorem.
     false_alarm: float = 0.0
 
@@ -75,7 +75,7 @@ class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of our
 
 @dataclass
 class Observations:
-    """What a search is told while a check runs."""
+    """Ratios and readings that a check reports to the search that runs it."""
 
     #: The largest ratio of each kind.
     ratios: dict[str, float] = field(default_factory=dict)
@@ -83,36 +83,37 @@ class Observations:
     readings: set[str] = field(default_factory=set)
 
 
-_heard: ContextVar[Observations | None] = ContextVar("_heard", default=None)
+_recording: ContextVar[Observations | None] = ContextVar("_recording", default=None)
 
 
 def observe(ratio: float, what: str = "error / bound") -> None:
     """Tell the search how near a problem came to a refutation (1 refutes); the search climbs towards larger ratios.
 
-    It does not climb for a claim with a false alarm probability, which is that of problems drawn blindly. Does nothing
-    outside a search, so that a property replays as it stands.
+    Statistical properties are not optimized: their false-alarm probability holds for independent draws only. Does
+    nothing outside a search, so that a property replays as it stands.
     """
-    heard = _heard.get()
-    if heard is not None:
-        heard.ratios[what] = max(heard.ratios.get(what, 0.0), math.inf if math.isnan(ratio) else float(ratio))
+    observations = _recording.get()
+    if observations is not None:
+        size = math.inf if math.isnan(ratio) else float(ratio)
+        observations.ratios[what] = max(observations.ratios.get(what, 0.0), size)
 
 
 def observe_reading(words: str) -> None:
     """Tell the search which reading of a contract that leaves a choice explained an answer."""
-    heard = _heard.get()
-    if heard is not None:
-        heard.readings.add(words)
+    observations = _recording.get()
+    if observations is not None:
+        observations.readings.add(words)
 
 
 @contextmanager
-def listening() -> Iterator[Observations]:
-    """Collect what the search is told inside the block."""
-    heard = Observations()
-    token = _heard.set(heard)
+def recording() -> Iterator[Observations]:
+    """Collect what checks observe inside the block."""
+    observations = Observations()
+    token = _recording.set(observations)
     try:
-        yield heard
+        yield observations
     finally:
-        _heard.reset(token)
+        _recording.reset(token)
 
 
 #: Every property defined so far, by id.
@@ -125,12 +126,12 @@ def attention_property(
     hunts: str,
     needs: tuple[str, ...] = (),
     problems: Callable[[Subject], SearchStrategy[Problem]] | None = None,
-    unconcerned: Callable[[Subject], str] = lambda subject: "",
+    not_applicable: Callable[[Subject], str] = lambda subject: "",
     false_alarm: float = 0.0,
 ) -> Callable[[Check], Callable[..., None]]:
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
-    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``unconcerned`` and
+    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``not_applicable`` and
     ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises :class:`Suspicion`.
     """
 
@@ -146,7 +147,7 @@ def attention_property(
             needs=needs,
             check=check,
             problems=problems or _every_problem,
-            unconcerned=unconcerned,
+            not_applicable=not_applicable,
             false_alarm=false_alarm,
         )
         REGISTRY[made.id] = made

@@ -72,8 +72,8 @@ _SCORES = (
     Regime(name="one_hot", fill=fills.peak(fills.any_key, 40.0),
            summary="one key holds all the weight",
            hunts="a lost key, a leading key that is rescaled away"),
-    Regime(name="sink", fill=fills.peak(lambda t: np.zeros(1), 20.0),
-           summary="the first key dominates",
+    Regime(name="first_key_dominates", fill=fills.peak(lambda t: np.zeros(1), 20.0),
+           summary="the first key holds all the weight",
            hunts="the first tile dropped, or its maximum forgotten"),
     Regime(name="rising", fill=fills.staircase(1.0),
            summary="the maximum rises by 1 at every key, or at every 16th, 32nd or 64th",
@@ -143,7 +143,7 @@ SHIFTS = (0.0, 30.0, -30.0, 100.0, -100.0, 120.0, -120.0, 1e3, -1e3, 1.2e4, -1.2
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Recipe(Options):
-    """What makes a problem again: shape, options, regime and seed. Raises :class:`RecipeError`."""
+    """A recipe makes a problem again from shape, options, regime and seed. Raises :class:`RecipeError`."""
 
     #: Names from REGIMES joined with "+", applied in turn.
     regime: str = "normal"

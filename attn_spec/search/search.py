@@ -19,7 +19,7 @@ from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.search.cases import Case, InFlight, worst_element
 from attn_spec.search.profiles import Profile
-from attn_spec.search.property import Observations, Property, Suspicion, listening
+from attn_spec.search.property import Observations, Property, Suspicion, recording
 from attn_spec.search.verdict import Row, Verdict
 
 #: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
@@ -51,7 +51,7 @@ def search(
         given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
         lacks = f"{subject.framework.name} does not have {', '.join(given)}"
         return replace(row, message=lacks if given else f"the kernel does not declare {', '.join(missing)}"), None
-    if reason := claim.unconcerned(subject):
+    if reason := claim.not_applicable(subject):
         return replace(row, message=reason), None
     hunt = _Search(claim, subject, profile, tick)
     try:
@@ -146,7 +146,7 @@ class _Search:
         if self.failure is None and self.is_repetition(problem):
             return
         self.in_flight.hold(case_of(self.claim, self.subject, problem))
-        with listening() as heard:
+        with recording() as observations:
             try:
                 self.claim.check(self.subject, problem)
             except UnsatisfiedAssumption:
@@ -157,7 +157,7 @@ class _Search:
                 self.not_taken = str(error)
                 raise UnsatisfiedAssumption from error
             except Exception as error:
-                self.note(heard)
+                self.note(observations)
                 if self.failure is None:
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
                 self.failure = problem, error
@@ -165,7 +165,7 @@ class _Search:
             finally:
                 self.in_flight.release()
                 self.tick(self.examples)
-        self.note(heard)
+        self.note(observations)
 
     def is_repetition(self, problem: Problem) -> bool:
         """Whether the problem was checked before; leaves when enough different ones were."""
@@ -176,11 +176,11 @@ class _Search:
         self.seen.add(digest)
         return known
 
-    def note(self, heard: Observations) -> None:
+    def note(self, observations: Observations) -> None:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""
         self.examples += self.failure is None
-        self.readings |= heard.readings
-        for what, ratio in heard.ratios.items():
+        self.readings |= observations.readings
+        for what, ratio in observations.ratios.items():
             self.ratio = max(self.ratio or 0.0, ratio)
             if math.isfinite(ratio) and not self.claim.false_alarm:
                 hypothesis.target(ratio, label=what)

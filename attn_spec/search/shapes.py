@@ -75,7 +75,7 @@ def ingredients(
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What shapes are made of, drawn whether options and abilities need it or not."""
+    """Numbers that shapes are made of, drawn whether options and abilities need them or not."""
 
     equal: tuple[int, int]
     grouped: tuple[int, int]

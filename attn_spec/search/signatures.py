@@ -27,7 +27,7 @@ EDGES = (1, 16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class Signature:
-    """What one signature tells of a kernel."""
+    """A recipe, and the traits of a kernel that it shows."""
 
     recipe: Recipe
     #: Of its shape.
@@ -37,17 +37,17 @@ class Signature:
 
     @property
     def traits(self) -> frozenset[str]:
-        """What it tells at once: of options, or of a shape that no option may hide."""
+        """The traits it shows at once: of options, or of a shape that no option may hide."""
         return self.options or self.shape
 
     def adds(self, told: frozenset[str]) -> tuple[int, ...]:
-        """How much it tells beside what is told, for comparison: options first, once there is anything told."""
+        """Count what it adds to traits already told, for comparison: options first, once there is anything told."""
         options = len(self.options - told) if told else 0
         return options, len(self.traits - told), len(self.shape), -self.scores
 
     @property
     def scores(self) -> int:
-        """How many scores it has, by which its cost grows."""
+        """The number of its scores, by which its cost grows."""
         return self.recipe.batch * self.recipe.query_heads * self.recipe.query_length * self.recipe.key_length
 
 
@@ -114,7 +114,7 @@ def _hides_nothing(problem: Problem, option: str) -> bool:
 
 
 def _of_shape(recipe: Recipe, rows: int, keys: int) -> Iterator[str]:
-    """What the shape tells if so many rows see a key, and so many keys are seen."""
+    """Name the traits that a shape shows if so many rows see a key, and so many keys are seen."""
     yield from (name for name, row in ABILITIES.items() if row.is_used(recipe))
     yield from (f"keys past {edge}" for edge in EDGES if keys > edge)
     yield from (f"queries past {edge}" for edge in EDGES if rows > edge)

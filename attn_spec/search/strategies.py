@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
 
 #: Regimes that overflow no format, not even where keys are hidden.
-TAME = ("normal", "integers", "ties", "large", "one_hot", "sink", "rising", "falling")
+TAME = ("normal", "integers", "ties", "large", "one_hot", "first_key_dominates", "rising", "falling")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
 #: How often options and abilities are drawn, one beside the other; lengths of zero are rarer.
@@ -157,7 +157,7 @@ def entry(dtype: str) -> SearchStrategy[float]:
 def _options(
     draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str | Trait]
 ) -> frozenset[str]:
-    """Which declared options and abilities a problem uses: those it needs, and each other one with its own chance."""
+    """Draw the declared options and abilities of a problem: those it needs, each other one with its own chance."""
     excluded = named_by(without)
     possible = [name for name in _WEIGHTS if subject.supports(name) and name not in {*needs, *excluded}]
     drawn = set(draw(_some(tuple(possible), round(draw(_SHARES) * len(possible)))))

@@ -1,4 +1,4 @@
-"""How a statistical property speaks: it draws generic problems, measures their errors, and becomes suspicious."""
+"""Statistical properties: draw generic problems, measure their errors, and raise Suspicion."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     )
 
 
-def unconcerned(subject: Subject) -> str:
-    """Why statistics of rounding errors say nothing about a subject; empty when they do."""
+def not_applicable(subject: Subject) -> str:
+    """Say why statistics of rounding errors do not apply to a subject; empty when they do."""
     if reason := error_statistics.outside_model(subject.contract):
         return reason
     plain = Recipe(dtype=subject.dtype, query_length=FEWEST, key_length=FEWEST, head_dim=16, value_dim=1).problem()
@@ -112,7 +112,7 @@ def errors(subject: Subject, problem: Problem) -> Errors:
     return Errors(x, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
 
 
-def refuse(statistic: Statistic, rows: np.ndarray) -> None:
+def assert_below_threshold(statistic: Statistic, rows: np.ndarray) -> None:
     """Raise :class:`Suspicion` if the statistic of these rows exceeds its threshold."""
     observe(statistic.ratio, statistic.name)
     if statistic.ratio > 1:

@@ -11,9 +11,9 @@ from attn_spec.kernels.defects import Defect
 
 
 class Verdict(StrEnum):
-    """What is known about one claim, best first; rows are merged to the worst."""
+    """A verdict on one claim, best first; rows are merged to the worst."""
 
-    #: The kernel lacks an option that the claim needs, or the claim does not concern its contract.
+    #: The kernel lacks an option that the claim needs, or the claim does not apply to its contract.
     NOT_CLAIMED = "not claimed"
     #: Every problem of a large enough search satisfied the claim.
     HELD = "held"
@@ -76,13 +76,13 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def count(rows: Iterable[Row]) -> dict[Verdict, int]:
-    """How many rows bear each verdict; every verdict is listed."""
+    """Count the rows that bear each verdict; every verdict is listed."""
     verdicts = [row.verdict for row in rows]
     return {verdict: verdicts.count(verdict) for verdict in reversed(_BEST_FIRST)}
 
 
 def denominator(rows: Iterable[Row]) -> str:
-    """What was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not claimed, ...``."""
+    """Sum up what was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not claimed, ...``."""
     rows = list(rows)
     properties = len({row.property for row in rows})
     subjects = len({(row.kernel, row.dtype) for row in rows})

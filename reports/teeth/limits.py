@@ -21,7 +21,7 @@ from itertools import groupby, product
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.search.assertions import within_bound
+from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import search
@@ -164,7 +164,7 @@ def _claim(name: str) -> Property:
 
 def _accurate(subject: Subject, problem: Problem) -> None:
     """Both claims of the accuracy family, on one call."""
-    within_bound(subject, problem, subject(problem))
+    assert_within_bound(subject, problem, subject(problem))
 
 
 def _rejects(name: str, subject: Subject, work: int, seed: int) -> bool:

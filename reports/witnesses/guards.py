@@ -104,7 +104,7 @@ def _filled(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, mask: np.ndarray | N
 def _mean_is_accepted() -> bool:
     """Whether hidden keys may change the mean that a kernel declares for rows that see no key."""
     try:
-        assertions.hidden_keys_have_no_influence(Subject(_filled, "float32"), _BLIND)
+        assertions.assert_hidden_keys_have_no_influence(Subject(_filled, "float32"), _BLIND)
     except Refutation:
         return False
     return True

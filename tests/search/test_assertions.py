@@ -11,7 +11,7 @@ from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.search import assertions
-from attn_spec.search.property import Refutation, listening
+from attn_spec.search.property import Refutation, recording
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.strategies import named
 
@@ -29,10 +29,10 @@ def with_function(function, **conventions):
     return replace(SUBJECT, kernel=replace(SUBJECT.kernel, function=function, conventions=agreed))
 
 
-def test_a_right_answer_is_within_its_bound_and_its_ratio_is_heard():
-    with listening() as heard:
-        assert assertions.within_bound(SUBJECT, PROBLEM, SUBJECT(PROBLEM)).exercised
-    assert 0 < heard.ratios["error / bound"] < 1
+def test_a_right_answer_is_within_its_bound_and_its_ratio_is_observed():
+    with recording() as observations:
+        assert assertions.assert_within_bound(SUBJECT, PROBLEM, SUBJECT(PROBLEM)).exercised
+    assert 0 < observations.ratios["error / bound"] < 1
 
 
 def test_a_wrong_answer_is_refuted_with_its_worst_element():
@@ -41,13 +41,13 @@ def test_a_wrong_answer_is_refuted_with_its_worst_element():
     with pytest.raises(
         Refutation, match=r"output\[0, 0, [01], [01]\] is .* the truth is .* 2 of 8 are outside"
     ) as error:
-        assertions.within_bound(SUBJECT, PROBLEM, wrong)
+        assertions.assert_within_bound(SUBJECT, PROBLEM, wrong)
     assert error.value.measurement.outside.sum() == 2
-    assertions.within_bound(SUBJECT, PROBLEM, wrong, "lse")
+    assertions.assert_within_bound(SUBJECT, PROBLEM, wrong, "lse")
 
 
 def test_zeros_of_either_sign_and_nan_are_the_same_numbers():
-    assertions.unchanged(answer(0.0, np.nan, np.inf), answer(-0.0, -np.nan, np.inf), "afterwards")
+    assertions.assert_unchanged(answer(0.0, np.nan, np.inf), answer(-0.0, -np.nan, np.inf), "afterwards")
 
 
 @pytest.mark.parametrize("after", [np.nextafter(1.0, 2.0), np.nan])
@@ -55,11 +55,11 @@ def test_one_bit_is_a_change(after):
     with pytest.raises(
         Refutation, match=r"after a change, output\[0, 0, 0, 1\] 1 \(0x1.0+p\+0\) became .*; 1 of 2 changed"
     ):
-        assertions.unchanged(answer(2.0, 1.0), answer(2.0, after), "after a change")
+        assertions.assert_unchanged(answer(2.0, 1.0), answer(2.0, after), "after a change")
 
 
 def test_rows_that_are_not_compared_may_change():
-    assertions.unchanged(answer(1.0), answer(2.0), "afterwards", np.zeros((1, 1, 1), dtype=bool))
+    assertions.assert_unchanged(answer(1.0), answer(2.0), "afterwards", np.zeros((1, 1, 1), dtype=bool))
 
 
 def test_bits_are_claimed_for_deterministic_kernels_that_rescale_at_once():
@@ -86,14 +86,14 @@ def test_a_leak_of_hidden_values_is_refuted_whatever_it_takes_to_see_it(matters)
         return out + (2.0**-20 * hidden if matters(hidden) else 0), lse
 
     problem = Recipe(query_length=1, key_length=6, head_dim=8, value_dim=2, mask="leading_hidden").problem()
-    assertions.hidden_keys_have_no_influence(SUBJECT, problem)
+    assertions.assert_hidden_keys_have_no_influence(SUBJECT, problem)
     with pytest.raises(Refutation, match="after hidden keys and values were replaced by"):
-        assertions.hidden_keys_have_no_influence(with_function(leaky), problem)
+        assertions.assert_hidden_keys_have_no_influence(with_function(leaky), problem)
 
 
 def test_an_influence_of_visible_keys_is_no_leak():
     problem = Recipe(query_length=5, key_length=5, head_dim=8, value_dim=2, causal=True).problem()
-    assertions.hidden_keys_have_no_influence(SUBJECT, problem)
+    assertions.assert_hidden_keys_have_no_influence(SUBJECT, problem)
 
 
 def test_a_kernel_that_is_not_deterministic_is_held_to_its_bound():
@@ -101,7 +101,7 @@ def test_a_kernel_that_is_not_deterministic_is_held_to_its_bound():
         out, lse = SUBJECT.kernel(q, k, v, **options)
         return np.nextafter(out, np.float32(np.random.default_rng().choice([-9.0, 9.0]))), lse
 
-    assertions.hidden_keys_have_no_influence(with_function(noisy, deterministic=False), PROBLEM)
+    assertions.assert_hidden_keys_have_no_influence(with_function(noisy, deterministic=False), PROBLEM)
 
 
 # Gradients.
@@ -132,12 +132,12 @@ def examples(strategy):
     return found
 
 
-def test_right_gradients_are_within_their_bounds_and_their_ratio_is_heard():
+def test_right_gradients_are_within_their_bounds_and_their_ratio_is_observed():
     dO = assertions.cotangent(PROBLEM)
-    with listening() as heard:
-        judgement = assertions.gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
+    with recording() as observations:
+        judgement = assertions.assert_gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
     assert [m.name for m in judgement.measurements] == ["dq", "dk", "dv"]
-    assert 0 < heard.ratios["error / bound"] < 1
+    assert 0 < observations.ratios["error / bound"] < 1
 
 
 def test_a_wrong_gradient_is_refuted_with_its_worst_element():
@@ -145,14 +145,14 @@ def test_a_wrong_gradient_is_refuted_with_its_worst_element():
     found = BACKWARD.gradients(PROBLEM, dO)
     found["dk"][0, 0, 2, 3] += 1.0
     with pytest.raises(Refutation, match=r"dk\[0, 0, 2, 3\] is .* the truth is .* 1 of 48 are outside") as error:
-        assertions.gradients_within_bound(BACKWARD, PROBLEM, dO, found)
+        assertions.assert_gradients_within_bound(BACKWARD, PROBLEM, dO, found)
     assert error.value.measurement.name == "dk"
 
 
 def test_the_errors_allowed_without_the_truth_are_those_allowed_with_it():
     problem = Recipe(query_heads=2, query_length=4, key_length=6, head_dim=8, value_dim=2, bias="normal@B1QK").problem()
     dO = assertions.cotangent(problem)
-    judgement = assertions.gradients_within_bound(BACKWARD, problem, dO, BACKWARD.gradients(problem, dO))
+    judgement = assertions.assert_gradients_within_bound(BACKWARD, problem, dO, BACKWARD.gradients(problem, dO))
     allowed = assertions.gradient_errors_allowed(BACKWARD, problem, dO)
     assert list(allowed) == ["dq", "dk", "dv", "dbias"]
     for m in judgement.measurements:
@@ -201,9 +201,9 @@ def test_problems_with_empty_rows_have_agreed_gradients_only_where_those_rows_ar
 
 def test_one_bit_of_a_gradient_is_a_change():
     before = {"dq": np.array([1.0, np.nan])}
-    assertions.gradients_unchanged(before, {"dq": np.array([1.0, -np.nan])}, "afterwards")
+    assertions.assert_gradients_unchanged(before, {"dq": np.array([1.0, -np.nan])}, "afterwards")
     with pytest.raises(Refutation, match=r"afterwards, dq\[0\] 1 \(0x1.0+p\+0\) became .*; 1 of 2 changed"):
-        assertions.gradients_unchanged(before, {"dq": np.array([np.nextafter(1.0, 2.0), np.nan])}, "afterwards")
+        assertions.assert_gradients_unchanged(before, {"dq": np.array([np.nextafter(1.0, 2.0), np.nan])}, "afterwards")
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -213,9 +213,9 @@ def test_a_leak_of_unseen_values_into_a_gradient_is_refuted(deterministic):
 
     problem = Recipe(query_length=2, key_length=20, head_dim=8, value_dim=2, mask="leading_hidden").problem()
     dO = assertions.cotangent(problem)
-    assertions.unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
+    assertions.assert_unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
     with pytest.raises(Refutation):
-        assertions.unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)
+        assertions.assert_unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)
 
 
 @pytest.mark.parametrize(("tile", "keys", "tiles"), [(16, 16, 2), (16, 40, 5), (16, 3, 3), (1, 4, 4), (None, 9, 1)])

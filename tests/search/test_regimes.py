@@ -62,9 +62,9 @@ def test_regimes_combine():
     assert np.array_equal(problem.k, Recipe(regime="rising+v_one", **TYPICAL).problem().k)
 
 
-def test_one_hot_and_sink_put_the_weight_on_one_key():
+def test_one_hot_and_first_key_dominates_put_the_weight_on_one_key():
     assert (scores_of("one_hot").P.max(axis=-1) > 0.99).all()
-    assert (scores_of("sink").P[..., 0] > 0.99).all()
+    assert (scores_of("first_key_dominates").P[..., 0] > 0.99).all()
 
 
 @pytest.mark.parametrize("shift", SHIFTS[1:])

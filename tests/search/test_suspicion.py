@@ -24,7 +24,7 @@ from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Suspicion, load_all
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
-from attn_spec.search.suspicion import errors, generic_problems, is_generic, unconcerned
+from attn_spec.search.suspicion import errors, generic_problems, is_generic, not_applicable
 from attn_spec.search.verdict import Verdict
 from tests.sound_subjects import SOUND_SUBJECTS
 
@@ -55,7 +55,7 @@ def test_no_sound_kernel_is_suspect(name, dtype):
     subject = Subject(SOUND[name], dtype)
     for claim in (SIZE, BIAS):
         row, _ = examine(claim, SOUND[name], dtype, examples=4)
-        assert row.verdict is (Verdict.NOT_CLAIMED if unconcerned(subject) else Verdict.HELD), row.message
+        assert row.verdict is (Verdict.NOT_CLAIMED if not_applicable(subject) else Verdict.HELD), row.message
         assert row.ratio is None or row.ratio < 0.5
 
 
@@ -144,7 +144,7 @@ def test_replays_say_what_became_of_a_suspect(tmp_path):
     assert run(case, 60.0, "torch_tiled").code == 0
     plain = replace(case, problem=case.problem.replace(recipe=None))
     assert "says nothing about" in run(plain, 60.0).message
-    assert "the claim does not concern toward_zero: its contract does" in run(case, 60.0, "zoo.py:declared").message
+    assert "the claim does not apply to toward_zero: its contract does" in run(case, 60.0, "zoo.py:declared").message
 
 
 def test_searching_does_not_climb_towards_a_false_alarm(monkeypatch):

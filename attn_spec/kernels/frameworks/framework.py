@@ -97,7 +97,7 @@ class Differentiating(Framework):
 
     @abstractmethod
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
-        """What ``call`` returns for ``inputs`` by name, and the function that pulls cotangents back to them.
+        """Return what ``call`` returns for ``inputs`` by name, and the function that pulls cotangents back to them.
 
         That takes the cotangents of the first tensors returned, and gives the gradients by name: None or no entry
         where an input has no influence.

@@ -14,7 +14,7 @@ from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.assertions import cotangent, gradients_within_bound, within_bound
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import Recipe
@@ -75,7 +75,7 @@ def test_a_sum_of_values_may_overflow_before_it_is_divided_by_the_row_sum():
     answer = (subject := Subject(kernel, "float32"))(large)
 
     assert np.isinf(answer.output).all()
-    within_bound(subject, large, answer)
+    assert_within_bound(subject, large, answer)
 
 
 @settings(max_examples=50, database=None, deadline=None)
@@ -90,7 +90,7 @@ def test_a_bias_over_a_power_of_two_may_have_more_bits_than_the_quotient():
     kernel = emulate("bias_first", replace(PRECISE, score_accumulation="float16"), Order(bias_first=True))
     problem = Recipe(regime="tiny", bias="normal@11QK").problem()
 
-    within_bound(subject := Subject(kernel, "float32"), problem, subject(problem))
+    assert_within_bound(subject := Subject(kernel, "float32"), problem, subject(problem))
 
 
 def test_an_output_that_waits_may_underflow_where_weights_are_as_good_as_unknown():
@@ -98,7 +98,7 @@ def test_an_output_that_waits_may_underflow_where_weights_are_as_good_as_unknown
     kernel = emulate("split", contract, Order(kv_tile=1), steps=NormalizedSplitAttention, dtypes=("float64",))
     problem = Recipe(regime="normal+v_tiny", dtype="float64", head_dim=16, value_dim=16).problem()
 
-    within_bound(subject := Subject(kernel, "float64"), problem, subject(problem))
+    assert_within_bound(subject := Subject(kernel, "float64"), problem, subject(problem))
 
 
 def test_a_backward_pass_that_may_recompute_starts_from_the_log_sum_exp_as_it_is_declared():
@@ -107,7 +107,7 @@ def test_a_backward_pass_that_may_recompute_starts_from_the_log_sum_exp_as_it_is
     problem = Recipe(head_dim=64, value_dim=64, shift=30.0).problem()
     dO = cotangent(problem)
 
-    gradients_within_bound(subject := Subject(kernel, "float32"), problem, dO, subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject := Subject(kernel, "float32"), problem, dO, subject.gradients(problem, dO))
 
 
 def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
@@ -118,4 +118,4 @@ def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
     problem = Recipe(regime="large", dtype="float16", softcap=50.0, **sizes).problem()
     dO = cotangent(problem)
 
-    gradients_within_bound(subject := Subject(kernel, "float16"), problem, dO, subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject := Subject(kernel, "float16"), problem, dO, subject.gradients(problem, dO))
