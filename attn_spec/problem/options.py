@@ -108,6 +108,21 @@ def _option(off: Any = None, **row: Any) -> Any:
     return field(default=off, metadata={"row": Option(off=off, **row)})
 
 
+def _parameter(*, spelling: str, axes: str, values: Any, **row: Any) -> Any:
+    """A parameter of a score: a tensor of the ``axes``, drawn from patterns of ``values``; None: another score."""
+    return _option(
+        kind=SCORE,
+        spellings=(spelling,),
+        wanted="NaN or an infinity",
+        accepts=lambda value: bool(np.isfinite(value).all()),
+        tensor=np.float64,
+        axes=axes,
+        draws=patterns.spread(values, axes),
+        patterns=values,
+        **row,
+    )
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and bool(np.isfinite(value))
 
@@ -197,31 +212,21 @@ class Options:
         draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
     )
     #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
-    score_weight: Any = _option(
+    score_weight: Any = _parameter(
         says="scores are bilinear, q^T W k: takes W, [B, Hq, D, D]",
-        kind=SCORE,
-        spellings=("score_weight",),
-        wanted="NaN or an infinity",
-        accepts=lambda value: bool(np.isfinite(value).all()),
-        tensor=np.float64,
+        spelling="score_weight",
         axes="BHDD",
         plain=lambda n: np.eye(n["D"])[None, None],
-        draws=patterns.spread(patterns.WEIGHTS, "BHDD"),
-        patterns=patterns.WEIGHTS,
+        values=patterns.WEIGHTS,
     )
     #: gamma of the score gamma cos(q, k), [B, Hq, 1, 1]; None: the score is another.
-    score_gamma: Any = _option(
+    score_gamma: Any = _parameter(
         says="scores are gamma cos(q, k), times the scale if one is given: takes gamma, [B, Hq, 1, 1]",
-        kind=SCORE,
-        spellings=("score_gamma",),
-        wanted="NaN or an infinity",
-        accepts=lambda value: bool(np.isfinite(value).all()),
-        tensor=np.float64,
+        spelling="score_gamma",
         axes="BH11",
         plain=lambda _: np.ones((1, 1, 1, 1)),
+        values=patterns.GAMMAS,
         divides=False,
-        draws=patterns.spread(patterns.GAMMAS, "BH11"),
-        patterns=patterns.GAMMAS,
     )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from when Sq != Sk.
     causal_alignment: str = _option(
