@@ -38,7 +38,7 @@ def test_each_gradient_may_be_asked_for_without_the_others(subject: Subject, pro
     always give all gradients, of which the subset is taken.
     """
     inputs = ("q", "k", "v") if problem.bias is None else ("q", "k", "v", "bias")
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     alone = {f"d{name}": subject.gradients(problem, dO, wrt=(name,))[f"d{name}"] for name in inputs}
     assert_gradients_within_bound(subject, problem, dO, alone)
     several = [names for n in range(2, len(inputs)) for names in combinations(inputs, n)]
@@ -57,7 +57,7 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
     before = subject(problem)
     if subject.kernel.backward_function is None:
         assert_within_bound(subject, problem, subject.recorded(problem))
-    subject.gradients(problem, cotangent(problem))
+    subject.gradients(problem, cotangent(subject, problem))
     after = subject(problem)
     if subject.conventions.deterministic:
         assert_unchanged(before, after, "after a backward pass")
@@ -72,7 +72,7 @@ def test_asking_for_gradients_leaves_the_output_alone(subject: Subject, problem:
 )
 def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem: Problem) -> None:
     """dO, q, k, v with axes swapped in memory, or inside larger buffers of NaN, give gradients within their bounds."""
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     ways = (memory.swapped, partial(memory.swapped, first=-2, second=-1), memory.sliced)
     rng = randomness(problem)
     arrange, mixed = ways[rng.integers(len(ways))], memory.each_its_own(rng)
@@ -100,7 +100,7 @@ def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem)
 )
 def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Problem) -> None:
     """The same gradients, again and again, hold the same bits if the kernel is deterministic, and stay in bounds."""
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     first, *others = (subject.gradients(problem, dO) for _ in range(PASSES))
     if subject.conventions.deterministic:
         for turn, gradients in enumerate(others, start=2):
@@ -118,5 +118,5 @@ def test_every_element_of_the_gradients_is_written(subject: Subject, problem: Pr
     """With NaN left in freed memory of the gradients' sizes all gradients are within their bounds."""
     shapes = (problem.q.shape, problem.k.shape, problem.v.shape, problem.q.shape[:3])
     arrange = partial(memory.after_freed_nan, shapes=shapes)
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=arrange))

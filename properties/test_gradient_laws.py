@@ -94,7 +94,7 @@ def test_bias_gradients_sum_to_zero_over_the_keys(subject: Subject, problem: Pro
     sum_j dA_ij = sum_j P_ij (dP_ij - delta_i) = delta_i - delta_i, since sum_j P_ij = 1 and delta_i = sum_j P_ij dP_ij;
     and so for every sum of such rows. No true gradient enters, only errors allowed.
     """
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     dbias, allowed = subject.gradients(problem, dO)["dbias"], gradient_errors_allowed(subject, problem, dO)["dbias"]
     assert_balanced("sum over keys of dbias", [(1.0, dbias, allowed)], lambda x: x.sum(axis=3))
 
@@ -110,7 +110,7 @@ def test_value_gradients_sum_to_the_cotangent(subject: Subject, problem: Problem
 
     sum_j dV_jc = sum_i (sum_j P_ij) dO_ic = sum_i dO_ic, within the sum of the errors allowed to dV.
     """
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     dv, allowed = subject.gradients(problem, dO)["dv"], gradient_errors_allowed(subject, problem, dO)["dv"]
     parts = [(1.0, dv, allowed), (-(1.0 - problem.empty_rows[..., None]), dO, np.zeros(dO.shape))]
     per_column = (problem.batch, problem.kv_heads, -1, problem.value_dim)
@@ -129,7 +129,7 @@ def test_q_and_k_have_one_inner_product_with_their_gradients(subject: Subject, p
     sum_id q_id dQ_id = scale sum_ij dS_ij q_i.k_j = sum_jd k_jd dK_jd. Multiplying q and dividing k by one number
     changes no score, and so has no gradient.
     """
-    found = subject.gradients(problem, dO := cotangent(problem))
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
     allowed = gradient_errors_allowed(subject, problem, dO)
     parts = [(problem.q, found["dq"], allowed["dq"]), (-problem.k, found["dk"], allowed["dk"])]
     assert_balanced("sum q dq - sum k dk", parts, partial(in_groups, problem))
@@ -143,7 +143,7 @@ def test_q_and_k_have_one_inner_product_with_their_gradients(subject: Subject, p
 )
 def test_gradients_are_linear_in_the_cotangent(subject: Subject, problem: Problem) -> None:
     """Gradients for some elements of dO and for the others add up to those for dO, within the errors allowed to all."""
-    dO = cotangent(problem)
+    dO = cotangent(subject, problem)
     some = randomness(problem).random(dO.shape) < 0.5
     answers = [
         (sign, subject.gradients(problem, part), gradient_errors_allowed(subject, problem, part))
@@ -170,7 +170,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     scaled = subject.gradients(problem, -8 * dO)
     x = intermediates(problem)
     stages = ("multiplicands", "score_accumulation", "stored_scores", "score_gradients", "inner_accumulation")
-    stages = (*stages, "gradient_accumulation", "partial_gradients", "output")
+    stages = (*stages, "gradient_accumulation", "partial_gradients", "output", "gradients")
     used = {getattr(c, stage) for c in gradient_readings(subject.contract) for stage in stages} - {None}
     wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in used)
     reach = np.where(x.visible, x.M - x.s, 0.0).max(initial=0.0)
@@ -193,7 +193,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
 )
 def test_a_constant_added_to_all_scores_changes_no_gradient(subject: Subject, problem: Problem) -> None:
     """Gradients of scores moved by a constant, up to 120 either way, are within their bounds, and so finite."""
-    found = subject.gradients(problem, dO := cotangent(problem))
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, found)
 
 
@@ -210,7 +210,7 @@ def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) ->
     """
     order = randomness(problem).permutation(problem.key_length)
     back = np.argsort(order)
-    found = subject.gradients(problem.take("K", order), dO := cotangent(problem))
+    found = subject.gradients(problem.take("K", order), dO := cotangent(subject, problem))
     found |= {name: found[name][:, :, back] for name in ("dk", "dv")}
     if "dbias" in found and 3 not in problem.bias_axes:
         found["dbias"] = found["dbias"][..., back]

@@ -55,10 +55,10 @@ def structured(subject: Subject) -> SearchStrategy[Problem]:
     return differentiable(subject, without=("empty", "bias"), regimes=regimes, batch=st.sampled_from((2, 1, 3)))
 
 
-def large_cotangent(problem: Problem) -> np.ndarray:
+def large_cotangent(subject: Subject, problem: Problem) -> np.ndarray:
     """dO [B, Hq, Sq, Dv] of size 16: nothing overflows in float16, and nothing hidden is lost in rounding."""
     shape = (*problem.score_shape[:3], problem.value_dim)
-    return bits.nearest(16.0 * randomness(problem).standard_normal(shape).clip(-4, 4), problem.dtype)
+    return bits.nearest(16.0 * randomness(problem).standard_normal(shape).clip(-4, 4), subject.contract.output)
 
 
 def assert_zero(name: str, gradient: np.ndarray, ignored: np.ndarray) -> None:
@@ -93,7 +93,7 @@ def assert_ignored_is_zero(
 )
 def test_query_and_key_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dQ and dK differs from the true one by no more than the contract's roundings can cause."""
-    found = subject.gradients(problem, dO := cotangent(problem))
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dq", "dk")})
 
 
@@ -105,7 +105,7 @@ def test_query_and_key_gradients_are_within_their_bounds(subject: Subject, probl
 )
 def test_value_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dV differs from the true one by no more than the contract's roundings can cause."""
-    found = subject.gradients(problem, dO := cotangent(problem))
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, {"dv": found["dv"]})
 
 
@@ -117,7 +117,7 @@ def test_value_gradients_are_within_their_bounds(subject: Subject, problem: Prob
 )
 def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Each element of dBias, summed over the axes it was broadcast along, lies within its bound."""
-    found = subject.gradients(problem, dO := cotangent(problem))
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, {"dbias": found["dbias"]})
 
 
@@ -129,7 +129,7 @@ def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Probl
 )
 def test_a_shared_key_gets_the_sum_of_its_groups_gradients(subject: Subject, problem: Problem) -> None:
     """dK and dV of a kv head are the sums over the query heads that read it, within their bounds."""
-    found = subject.gradients(problem, dO := cotangent(problem))
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dk", "dv")})
 
 
@@ -141,7 +141,7 @@ def test_a_shared_key_gets_the_sum_of_its_groups_gradients(subject: Subject, pro
 )
 def test_gradients_pass_through_the_softcap(subject: Subject, problem: Problem) -> None:
     """Gradients of scores near the softcap are within their bounds, its slope included."""
-    assert_gradients_within_bound(subject, problem, dO := cotangent(problem), subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, problem, dO := cotangent(subject, problem), subject.gradients(problem, dO))
 
 
 @attention_property(
@@ -159,7 +159,7 @@ def test_the_diagonal_of_the_gradients_is_where_the_convention_says(subject: Sub
     first = Sk - Sq if problem.causal_alignment == "bottom_right" else 0
     triangle = np.array([[j <= i + first for j in range(Sk)] for i in range(Sq)]).reshape(1, 1, Sq, Sk)
     written = problem.replace(causal=False, mask=triangle if problem.mask is None else triangle & problem.mask)
-    assert_gradients_within_bound(subject, written, dO := cotangent(problem), subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, written, dO := cotangent(subject, problem), subject.gradients(problem, dO))
 
 
 @attention_property(
@@ -170,7 +170,7 @@ def test_the_diagonal_of_the_gradients_is_where_the_convention_says(subject: Sub
 )
 def test_gradients_of_structured_activations_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
     """Gradients are within their bounds for queries and keys of low rank and large norm, as in trained models."""
-    assert_gradients_within_bound(subject, problem, dO := cotangent(problem), subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, problem, dO := cotangent(subject, problem), subject.gradients(problem, dO))
 
 
 @attention_property(
@@ -182,7 +182,7 @@ def test_gradients_of_structured_activations_are_within_their_bounds(subject: Su
 )
 def test_the_cotangent_of_the_log_sum_exp_is_honored(subject: Subject, problem: Problem) -> None:
     """With cotangents on both the output and the log-sum-exp, all gradients are within their bounds."""
-    dO, dL = cotangent(problem), lse_cotangent(problem)
+    dO, dL = cotangent(subject, problem), lse_cotangent(problem)
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, lse_cotangent=dL), dL)
 
 
@@ -198,7 +198,7 @@ def test_hidden_keys_have_gradient_zero(subject: Subject, problem: Problem) -> N
     P = 0 there, so every term of the sums is 0 times a finite number, however large dO.
     """
     only = ("dk", "dv") if problem.bias is None else ("dk", "dv", "dbias")
-    assert_ignored_is_zero(subject, problem, large_cotangent(problem), problem.visible, only)
+    assert_ignored_is_zero(subject, problem, large_cotangent(subject, problem), problem.visible, only)
 
 
 @attention_property(
@@ -212,7 +212,7 @@ def test_keys_that_no_query_sees_change_no_gradient(subject: Subject, problem: P
 
     causality.future_keys_change_nothing says what is written, attn_spec.search.assertions when bits are compared.
     """
-    assert_unseen_keys_reach_no_gradient(subject, problem, cotangent(problem))
+    assert_unseen_keys_reach_no_gradient(subject, problem, cotangent(subject, problem))
 
 
 @attention_property(
@@ -223,7 +223,7 @@ def test_keys_that_no_query_sees_change_no_gradient(subject: Subject, problem: P
 )
 def test_queries_that_see_no_key_have_gradient_zero(subject: Subject, problem: Problem) -> None:
     """dQ of a query that sees no key is exactly zero, since its output is a constant by convention."""
-    assert_ignored_is_zero(subject, problem, large_cotangent(problem), problem.visible, ("dq",))
+    assert_ignored_is_zero(subject, problem, large_cotangent(subject, problem), problem.visible, ("dq",))
 
 
 @attention_property(
@@ -239,5 +239,5 @@ def test_a_query_reaches_exactly_the_keys_it_sees(subject: Subject, problem: Pro
     """
     chosen = randomness(problem).integers(problem.query_length, size=(*problem.score_shape[:2], 1))
     rows = np.arange(problem.query_length) == chosen
-    dO = large_cotangent(problem) * rows[..., None]
+    dO = large_cotangent(subject, problem) * rows[..., None]
     assert_ignored_is_zero(subject, problem, dO, problem.visible & rows[..., None])

@@ -44,6 +44,8 @@ class Order:
     exponent_folded: bool = False
     #: Whether a bias is divided by the scale and added before it.
     bias_first: bool = False
+    #: Whether a bias is rounded to the format of scores before it is added.
+    bias_rounded: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False
     #: What the scale multiplies in the backward pass: the "products" of dS with k and q; "dS" before them; or, divided

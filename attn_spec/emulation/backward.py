@@ -18,6 +18,7 @@ from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.problem.quantities import DIFFERENTIABLE
 
 from .arithmetic import Order
 from .forward import SUPPORTS, TENSORS, TiledAttention, emulate
@@ -34,12 +35,13 @@ class TiledGradients(TiledAttention):
         self, contract: ResolvedContract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any
     ) -> None:
         """``saved`` are q, k, v, out, lse of the forward pass."""
-        dlse = options.pop("dlse", None)
+        dlse, own = options.pop("dlse", None), options.pop("option_dtypes", {})
         *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
         self.dO, self.O, self.L = self.read_cotangent(dout), self.read(out), self.read(lse)[..., None]
         self.dL = None if dlse is None else self.read(dlse)[..., None]
         self.bias_shape = () if self.bias is None else tuple(options["bias"].shape)
+        self.bias_gradient_dtype = own.get("bias", self.c.gradients)
 
     def __call__(self) -> tuple[Any, ...]:
         """dQ, dK, dV and, if there is a bias, dBias, each of the shape of its input."""
@@ -56,12 +58,14 @@ class TiledGradients(TiledAttention):
                 grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
                 dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
-                self.place(dv, self.accumulate_over_queries(self.cast(p), self.enter(self.dO)))
+                self.place(dv, self.accumulate_over_queries(self.cast(p), self.enter(self.dO, "output")))
                 self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
             scaled = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk))]
-            summed = [self.sum_over_group(dv)] + ([] if self.bias is None else [self.reduce_bias(dbias)])
-            found = [*((x, "score_accumulation") for x in scaled), *((x, "gradient_accumulation") for x in summed)]
-            return tuple(self.convert(x, "output", source) for x, source in found)
+            found = [self.convert(x, "gradients", "score_accumulation") for x in scaled]
+            found.append(self.convert(self.sum_over_group(dv), "gradients", "gradient_accumulation"))
+            if self.bias is not None:
+                found.append(self.convert(self.reduce_bias(dbias), self.bias_gradient_dtype, "gradient_accumulation"))
+            return tuple(found)
 
     # Reading
 
@@ -118,7 +122,7 @@ class TiledGradients(TiledAttention):
 
     def weight_gradient(self) -> Any:
         """dP = dO v^T of the tile, 0 where hidden, whatever is there."""
-        dO, v = self.enter(self.dO), self.enter(self.load_v())
+        dO, v = self.enter(self.dO, "output"), self.enter(self.load_v())
         dP = self.add_products(lambda c: (dO[..., c, None], v[..., None, :, c]), self.Dv, "gradient_accumulation")
         dP = self.convert(dP, "stored_scores", "gradient_accumulation")
         return self.xp.where(self.tile.visible, dP, 0.0)
@@ -256,14 +260,14 @@ def emulate_both(
     def attention_gradients(
         dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
     ) -> tuple[Any, ...]:
-        dtype = of(dout).dtype_of(dout)
+        dtype = of(saved[0]).dtype_of(saved[0])
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         *vectors, lse = saved  # q, k, v and out are presented, the log-sum-exp is not, nor is the gradient of the bias
         heads = (query_heads, kv_heads, kv_heads, query_heads)
         vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
         dO, lse = shown.back(dout, query_heads), shown.all_rows(lse)
         rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
-        options = {**options, **rows}
+        options = {**options, **rows, "option_dtypes": made.option_dtypes}
 
         def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
             return gradients(c, chosen, dO, saved, **options)()
@@ -275,7 +279,8 @@ def emulate_both(
         else:
             dq, dk, dv, *dbias = run(c, (*vectors, lse), options)
         found = [*map(shown.hand, (dq, dk, dv)), *map(shown.rows, dbias)]
-        return tuple(TORCH.give(x, c.output) for x in found)
+        dtypes = (made.option_dtypes.get(name, c.gradients) for name in DIFFERENTIABLE)
+        return tuple(TORCH.give(x, dtype) for x, dtype in zip(found, dtypes, strict=False))
 
     return made
 
@@ -287,4 +292,4 @@ def _through_operands(
     steps = operands.steps
     dq, dk, dv, *dbias = run(unrounded(steps.c), (*operands(), operands.repeated(v), *outputs), operands.options)
     found = [*operands.gradients(dq, dk, dv), *dbias]
-    return tuple(steps.convert(x, "output", "gradient_accumulation") for x in found)
+    return tuple(steps.convert(x, "gradients", "gradient_accumulation") for x in found)

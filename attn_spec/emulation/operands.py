@@ -128,4 +128,4 @@ def chooses_score(options: Mapping[str, Any]) -> bool:
 
 def unrounded(c: ResolvedContract) -> ResolvedContract:
     """The contract whose gradients are those of operands, which are not finished yet."""
-    return replace(c, output="float64")
+    return replace(c, gradients="float64")

@@ -15,7 +15,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.roundoff import contains, is_power_of
-from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.kernels.frameworks.framework import of, values_of
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
@@ -54,6 +54,7 @@ class Scores(MatrixProducts):
         self.mask, self.bias = (
             None if options.get(name) is None else self.broadcast(values_of(options[name])) for name in ("mask", "bias")
         )
+        self.bias_dtype = "float64" if self.bias is None else of(options["bias"]).dtype_of(options["bias"])
 
     # Reading
 
@@ -197,8 +198,9 @@ class Scores(MatrixProducts):
         return self.change_base(self.load_bias())
 
     def load_bias(self) -> Any:
-        """The tile of the bias; loading rounds nothing but may flush."""
+        """The tile of the bias; loading rounds nothing but may flush, unless the order says that it rounds."""
         bias = self.array(self.option_tile(self.bias, self.tile.cols))
+        bias = self.convert(bias, "stored_scores", self.bias_dtype) if self.order.bias_rounded else bias
         loaded = self.convert(bias, "score_accumulation", "input")
         return self.xp.where(loaded == 0, loaded, bias)
 

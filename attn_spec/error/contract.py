@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from attn_spec.numbers.formats import FORMATS, Format
+from attn_spec.numbers.formats import DTYPES, FORMATS, Format
 
 
 class ContractError(ValueError):
@@ -84,7 +84,7 @@ class Contract:
     row_sum_of: str = "uncast"
     #: Format the products p.v are accumulated in.
     output_accumulation: str = "work"
-    #: Format of the output.
+    #: Dtype of the output, and of its cotangent.
     output: str = "input"
     #: Rounding of every operation outside matrix units: "nearest", or "toward_zero" (twice the unit roundoff).
     rounding: str = "nearest"
@@ -119,6 +119,8 @@ class Contract:
     partial_gradients: str = "work"
     #: How often a partial sum is stored in that format before the last rounding, at most.
     gradient_stores: int = 2
+    #: Dtype of the gradients of inputs that have no dtype of their own (``Problem.option_dtypes``).
+    gradients: str = "input"
     #: Contracts, any one of which may explain an answer in place of this one.
     alternatives: tuple[Contract, ...] = ()
 
@@ -180,15 +182,15 @@ class ResolvedContract(Contract):
                 )
 
     def format(self, stage: str) -> Format:
-        """The format of a stage."""
-        return FORMATS[getattr(self, stage)]
+        """The format of a stage, or of that name."""
+        return FORMATS.get(stage) or FORMATS[getattr(self, stage)]
 
     def formats(self, *stages: str) -> list[Format]:
-        """The formats of those stages that there are: an inner accumulator may be absent."""
-        return [self.format(stage) for stage in stages if getattr(self, stage) is not None]
+        """The formats of those stages, or of those names, that there are: an inner accumulator may be absent."""
+        return [self.format(stage) for stage in stages if getattr(self, stage, stage) is not None]
 
     def largest(self, *stages: str) -> float:
-        """The largest number that all of some stages hold."""
+        """The largest number that all of some stages, or formats by name, hold."""
         return min(form.largest for form in self.formats(*stages))
 
 
@@ -208,9 +210,11 @@ _STAGES = (
     "score_gradients",
     "gradient_accumulation",
     "partial_gradients",
+    "gradients",
 )
 _CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(_STAGES, (*FORMATS, "input", "work")),
+    **dict.fromkeys(("output", "gradients"), (*DTYPES, "input", "work")),
     "inner_accumulation": (*FORMATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),
     "matrix_rounding": ("toward_zero", None),

@@ -19,13 +19,13 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pulled_back
-from attn_spec.error.products import Factors, entry, left_out, multiplicand, sum_underflow, sums, terms
+from attn_spec.error.products import Factors, entry, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import FORMATS, Format
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
 GRADIENT_EVALUATION: ResolvedContract = replace(
@@ -62,7 +62,7 @@ def gradient_bound(
     finished: dict[str, np.ndarray] = {}
     for name, error in errors.items():
         size = np.abs(getattr(g, name)) + (0.0 if slack is None else getattr(slack, name))
-        out = _last_cast(contract)
+        out = _last_cast(contract, FORMATS[x.problem.dtype_of(name[1:], contract.gradients)])
         total = (error + out.u * (size + error) + out.eta) * _widening(x, name, error.shape) * INFLATION
         finished[name] = np.where(np.isnan(total), np.inf, total)
     inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
@@ -73,10 +73,11 @@ def gradient_bound(
     return GradientBound(**{"dbias": None, **finished}, X=b.X, in_domain=inside)
 
 
-def _last_cast(c: ResolvedContract) -> Rounding:
-    """Rounding of a finished gradient from the wider of the formats it was summed and scaled in."""
+def _last_cast(c: ResolvedContract, form: Format) -> Rounding:
+    """Rounding of a finished gradient to ``form``, from the wider of the formats it was summed and scaled in."""
     stages = ("gradient_accumulation", "score_accumulation")
-    return conversion(c, "output", max((c.format(stage) for stage in stages), key=lambda form: form.precision))
+    widest = max((c.format(stage) for stage in stages), key=lambda form: form.precision)
+    return conversion(c, form.name, widest)
 
 
 def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -215,8 +216,8 @@ def _product_error(
 def _dv_error(b: ScoreGradientError) -> np.ndarray:
     """Sum over queries and the head group of P_ij dO_i: [B, Hkv, Sk, Dv]."""
     c, w, n = b.c, b.weights, _queries(b.x)
-    cotangent, size = multiplicand(c, b.x.problem.dtype), np.abs(b.g.cotangent)
-    missing = left_out(c, c.format("probabilities"), FORMATS[b.x.problem.dtype])
+    cotangent, size = entry(c, c.format("output")), np.abs(b.g.cotangent)
+    missing = left_out(c, c.format("probabilities"), c.format("output"))
     G = growth((cotangent.u, 1), (missing, 1), *_accumulated(c, n))
     own = b.x.over_group(w.PA.swapaxes(-1, -2) @ size)
     total = b.x.over_group(w.P1A.swapaxes(-1, -2) @ size)

@@ -56,9 +56,9 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> Approxi
 def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, Approximation]:
     """q, k and the parameter, kv heads repeated."""
     problem, form = x.problem, FORMATS[x.problem.dtype]
-    tensors = problem.q, repeated_keys(problem), score_of(problem).parameter(problem)
-    q, k, p = (given(c, tensor, form) for tensor in tensors)
-    return q, k, p
+    q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
+    own = FORMATS[problem.dtype_of(problem.score_option or "q")]
+    return q, k, given(c, score_of(problem).parameter(problem), own)
 
 
 def _norm(x: Approximation) -> np.ndarray:

@@ -185,6 +185,7 @@ def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
 def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """One rounding of the sum, and one underflow of the bias as it is loaded.
 
+    What the format of scores does not hold of a bias may be rounded to it first.
     With base 2, score and bias are each multiplied by a rounded log2(e) first. Where scores are stored as they were
     accumulated, the scale may multiply them after the bias, which is then divided by it: two roundings of the
     constant, its inverse and the quotient, and on the way back the constant and the product once more. To divide by
@@ -193,8 +194,12 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
     """
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
+    form = FORMATS[x.problem.dtype_of("bias")]
+    if (loaded := conversion(c, "stored_scores", form)).u:
+        held = bits.nearest(bias, c.stored_scores) == bias
+        delta = delta + np.where(held, 0.0, loaded.u * size + loaded.eta)
     if may_add_bias_first(x, c):
-        quotient = conversion(c, "score_accumulation", FORMATS[x.problem.dtype])
+        quotient = conversion(c, "score_accumulation", form)
         rounded = (quotient.u, 1) if is_power_of(2, sigma) else (work.u, 7)
         delta = delta + growth(rounded) * size + 2 * work.eta * max(1.0, sigma)
     if c.exponent == "base2":

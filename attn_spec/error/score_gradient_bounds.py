@@ -19,7 +19,7 @@ import numpy as np
 from attn_spec.error.bounds import numerator_error, output_error
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
-from attn_spec.error.products import entry, left_out, multiplicand, probability_cast, sum_underflow, sums, terms
+from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.row_sum_bounds import WeightError, deviations, lse_error, row_sum_error, weight_error
 from attn_spec.error.score_bounds import last_factor, softcapped_error
@@ -173,12 +173,13 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
 def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray:
     """Error of dP = dO v^T, [.., Sq, Sk]."""
     form, Dv = FORMATS[x.problem.dtype], x.problem.value_dim
-    entry, stored = multiplicand(c, form.name), conversion(c, "stored_scores", c.format("gradient_accumulation"))
+    of_g, of_v = entry(c, c.format("output")), entry(c, form)
+    stored = conversion(c, "stored_scores", c.format("gradient_accumulation"))
     size_g, size_v = np.abs(g.cotangent), np.abs(x.v)
     roundings = sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block))
-    relative = growth((entry.u, 2), (left_out(c, form, form), 1), *roundings)
-    entering = size_g.sum(-1)[..., :, None] + size_v.sum(-1)[..., None, :] + Dv * entry.eta
-    underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entry.eta * entering
+    relative = growth((of_g.u, 1), (of_v.u, 1), (left_out(c, c.format("output"), form), 1), *roundings)
+    entering = of_v.eta * size_g.sum(-1)[..., :, None] + of_g.eta * size_v.sum(-1)[..., None, :]
+    underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entering + Dv * of_g.eta * of_v.eta
     dP = relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow
     return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta
 

@@ -31,11 +31,19 @@ from attn_spec.search.property import Property
 READABLE = 256
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A tensor that the kernel was given: exact values, and its dtype."""
+
+    values: np.ndarray
+    dtype: str
+
+
 @dataclass
 class Call:
     """One call of the kernel: what it was given and what it returned, if it did."""
 
-    tensors: list[np.ndarray]
+    tensors: list[Given]
     options: dict[str, Any]
     #: The tensors that it returned; what else it did is left out.
     parts: list[np.ndarray] = field(default_factory=list)
@@ -54,7 +62,7 @@ class Recorder:
     calls: list[Call] = field(default_factory=list)
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
-        call = Call([values_of(tensor) for tensor in tensors], {k: _plain(v) for k, v in options.items()})
+        call = Call([_given(tensor) for tensor in tensors], {name: _plain(value) for name, value in options.items()})
         self.calls.append(call)
         returned = self.kernel(*tensors, **options)
         for part in returned if isinstance(returned, tuple) else (returned,):
@@ -89,7 +97,6 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
         "find": _finder(subject.kernel),
         "give": textwrap.indent(subject.framework.script_gives, "    "),
         "take": textwrap.indent(subject.framework.script_takes, "    "),
-        "dtype": subject.dtype,
         "device": subject.device,
         "worst_call": str(_worst_call(case.worst, subject.presentation, calls)),
         "worst": pprint.pformat(asdict(case.worst), sort_dicts=False) if case.worst else "None",
@@ -130,10 +137,15 @@ def _place(worst: WorstElement, shown: Presentation, part: np.ndarray, heads: in
     return tuple(int(i) for i in np.unravel_index(numbered[worst.index], part.shape))
 
 
+def _given(tensor: Any) -> Given:
+    own = of(tensor)
+    return Given(own.take(tensor), own.dtype_of(tensor))
+
+
 def _plain(value: Any) -> Any:
-    """A tensor as an array, anything else as it is."""
+    """A tensor as what was given, anything else as it is."""
     try:
-        return of(value).take(value)
+        return _given(value)
     except FrameworkError:
         return value
 
@@ -153,21 +165,21 @@ def _finder(kernel: Kernel) -> str:
 
 
 def _call(call: Call) -> str:
-    tensors = ",\n      ".join(_literal(array) for array in call.tensors)
+    tensors = ",\n      ".join(_literal(tensor) for tensor in call.tensors)
     options = ", ".join(f"{name!r}: {_literal(value)}" for name, value in call.options.items())
     return f"    ([{tensors}],\n     {{{options}}}, {call.digest!r})"
 
 
 def _literal(value: Any) -> str:
     """An expression for the exact value, in terms of the script's ``tensor``."""
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, Given):
         return repr(value)
-    kind = "bool" if value.dtype == np.bool_ else "float64"
-    if value.size <= READABLE:
-        numbers = ", ".join(_number(x) for x in value.ravel().tolist())
-        return f"tensor({value.shape}, [{numbers}], {kind!r})"
-    data = base64.b85encode(zlib.compress(np.ascontiguousarray(value, dtype=kind).tobytes())).decode()
-    return f"tensor({value.shape}, {data!r}, {kind!r})"
+    array = value.values
+    if array.size <= READABLE:
+        numbers = ", ".join(_number(x) for x in array.ravel().tolist())
+        return f"tensor({array.shape}, [{numbers}], {value.dtype!r})"
+    data = base64.b85encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
+    return f"tensor({array.shape}, {data!r}, {value.dtype!r})"
 
 
 def _number(x: float) -> str:
@@ -193,7 +205,7 @@ import numpy as np
 
 @find@
 
-DTYPE, DEVICE = "@dtype@", "@device@"
+DEVICE = "@device@"
 
 # The element that is farthest outside its bound, the call that returned it, and where in its answer; reals are
 # hexadecimal floats, and the index is that in [batch, head, ..], whatever the order of axes in the answer.
@@ -201,8 +213,9 @@ WORST_CALL, PLACE = @worst_call@
 WORST = @worst@
 
 
-def tensor(shape, data, kind):
-    """The exact values, in the kernel's dtype."""
+def tensor(shape, data, dtype):
+    """The exact values in a dtype, which "bool" is too."""
+    kind = "bool" if dtype == "bool" else "float64"
     if isinstance(data, str):
         data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
     array = np.array(data, dtype=kind).reshape(shape)

@@ -189,11 +189,10 @@ def judge_gradients(
     def judged(reading: ResolvedContract) -> Judgement:
         truth, bound = known.truth_and_bound(reading, *found)
         measurements = [
-            _measure(
-                name, reading.output, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside
-            )
+            _measure(name, dtype, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside)
             for name, got in found.items()
             for inside in (_gradient_domain(problem, name, bound, got.shape),)
+            for dtype in (problem.dtype_of(name[1:], reading.gradients),)
         ]
         return Judgement(problem, reading, tuple(measurements))
 

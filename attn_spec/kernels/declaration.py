@@ -14,6 +14,7 @@ from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelErro
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS
 
 #: Facts that are several names.
@@ -32,8 +33,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
 
-    ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``merge``, ``builds``,
-    ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
+    ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``option_dtypes``, ``merge``,
+    ``builds``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
     _check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
 
@@ -148,6 +149,7 @@ def _check(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: signatures must be None or at least 1, not {declared.signatures!r}")
     if not declared.slowness > 0:
         raise KernelError(f"{declared.name}: slowness must be more than 0, not {declared.slowness!r}")
+    _check_option_dtypes(declared)
     _check_limits(declared)
     _check_defects(declared)
     for name, value, allowed in (
@@ -159,6 +161,13 @@ def _check(declared: Kernel) -> None:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
     if "H" in PRESENTATIONS[declared.presentation].looped and "gqa" in declared.supports:
         raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")
+
+
+def _check_option_dtypes(declared: Kernel) -> None:
+    if not isinstance(declared.option_dtypes, Mapping):
+        raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
+    if (reason := refused_dtypes(declared.option_dtypes)) is not None:
+        raise KernelError(f"{declared.name}: {reason}")
 
 
 def _check_limits(declared: Kernel) -> None:

@@ -88,6 +88,8 @@ class Kernel:
     presentation: str = "BHSD"
     #: Which problems it takes.
     limits: Limits = field(default_factory=Limits)
+    #: Dtypes of tensors of options, by option, that are not those of q, k, v: ``{"bias": "float32"}``.
+    option_dtypes: Mapping[str, str] = field(default_factory=dict)
     #: "mask" or "bias": the one tensor into which all that hides keys is written, beside a bias that "mask" leaves
     #: alone, for a callable that takes no more than that; None passes each option on its own.
     merge: str | None = None

@@ -50,7 +50,8 @@ def values(
     if tuple(tensor.shape) != shape:
         raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
     if dtype is not None and own.dtype_of(tensor) != dtype:
-        raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; it must be {dtype}, the inputs' dtype")
+        must = f"it must be {dtype}, the inputs' dtype where nothing else is declared"
+        raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; {must}")
     if own.device_of(tensor) != device.partition(":")[0]:
         where = own.device_of(tensor)
         raise Misbehaviour(f"{name} is on device {where}; it must be on {device}, the inputs' device")

@@ -136,7 +136,7 @@ class Subject:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(problem, tensors, options)
         rows = problem.score_shape[:3]
-        output = self._vectors("out", out, (*rows, problem.value_dim))
+        output = self._vectors("out", out, (*rows, problem.value_dim), self.contract.output)
         return Answer(output, None if lse is None else self._unlooped("lse", lse, rows, None))
 
     def gradients(
@@ -162,7 +162,7 @@ class Subject:
             dO = self.presentation.part(cotangent, number)
             dL = None if lse_cotangent is None else self.presentation.part(lse_cotangent, number)
             tensors, options = self._tensors(part, arrange_inputs), self._options(part)
-            cotangents = [arrange(self._given(self.presentation.hand(dO)))]
+            cotangents = [arrange(self._given(self.presentation.hand(dO), dtype=self.contract.output))]
             if dL is not None:
                 cotangents.append(self._given(self.presentation.rows(dL), dtype=self.contract.lse))
             gradients = self._gradients(tensors, options, names, cotangents)
@@ -219,9 +219,9 @@ class Subject:
         """The values of a gradient; a framework leaves None where an input has no influence."""
         if tensor is None:
             return np.zeros(shape)
-        if name == "bias":
-            return self._unlooped("dbias", tensor, shape, self.dtype)
-        return self._vectors(f"d{name}", tensor, shape)
+        dtype = self.kernel.option_dtypes.get(name, self.contract.gradients)
+        taken = self._unlooped if name == "bias" else self._vectors
+        return taken(f"d{name}", tensor, shape, dtype)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         with self._guarded("call"):
@@ -250,7 +250,7 @@ class Subject:
             taken = self.supports(name) or name == self.kernel.merge
             if not taken or value is None or (row.tensor is None and value == default):
                 continue
-            active[name] = value if row.tensor is None else arrange(self._given(self.presentation.rows(value)))
+            active[name] = value if row.tensor is None else arrange(self._given_option(name, value))
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
         heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
         return spelled | heads if self.presentation.joins_heads else spelled
@@ -266,11 +266,13 @@ class Subject:
         """A new tensor of the kernel's framework."""
         return self.framework.give(values, dtype or self.dtype, self.device)
 
-    def _vectors(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
+    def _given_option(self, name: str, value: np.ndarray) -> Any:
+        """The tensor of an option, in its own dtype."""
+        return self._given(self.presentation.rows(value), self.kernel.option_dtypes.get(name))
+
+    def _vectors(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> bits.Values:
         """The values [B, H, S, D] of what a kernel returned, presented as its inputs are."""
-        return self.presentation.back(
-            self._values(name, tensor, self.presentation.shape(shape), self.dtype), heads=shape[1]
-        )
+        return self.presentation.back(self._values(name, tensor, self.presentation.shape(shape), dtype), heads=shape[1])
 
     def _unlooped(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
         """The values [B, H, ..] of what a kernel returned in that order of axes, whatever the presentation."""

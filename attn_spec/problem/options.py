@@ -43,7 +43,7 @@ class Option:
     sees: Callable[[Any], np.ndarray] | None = None
     #: Its value in a problem that does not use it.
     off: Any = None
-    #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of the problem's dtype.
+    #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of a dtype.
     tensor: type | None = None
     #: The axes of that tensor: B, H query heads, Q, K, D, or 1. Each may have length 1 instead, but D.
     axes: str = "BHQK"

@@ -14,6 +14,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes, refused_dtypes
 from attn_spec.problem.options import MASK, OPTIONS, SCORE, Options
 
 
@@ -41,12 +42,15 @@ class Problem(Options):
     k: np.ndarray
     #: [B, Hkv, Sk, Dv]
     v: np.ndarray
-    #: The format q, k, v and bias are stored in when a kernel receives them.
+    #: The format q, k, v are stored in when a kernel receives them, and tensors of options without one of their own.
     dtype: str = "float32"
+    #: Formats of tensors of options: pairs of option and dtype, or a mapping.
+    option_dtypes: OptionDtypes = ()
     #: Where the problem came from, for a short repr.
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "option_dtypes", pairs_of_dtypes(self.option_dtypes))
         _check_arrays(self)
         _check_options(self)
         for name in [field.name for field in fields(self)]:
@@ -54,6 +58,10 @@ class Problem(Options):
                 array = array.copy()
                 array.flags.writeable = False
                 object.__setattr__(self, name, array)
+
+    def dtype_of(self, name: str, other: str | None = None) -> str:
+        """The format of a tensor by name: its own, or ``other``, which is that of q, k, v by default."""
+        return dict(self.option_dtypes).get(name, other or self.dtype)
 
     @property
     def batch(self) -> int:
@@ -252,8 +260,10 @@ def _check_arrays(p: Problem) -> None:
 
 
 def _check_options(p: Problem) -> None:
+    if (reason := refused_dtypes(p.option_dtypes)) is not None:
+        raise ProblemError(reason)
     for name, row in OPTIONS.items():
-        if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype)) is not None:
+        if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
             raise ProblemError(f"{name} {reason}")
     scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
     if len(scores) > 1:

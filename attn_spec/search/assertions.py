@@ -93,14 +93,14 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
 
 
-def cotangent(problem: Problem) -> np.ndarray:
+def cotangent(subject: Subject, problem: Problem) -> np.ndarray:
     """dO [B, Hq, Sq, Dv] as a loss sends it: normal, a constant, or one element of each head; of size 1/8 to 8."""
     rng = randomness(problem)
     size = 2.0 ** rng.integers(-3, 4)
     shape = (*problem.score_shape[:3], problem.value_dim)
     kind = rng.choice(["normal", "constant", "one element"], p=[0.6, 0.2, 0.2])
     if kind == "normal":
-        return bits.nearest(size * rng.standard_normal(shape), problem.dtype)
+        return bits.nearest(size * rng.standard_normal(shape), subject.contract.output)
     if kind == "constant":
         return np.full(shape, size)
     heads, entries = int(np.prod(shape[:2])), int(np.prod(shape[2:]))

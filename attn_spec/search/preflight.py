@@ -205,6 +205,7 @@ def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
         k=normal(kv_heads, keys, head_dim),
         v=normal(kv_heads, keys, value_dim),
         dtype=dtype,
+        option_dtypes=kernel.option_dtypes,
     )
     needed = {name: OPTIONS[name].plain for name in limits.always if name in OPTIONS}
     return problem.replace(**{name: plain(problem.lengths) for name, plain in needed.items() if plain})

@@ -15,6 +15,7 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
+from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, Option, Options
 from attn_spec.problem.problem import Problem
 from attn_spec.search import fills
@@ -149,6 +150,8 @@ class Recipe(Options):
     regime: str = "normal"
     seed: int = 0
     dtype: str = "float32"
+    #: As those of a problem.
+    option_dtypes: OptionDtypes = ()
     batch: int = 1
     query_heads: int = 1
     kv_heads: int = 1
@@ -160,6 +163,7 @@ class Recipe(Options):
     shift: float = 0.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "option_dtypes", pairs_of_dtypes(self.option_dtypes))
         for name in self.regime.split("+"):
             if name not in REGIMES:
                 raise RecipeError(f"unknown regime {name!r}; known are {', '.join(REGIMES)}")
@@ -177,10 +181,11 @@ class Recipe(Options):
         if self.shift:
             draft.shift(self.shift)
         return Problem(
-            q=self._rounded(draft.q),
-            k=self._rounded(draft.k),
-            v=self._rounded(draft.v),
+            q=_rounded(draft.q, self.dtype),
+            k=_rounded(draft.k, self.dtype),
+            v=_rounded(draft.v, self.dtype),
             dtype=self.dtype,
+            option_dtypes=self.option_dtypes,
             recipe=self,
             **{name: self._option(name, row) for name, row in OPTIONS.items()},
         )
@@ -201,7 +206,8 @@ class Recipe(Options):
         lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim)
         shape = row.shape(dict(zip("BHQKD", lengths, strict=True)))
         tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
-        return self._rounded(tensor) if row.tensor is np.float64 else tensor
+        dtype = dict(self.option_dtypes).get(name, self.dtype)
+        return _rounded(tensor, dtype) if row.tensor is np.float64 else tensor
 
     def _draft(self) -> fills.Draft:
         kv = (self.batch, self.kv_heads, self.key_length)
@@ -217,11 +223,6 @@ class Recipe(Options):
     def _stream(self, purpose: str) -> np.random.Generator:
         entropy = [self.seed, *purpose.encode()]
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
-
-    def _rounded(self, x: np.ndarray) -> bits.Values:
-        """Nearest numbers of the dtype, kept inside its finite range; -inf, which hides a key, stays."""
-        limit = FORMATS[self.dtype].largest
-        return bits.nearest(np.where(np.isneginf(x), x, np.clip(x, -limit, limit)), self.dtype)
 
     def __repr__(self) -> str:
         changed = [
@@ -240,6 +241,12 @@ class Recipe(Options):
             known = ", ".join(item.name for item in _ordered())
             raise RecipeError(f"the recipe document has unknown fields {', '.join(unknown)}; known are {known}")
         return cls(**bits.with_tuples(document))
+
+
+def _rounded(x: np.ndarray, dtype: str) -> bits.Values:
+    """Nearest numbers of a dtype, kept inside its finite range; -inf, which hides a key, stays."""
+    limit = FORMATS[dtype].largest
+    return bits.nearest(np.where(np.isneginf(x), x, np.clip(x, -limit, limit)), dtype)
 
 
 def _ordered() -> list[Field[Any]]:

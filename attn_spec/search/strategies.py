@@ -20,6 +20,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, Trait, named_by
 from attn_spec.problem.problem import Problem
 from attn_spec.search import shapes, signatures
@@ -109,6 +110,7 @@ def recipes(
     values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
     recipe = Recipe(
         dtype=subject.dtype,
+        option_dtypes=pairs_of_dtypes(subject.kernel.option_dtypes),
         regime=regime,
         **drawn.shape(subject, chosen),
         **{"causal_alignment": subject.conventions.causal_alignment, **values},
@@ -143,6 +145,7 @@ def tiny_problems(draw: DrawFn, subject: Subject) -> Problem:
         k=tensor(1, 1, keys, D),
         v=tensor(1, 1, keys, D),
         dtype=subject.dtype,
+        option_dtypes=subject.kernel.option_dtypes,
         causal=subject.supports("causal") and draw(st.booleans()),
         causal_alignment=subject.conventions.causal_alignment,
     )

@@ -30,7 +30,7 @@ NARROW = "float16"
 STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
     *("output_accumulation", "output", "lse", "partial_outputs"),
-    *("score_gradients", "gradient_accumulation", "partial_gradients"),
+    *("score_gradients", "gradient_accumulation", "partial_gradients", "gradients"),
 )
 
 
@@ -83,6 +83,13 @@ WAYS = (
     Way(name="bias and softcap", problem={"bias": True, "softcap": 3.0}),
     Way(name="bias first", problem={"bias": True}, order={"bias_first": True}),
     Way(name="bias first, base 2", problem={"bias": True}, order={"bias_first": True}, contract={"exponent": "base2"}),
+    Way(name="bias rounded", problem={"bias": True, "bias_format": "float64"}, order={"bias_rounded": True}),
+    Way(
+        name="tiny bias rounded",
+        problem={"bias": True, "biases": 2.0**-16, "bias_format": "float64", "queries": 0.0, "value": 1.0},
+        contract={"float16_subnormals": "kept"},
+        order={"bias_rounded": True},
+    ),
     Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
     Way(name="base 2", contract={"exponent": "base2"}),
     Way(name="base 2, softcap", contract={"exponent": "base2"}, problem={"softcap": 2.0}),
@@ -232,19 +239,23 @@ def small_problem(
     value_spread: float = 0.0,
     bias: bool = False,
     biases: float = 2.0,
+    bias_format: str = NARROW,
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
-    """A problem of few numbers of the format NARROW; V is random, or ``value`` and ``value_spread`` times random."""
+    """A problem of few numbers of the format NARROW, but for the bias that of ``bias_format``.
+
+    V is random, or ``value`` and ``value_spread`` times random.
+    """
     rng = np.random.default_rng(seed)
 
-    def drawn(*shape: int, size: float = spread) -> np.ndarray:
-        return bits.nearest(rng.standard_normal(shape) * size, NARROW)
+    def drawn(*shape: int, size: float = spread, form: str = NARROW) -> np.ndarray:
+        return bits.nearest(rng.standard_normal(shape) * size, form)
 
     q, k, v = drawn(1, Hq, Sq, D, size=queries), drawn(1, 1, n, D), drawn(1, 1, n, 2)
     if value:
         v = bits.nearest(value + value_spread * v, NARROW)
-    added = drawn(1, 1, Sq, n, size=biases) if bias else None
+    added = drawn(1, 1, Sq, n, size=biases, form=bias_format) if bias else None
     return Problem(q=q, k=k, v=v, bias=added, scale=scale, dtype=dtype, **options)
 
 

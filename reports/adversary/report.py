@@ -39,7 +39,7 @@ LOOSE: dict[tuple[str, str], str] = {
     ("split_kv float32", "output"): _PARTS,
     ("split_kv float32", "dk"): _PARTS,
 }
-_BACKWARD_ONLY = {"score_gradients", "gradient_accumulation", "partial_gradients"}
+_BACKWARD_ONLY = {"score_gradients", "gradient_accumulation", "partial_gradients", "gradients"}
 
 Record = tuple[float, str]
 

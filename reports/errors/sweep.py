@@ -147,7 +147,7 @@ def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
     forward = assertions.judged(subject, problem, subject(problem)).measurements
     if not subject.supports("backward"):
         return forward
-    dO = assertions.cotangent(problem)
+    dO = assertions.cotangent(subject, problem)
     found = subject.gradients(problem, dO)
     return forward + measure.judge_gradients(problem, subject.contract, dO, found).measurements
 

@@ -83,7 +83,7 @@ class Pass:
 
 def gradients_judged(subject: Subject, problem: Problem) -> Judgement:
     """Run the backward pass for a drawn cotangent, and one on the LSE where it is honored, and judge the gradients."""
-    dO = assertions.cotangent(problem)
+    dO = assertions.cotangent(subject, problem)
     dL = assertions.lse_cotangent(problem) if subject.supports("lse_backward") else None
     found = subject.gradients(problem, dO, lse_cotangent=dL)
     return measure.judge_gradients(problem, subject.contract, dO, found, dL)

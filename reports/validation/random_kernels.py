@@ -3,7 +3,7 @@
 Each kernel executes what it declares, or less than it declares where a contract says "at most": fewer stores, smaller
 errors of elementary functions, larger tiles. What the emulation cannot execute is never drawn:
 
-- an output in another format than the inputs, which no kernel may return; a log-sum-exp in tf32, which torch lacks;
+- a log-sum-exp in tf32, which torch lacks;
 - stored weights that are not normalized before the product, since the backward pass would need the row sum as well;
 - splits by accumulators that may be empty where exp(0) is not 1, since they rescale the others once more than there are
   tiles;
@@ -32,12 +32,12 @@ from attn_spec.error.presets import UNDECLARED
 from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
-from attn_spec.numbers.formats import FORMATS
+from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
-#: Stages that may have any format; the output has the inputs'.
+#: Stages that may have any format; those of results have dtypes, see :func:`_dtypes`.
 _STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
     *("output_accumulation", "lse", "partial_outputs", "score_gradients", "gradient_accumulation", "partial_gradients"),
@@ -78,9 +78,11 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     executes = executed_arithmetic(rng, dtype, order)
     declares = _declared(rng, dtype, executes, order)
     scores, operands = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
-    executes, declares = (_with_operands(contract, operands) for contract in (executes, declares))
-    executes = replace(executes, **worse)
-    kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, dtypes=(dtype,), contract=declares)
+    changes, own, rounds = _dtypes(np.random.default_rng([seed, 2]))
+    executes, declares = (_with(contract, operands=operands, **changes) for contract in (executes, declares))
+    executes, order = replace(executes, **worse), replace(order, bias_rounded=rounds)
+    given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
+    kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
@@ -115,9 +117,17 @@ def _scores(rng: np.random.Generator) -> tuple[list[str], str]:
     return scores, one_of(rng, ("input", "input", *FORMATS)) if scores else "input"
 
 
-def _with_operands(contract: Contract, operands: str) -> Contract:
-    alternatives = tuple(_with_operands(other, operands) for other in contract.alternatives)
-    return replace(contract, operands=operands, alternatives=alternatives)
+def _dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, str], bool]:
+    """Dtypes of the results, by stage; those of options; and whether a bias is rounded to that of scores."""
+    results = {stage: one_of(rng, DTYPES) for stage in ("output", "gradients") if rng.random() < 0.2}
+    own = {"bias": one_of(rng, DTYPES)} | {name: one_of(rng, DTYPES) for name in CHOICES}
+    return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
+
+
+def _with(contract: Contract, **changes: Any) -> Contract:
+    """A contract with some fields changed, in each of its alternatives too."""
+    alternatives = tuple(_with(other, **changes) for other in contract.alternatives)
+    return replace(contract, **changes, alternatives=alternatives)
 
 
 def _slowness(executes: Contract, order: Order) -> float:

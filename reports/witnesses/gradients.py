@@ -7,10 +7,10 @@ from __future__ import annotations
 
 GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.gradient_bounds": {
-        ("output", "another seed", "dv"): {
+        ("gradients", "another seed", "dv"): {
             "a gradient's cast": "(error[- + out.u * (size + error)-] + out.eta)",
         },
-        ("output", "parts by LSE, V = 1", "dq"): {
+        ("gradients", "tiny values, kept", "dk"): {
             "underflow of a gradient's cast": "(size + error)[- + out.eta-])",
         },
         ("probabilities", "2 pieces, bfloat16, by LSE", "dq"): {

@@ -75,14 +75,14 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the cast of weights that make dS": "scored = backward_weights(x, c, w, cast=[-casts-]{+False+})",
         },
         ("lse", "probabilities cast twice", "dq"): {
-            "entry of both factors of dP": "growth([-(entry.u, 2), -](left_out",
+            "entry of both factors of dP": "growth([-(of_g.u, 1), (of_v.u, 1), -](left_out",
         },
         ("gradient_accumulation", "large scores, base 2, folded", "dk"): {
             "sums of dP": "form), 1)[-, *roundings-])",
         },
         ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dbias"): {
             "underflow of dP's sums": (
-                'underflow = [-2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + -]entry'
+                'underflow = [-2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + -]entering'
             ),
         },
         ("stored_scores", "base 2", "dk"): {

@@ -208,6 +208,9 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
             "underflow of a scaled exact score that is stored": "exact_scores(x, c)[- & (not narrows)-]",
         },
+        ("stored_scores", "bias rounded", "lse"): {
+            "a bias rounded to the format of scores": "np.where(held, 0.0, [-loaded.u * size + -]loaded.eta)",
+        },
         ("stored_scores", "bias and softcap", "lse"): {
             "the score over the softcap": ("growth((work.u, 2)[-, (stored.u, 1)-]) * (np.abs(x.scaled) + delta) + cap"),
             "one of two roundings after tanh": "(stored.u, [-2-]{+1+})) * (np.abs(x.capped)",

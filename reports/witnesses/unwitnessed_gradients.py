@@ -80,7 +80,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "the row's weights with delta in dq": "eD_weighted = [-(1 + G) * -]eD",
             "roundings of P's error in dA": "dA = own[- * (1 + relative)-] + relative",
-            "both factors of dP underflow": "[..., None, :][- + Dv * entry.eta-]",
+            "both factors of dP underflow": "+ entering[- + Dv * of_g.eta * of_v.eta-]",
             "roundings make dP's underflow grow": "[-(1 + relative) * -]underflow",
             "the slope's second order": "2 * t * e[- + e * e-] +",
             "the slope's error with dA's": "(exact[- + factor-]) * dA",
@@ -95,9 +95,9 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of dA": "tiny = [-4 * work.eta + -]2 * parts",
             "underflow of a stored weight's division": ", [-4 * softmax.eta + -]w.eta * w.inverse_sum",
             "underflow of a stored weight": "4 * softmax.eta[- + w.eta * w.inverse_sum-]",
-            "underflow on entry to dP": '"gradient_accumulation")[- + entry.eta * entering-]',
-            "cotangents that meet underflowing values": "entering = [-size_g.sum(-1)[..., :, None] + -]size_v",
-            "values that meet underflowing cotangents": "[..., :, None][- + size_v.sum(-1)[..., None, :]-]",
+            "underflow on entry to dP": '"gradient_accumulation")[- + entering-] + Dv',
+            "cotangents that meet underflowing values": "entering = [-of_v.eta * size_g.sum(-1)[..., :, None] + -]of_g",
+            "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
             "underflow of storing dP": "+ dP)[- + stored.eta-]\n\n\ndef _delta_error",
             "underflow of the sum with dL": "[..., None])[- + work.eta-]",
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
@@ -111,8 +111,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "unused than it takes"
         ): {
             "the sums of P dP less P D": "tiny = tiny + growth([-(work.u, 1), -](stored.u, 1)) * weights",
-            "entry of one factor of dP": "(entry.u, [-2-]{+1+})",
-            "pieces left out of dP": "(entry.u, 2), [-(left_out(c, form, form), 1), -]*roundings",
+            "entry of one factor of dP": "growth([-(of_g.u, 1), -](of_v.u, 1), (left_out",
+            "pieces left out of dP": '(of_v.u, 1), [-(left_out(c, c.format("output"), form), 1), -]*roundings',
             "the stored products of delta": "growth((work.u, depth)[-, (stored.u, 1)-]) * weights",
             "the sum with dL": ("D + [-work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + -]work.eta"),
             "one rounding of delta's sum": "min(Dv, c.summation_depth or Dv)[-)-]{+ - 1)+}",

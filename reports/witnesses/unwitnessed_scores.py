@@ -76,6 +76,7 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "underflow of the capped score": "(np.abs(x.capped) + delta)[- + stored.eta-]\n\n\ndef may",
             "underflow of the sum with a bias": "(np.abs(x.s) + delta)[- + stored.eta-] + work.eta",
             "underflow of a bias as it is loaded": "stored.eta[- + work.eta-]",
+            "underflow of a bias that is rounded": "np.where(held, 0.0, loaded.u * size[- + loaded.eta-])",
         },
         (
             "with base 2 the terms of score, maximum and LSE leave room for one another: no attack fills "

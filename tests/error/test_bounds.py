@@ -112,10 +112,11 @@ LOOSER = {
         f"{stage}={narrow}": ({stage: wide}, {stage: narrow})
         for stage in (
             *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum"),
-            *("probabilities", "output_accumulation", "output", "lse"),
+            *("probabilities", "output_accumulation", "lse"),
         )
         for wide, narrow in (("float32", "tf32"), ("tf32", "bfloat16"))
     },
+    "output=bfloat16": ({"output": "float32"}, {"output": "bfloat16"}),
     "toward_zero": ({"rounding": "nearest"}, {"rounding": "toward_zero"}),
     "flushed": ({"subnormals": "kept"}, {"subnormals": "flushed"}),
     "base2": ({"exponent": "natural"}, {"exponent": "base2"}),

@@ -14,7 +14,7 @@ from tests.one_head import float32_head as head
 #: What a gradient passes through.
 STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"),
-    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output"),
+    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"),
 )
 NARROW_SCORES, NARROW_SUMS = {"stored_scores": "float16"}, {"gradient_accumulation": "float16"}
 #: A gradient of some size: a problem and the only entry of its cotangent, the contract, sizes outside and inside.

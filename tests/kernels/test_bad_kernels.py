@@ -90,7 +90,7 @@ BAD = (
         "wrong_dtype",
         "attention = declare(lambda q, k, v: sound(q, k, v).astype(np.float64))",
         1,
-        ("out has dtype float64; it must be float32, the inputs' dtype",),
+        ("out has dtype float64; it must be float32, the inputs' dtype where nothing else is declared",),
     ),
     Bad("wrong_type", "attention = declare(lambda q, k, v: None)", 1, ("out is a NoneType; it must be a ndarray",)),
     Bad("nan", "attention = declare(lambda q, k, v: sound(q, k, v) * np.float32('nan'))", 1, ("got       nan",)),

@@ -133,7 +133,7 @@ def examples(strategy):
 
 
 def test_right_gradients_are_within_their_bounds_and_their_ratio_is_observed():
-    dO = assertions.cotangent(PROBLEM)
+    dO = assertions.cotangent(BACKWARD, PROBLEM)
     with recording() as observations:
         judgement = assertions.assert_gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
     assert [m.name for m in judgement.measurements] == ["dq", "dk", "dv"]
@@ -141,7 +141,7 @@ def test_right_gradients_are_within_their_bounds_and_their_ratio_is_observed():
 
 
 def test_a_wrong_gradient_is_refuted_with_its_worst_element():
-    dO = assertions.cotangent(PROBLEM)
+    dO = assertions.cotangent(BACKWARD, PROBLEM)
     found = BACKWARD.gradients(PROBLEM, dO)
     found["dk"][0, 0, 2, 3] += 1.0
     with pytest.raises(Refutation, match=r"dk\[0, 0, 2, 3\] is .* the truth is .* 1 of 48 are outside") as error:
@@ -151,7 +151,7 @@ def test_a_wrong_gradient_is_refuted_with_its_worst_element():
 
 def test_the_errors_allowed_without_the_truth_are_those_allowed_with_it():
     problem = Recipe(query_heads=2, query_length=4, key_length=6, head_dim=8, value_dim=2, bias="normal@B1QK").problem()
-    dO = assertions.cotangent(problem)
+    dO = assertions.cotangent(BACKWARD, problem)
     judgement = assertions.assert_gradients_within_bound(BACKWARD, problem, dO, BACKWARD.gradients(problem, dO))
     allowed = assertions.gradient_errors_allowed(BACKWARD, problem, dO)
     assert list(allowed) == ["dq", "dk", "dv", "dbias"]
@@ -167,14 +167,15 @@ def test_nothing_is_claimed_about_gradients_that_may_overflow():
         np.testing.assert_array_equal((allowed[name] == np.inf).all(axis=(0, 2, 3)), [False, True])
 
 
-def test_cotangents_depend_on_the_problem_alone_are_numbers_of_its_dtype_and_take_every_form():
+def test_cotangents_depend_on_the_problem_alone_are_numbers_of_the_output_dtype_and_take_every_form():
+    subject = replace(BACKWARD, dtype="bfloat16")
     forms = set()
     for seed in range(40):
         problem = Recipe(
             query_heads=2, query_length=3, key_length=2, value_dim=2, dtype="bfloat16", seed=seed
         ).problem()
-        dO = assertions.cotangent(problem)
-        np.testing.assert_array_equal(dO, assertions.cotangent(problem))
+        dO = assertions.cotangent(subject, problem)
+        np.testing.assert_array_equal(dO, assertions.cotangent(subject, problem))
         assert bits.is_representable(dO, "bfloat16")
         forms.add((dO != 0).sum(axis=(2, 3)).max() if len(np.unique(dO)) <= 2 else "normal")
     assert forms == {"normal", 1, 6}
@@ -182,7 +183,7 @@ def test_cotangents_depend_on_the_problem_alone_are_numbers_of_its_dtype_and_tak
 
 def test_cotangents_of_no_queries_are_empty():
     empty = Recipe(query_length=1, key_length=2).problem().replace(q=np.zeros((1, 1, 0, 1)))
-    assert assertions.cotangent(empty).shape == (1, 1, 0, 1)
+    assert assertions.cotangent(BACKWARD, empty).shape == (1, 1, 0, 1)
     assert assertions.lse_cotangent(empty).shape == (1, 1, 0)
 
 
@@ -212,7 +213,7 @@ def test_a_leak_of_unseen_values_into_a_gradient_is_refuted(deterministic):
         return {**found, "dq": found["dq"] + 2.0**-16 * problem.v[0, 0, 0, 0]}
 
     problem = Recipe(query_length=2, key_length=20, head_dim=8, value_dim=2, mask="leading_hidden").problem()
-    dO = assertions.cotangent(problem)
+    dO = assertions.cotangent(BACKWARD, problem)
     assertions.assert_unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
     with pytest.raises(Refutation):
         assertions.assert_unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)

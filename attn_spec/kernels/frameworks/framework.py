@@ -32,8 +32,8 @@ class Framework(ABC):
     usual: ClassVar[tuple[str, ...]]
     #: Abilities that its tensors give to any kernel: names of ``problem.abilities``.
     abilities: ClassVar[frozenset[str]]
-    #: Statements of a script without attn-spec. The tensor of ``array``, float64 or bool as ``kind`` says, in DTYPE on
-    #: DEVICE; and the float64 array of a tensor ``x``.
+    #: Statements of a script without attn-spec. The tensor of ``array``, float64 or bool, in ``dtype`` on DEVICE; and
+    #: the float64 array of a tensor ``x``.
     script_gives: ClassVar[str]
     script_takes: ClassVar[str]
 

@@ -23,7 +23,7 @@ class Jax(Differentiating):
     abilities = frozenset({"autograd"})
     script_gives = (
         "import jax\n\n"
-        "made = jax.numpy.asarray(array, dtype=kind if kind == 'bool' else DTYPE)\n"
+        "made = jax.numpy.asarray(array, dtype=dtype)\n"
         "return jax.device_put(made, jax.devices('gpu' if DEVICE[:4] == 'cuda' else 'cpu')[0])"
     )
     script_takes = "return np.asarray(x, dtype=np.float64)"

@@ -24,10 +24,7 @@ class NumPy(Strided):
     name = "numpy"
     usual = ("float64", "float32")
     abilities = frozenset({"strides", "in_place"})
-    script_gives = (
-        "if DTYPE == 'bfloat16':\n    import ml_dtypes  # gives NumPy this dtype\n"
-        "return array.astype(kind if kind == 'bool' else DTYPE)"
-    )
+    script_gives = "if dtype == 'bfloat16':\n    import ml_dtypes  # gives NumPy this dtype\nreturn array.astype(dtype)"
     script_takes = "return np.asarray(x, dtype=np.float64)"
 
     @property

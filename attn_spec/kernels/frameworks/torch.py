@@ -17,11 +17,7 @@ class Torch(Strided, Differentiating):
     name = "torch"
     usual = ("float32", "float16", "bfloat16")
     abilities = frozenset({"strides", "in_place", "autograd"})
-    script_gives = (
-        "import torch\n\n"
-        "made = torch.from_numpy(array).to(DEVICE)\n"
-        "return made if kind == 'bool' else made.to(getattr(torch, DTYPE))"
-    )
+    script_gives = "import torch\n\nreturn torch.from_numpy(array).to(DEVICE).to(getattr(torch, dtype))"
     script_takes = "import torch\n\nreturn torch.as_tensor(x).detach().double().cpu().numpy()"
 
     @property

@@ -105,9 +105,9 @@ def test_a_backward_pass_that_may_recompute_starts_from_the_log_sum_exp_as_it_is
     executed = replace(PRECISE, lse="bfloat16")
     kernel = emulate_both("coarse", executed, contract=replace(executed, backward_weights="either"))
     problem = Recipe(head_dim=64, value_dim=64, shift=30.0).problem()
-    dO = cotangent(problem)
+    dO = cotangent(subject := Subject(kernel, "float32"), problem)
 
-    assert_gradients_within_bound(subject := Subject(kernel, "float32"), problem, dO, subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
 
 
 def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
@@ -116,6 +116,6 @@ def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
     kernel = emulate_both("scaled_slope", PRECISE, order, dtypes=("float16",))
     sizes = {"query_length": 2, "key_length": 2, "head_dim": 16, "value_dim": 16}
     problem = Recipe(regime="large", dtype="float16", softcap=50.0, **sizes).problem()
-    dO = cotangent(problem)
+    dO = cotangent(subject := Subject(kernel, "float16"), problem)
 
-    assert_gradients_within_bound(subject := Subject(kernel, "float16"), problem, dO, subject.gradients(problem, dO))
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
