@@ -1,4 +1,4 @@
-"""The operations that formulas of scores are written in, in each arithmetic that evaluates them.
+"""The operations that formulas of scores and weights are written in, in each arithmetic that evaluates them.
 
 A formula is a function of an arithmetic and its numbers: arrays of [rows, columns], or with leading axes, that ``*``
 multiplies entry by entry. The same text is evaluated in mpf (``definition``), in balls (``enclosure``), in float64
@@ -7,6 +7,7 @@ multiplies entry by entry. The same text is evaluated in mpf (``definition``), i
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,24 +34,66 @@ class Arithmetic(Protocol):
         """x / y, and 0 where both are 0."""
 
 
+class Elementary(Arithmetic, Protocol):
+    """What formulas of weights ask for besides; rows are arrays [1, n]."""
+
+    def exp(self, x: Any) -> Any:
+        """The exponential."""
+
+    def log(self, x: Any) -> Any:
+        """The natural logarithm."""
+
+    def divided(self, x: Any, y: Any) -> Any:
+        """A row over one number, NaN where that is 0."""
+
+    def reference(self, s: Any) -> Any:
+        """A number near enough to the largest of a row that exponentials of the differences do not overflow."""
+
+    def heaviest(self, P: Any) -> Any:
+        """Where the largest of a row of weights is, or one as good as that."""
+
+    def less(self, x: Any, at: int) -> Any:
+        """A row less its entry ``at``, which becomes exactly 0."""
+
+
 class Reals:
     """mpf at mpmath's present precision, in object arrays [rows, columns]."""
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return _entries([[mp.fdot(row, column) for column in y.T] for row in x], (len(x), y.shape[1]))
+        return entries([[mp.fdot(row, column) for column in y.T] for row in x], (len(x), y.shape[1]))
 
     def transposed(self, x: np.ndarray) -> np.ndarray:
         return x.T
 
     def total(self, x: np.ndarray) -> np.ndarray:
-        return _entries([mp.fsum(row) for row in x], (len(x), 1))
+        return entries([mp.fsum(row) for row in x], (len(x), 1))
 
     def root(self, x: np.ndarray) -> np.ndarray:
-        return _entries([mp.sqrt(entry) for entry in x.ravel()], x.shape)
+        return entries([mp.sqrt(entry) for entry in x.ravel()], x.shape)
 
     def quotient(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         pairs = zip(*(side.ravel() for side in np.broadcast_arrays(x, y)), strict=True)
-        return _entries([mp.zero if n == m == 0 else n / m if m else mp.nan for n, m in pairs], x.shape)
+        return entries([mp.zero if n == m == 0 else n / m if m else mp.nan for n, m in pairs], x.shape)
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        return entries([mp.exp(entry) for entry in x.ravel()], x.shape)
+
+    def log(self, x: np.ndarray) -> np.ndarray:
+        return entries([mp.log(entry) for entry in x.ravel()], x.shape)
+
+    def divided(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x / y.item() if y.item() else entries([mp.nan] * x.size, x.shape)
+
+    def reference(self, s: np.ndarray) -> Any:
+        """0: the exponents of mpmath are unbounded."""
+        del s
+        return mp.zero
+
+    def heaviest(self, P: np.ndarray) -> int:
+        return max(range(P.size), key=P.ravel().__getitem__)
+
+    def less(self, x: np.ndarray, at: int) -> np.ndarray:
+        return x - x[0, at]
 
 
 class Balls:
@@ -63,14 +106,35 @@ class Balls:
         return x.T
 
     def total(self, x: np.ndarray) -> np.ndarray:
-        return _entries([sum(row, arb(0)) for row in x], (len(x), 1))
+        return entries([sum(row, arb(0)) for row in x], (len(x), 1))
 
     def root(self, x: np.ndarray) -> np.ndarray:
-        return _entries([ball.sqrt() for ball in x.ravel()], x.shape)
+        return entries([ball.sqrt() for ball in x.ravel()], x.shape)
 
     def quotient(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         pairs = zip(*(side.ravel() for side in np.broadcast_arrays(x, y)), strict=True)
-        return _entries([arb(0) if n.is_zero() and m.is_zero() else n / m for n, m in pairs], x.shape)
+        return entries([arb(0) if n.is_zero() and m.is_zero() else n / m for n, m in pairs], x.shape)
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        return entries([ball.exp() for ball in x.ravel()], x.shape)
+
+    def log(self, x: np.ndarray) -> np.ndarray:
+        return entries([ball.log() for ball in x.ravel()], x.shape)
+
+    def divided(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x / y.item()
+
+    def reference(self, s: np.ndarray) -> arb:
+        return reduce(arb.max, s.ravel()).mid()
+
+    def heaviest(self, P: np.ndarray) -> int:
+        return max(range(P.size), key=lambda j: float(P[0, j]))
+
+    def less(self, x: np.ndarray, at: int) -> np.ndarray:
+        """A ball less itself would keep its radius twice."""
+        found = x - x[0, at]
+        found[0, at] = arb(0)
+        return found
 
 
 class Floats:
@@ -103,10 +167,10 @@ def matrix_of(x: np.ndarray) -> arb_mat:
 
 def table(x: arb_mat) -> np.ndarray:
     """A matrix of balls as an object array [rows, columns]."""
-    return _entries(x.entries(), (x.nrows(), x.ncols()))
+    return entries(x.entries(), (x.nrows(), x.ncols()))
 
 
-def _entries(values: Any, shape: tuple[int, ...]) -> np.ndarray:
+def entries(values: Any, shape: tuple[int, ...]) -> np.ndarray:
     """An object array of ``shape``; NumPy would look into what numbers of a library are made of."""
     result = np.empty(shape, dtype=object)
     flat = [entry for row in values for entry in row] if values and isinstance(values[0], list) else values

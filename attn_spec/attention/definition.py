@@ -8,7 +8,7 @@ For a query i, a key j and an output column c, with H(i) the keys that i may see
     L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
 
 Vaswani et al., "Attention is all you need" (2017), equation 1, where q' = q and k' = k; other scores have operands of
-their own (``scores``). Nothing is subtracted from the scores: the
+their own (``scores``). The formulas of P and L are in ``weightings``. Nothing is subtracted from the scores: the
 exponents of mpmath are unbounded, so the exponentials cannot overflow. Every function returns an object
 array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a score and an L
 lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j P_ij |v_jc|.
@@ -23,6 +23,7 @@ from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.weightings import SOFTMAX
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
@@ -51,9 +52,8 @@ def weights(problem: Problem, precision: int) -> np.ndarray:
     result = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for row in np.argwhere(~problem.empty_rows):
-            e = [mp.exp(s_ij) for s_ij in s[*row]]
-            total = mp.fsum(e)
-            result[*row] = [e_j / total if total else mp.nan for e_j in e]  # 0/0 if every score seen is -inf
+            seen: np.ndarray = problem.visible[*row]
+            result[*row][seen] = SOFTMAX.value(REALS, s[*row][None, seen])[0].ravel()  # NaN if every score seen is -inf
     return result
 
 
@@ -74,7 +74,7 @@ def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
     result = np.full(problem.score_shape[:3], mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for row in np.argwhere(~problem.empty_rows):
-            result[*row] = mp.log(mp.fsum(mp.exp(s_ij) for s_ij in s[*row]))
+            result[*row] = SOFTMAX.value(REALS, s[*row][None, problem.visible[*row]])[1].item()
     return result
 
 

@@ -3,21 +3,21 @@
 Inputs enter exactly. Every operation on an ``arb``, a midpoint with a radius, returns a ball that contains every
 result for arguments in the given balls; so does the whole formula, and no error analysis of this file is needed.
 F. Johansson, "Arb: efficient arbitrary-precision midpoint-radius interval arithmetic", IEEE Trans. Comput. 66 (2017).
-The formula is that of ``definition``; subtracting c_i, the greatest score, is exact mathematics for any c_i.
+The formula is that of ``definition``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from attn_spec.attention.arithmetic import BALLS, matrix_of, table
+from attn_spec.attention.arithmetic import BALLS, entries, matrix_of, table
 from attn_spec.attention.definition import working_precision
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.weightings import SOFTMAX
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
@@ -64,20 +64,23 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
 
 def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see no key."""
-    rows = [softmax(s) for s in scores(problem, b, h)]
-    weights = matrix([P for P, _ in rows], problem.key_length)
+    rows = [weights(s) for s in scores(problem, b, h)]
+    P = matrix([P for P, _ in rows], problem.key_length)
     lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
-    return weights * exact(problem.v[b, h // problem.group]), lse
+    return P * exact(problem.v[b, h // problem.group]), lse
 
 
-def softmax(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
+def weights(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
     """Balls around the weights P and the log-sum-exp L of one row of scores by visible key; L = 0 if there is none."""
     if not s:
         return {}, arb(0)
-    c = reduce(arb.max, s.values()).mid()
-    e = {j: (s_ij - c).exp() for j, s_ij in s.items()}
-    total = sum(e.values(), arb(0))
-    return {j: e_j / total for j, e_j in e.items()}, c + total.log()
+    P, L = SOFTMAX.value(BALLS, as_row(s))
+    return dict(zip(s, P.ravel(), strict=True)), L.item()
+
+
+def as_row(x: dict[int, arb]) -> np.ndarray:
+    """Balls by visible key as an array [1, n]."""
+    return entries(list(x.values()), (1, len(x)))
 
 
 def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:

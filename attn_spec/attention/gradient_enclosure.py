@@ -1,8 +1,6 @@
 """Gradients as intervals proved to contain the truth: the formulas of ``gradients`` in ball arithmetic.
 
-Two of them are written so that no leading digits cancel, and both are exact mathematics. The Jacobian of softmax
-ignores a constant added to a row of dP, so dP enters less its value at the heaviest key, whose P may be near 1; and
-1 - tanh(x)**2 is sech(x)**2.
+1 - tanh(x)**2 is written as sech(x)**2, so that no leading digits cancel.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from attn_spec.attention.arithmetic import BALLS, matrix_of, table
 from attn_spec.attention.definition import working_precision
 from attn_spec.attention.enclosure import (
     Enclosed,
+    as_row,
     exact,
     floats,
     matrix,
@@ -23,10 +22,11 @@ from attn_spec.attention.enclosure import (
     scaled_products,
     scores,
     sees_nonfinite,
-    softmax,
+    weights,
 )
 from attn_spec.attention.gradients import Gradients, check_cotangents
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem
 
 
@@ -65,11 +65,11 @@ def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
 def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> tuple[arb_mat, ...]:
     """Balls around what one query head contributes: dQ [Sq, D], dK [Sk, D], dV [Sk, Dv], dA [Sq, Sk]."""
     g, keys = h // problem.group, problem.key_length
-    weights = [softmax(s)[0] for s in scores(problem, b, h)]
+    every = [weights(s)[0] for s in scores(problem, b, h)]
     dP = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
     lse_cotangents = exact(dL[b, h, :, None]).entries()
-    rows = [_score_gradients(*row) for row in zip(weights, dP, lse_cotangents, strict=True)]
-    dA, P, scale = matrix(rows, keys), matrix(weights, keys), real_scale(problem)
+    rows = [_score_gradients(*row) for row in zip(every, dP, lse_cotangents, strict=True)]
+    dA, P, scale = matrix(rows, keys), matrix(every, keys), real_scale(problem)
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
     q, k = operands(problem, b, h)
     dq, dk = dS * k * scale, dS.transpose() * q * scale
@@ -81,11 +81,11 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> t
 
 
 def _score_gradients(P: dict[int, arb], dP: list[arb], dL: arb) -> dict[int, arb]:
-    """Balls around dA of one query by visible key; dP of the heaviest is subtracted from all, itself exactly."""
-    heaviest = max(P, key=lambda j: float(P[j]), default=0)
-    dP_less = {j: dP[j] - dP[heaviest] if j != heaviest else arb(0) for j in P}
-    delta_less = sum((P[j] * dP_less[j] for j in P), arb(0))
-    return {j: P[j] * (dP_less[j] - delta_less + dL) for j in P}
+    """Balls around dA of one query by visible key."""
+    if not P:
+        return {}
+    dA = SOFTMAX.pull(BALLS, as_row(P), as_row({j: dP[j] for j in P}), dL)
+    return dict(zip(P, dA.ravel(), strict=True))
 
 
 def _before_softcap(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:

@@ -30,7 +30,6 @@ from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.definition import (
-    attention,
     exact,
     operands,
     parameter,
@@ -40,6 +39,7 @@ from attn_spec.attention.definition import (
     working_precision,
 )
 from attn_spec.attention.scores import score_of
+from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem, ProblemError
 
 Quantity = TypeVar("Quantity")
@@ -85,16 +85,15 @@ def score_gradients(
 ) -> np.ndarray:
     """dA [B, Hq, Sq, Sk], the gradient of the final score; 0 where the key is hidden. Raises :class:`ProblemError`."""
     check_cotangents(problem, cotangent, lse_cotangent)
-    P, o = weights(problem, precision + GUARD), attention(problem, precision + GUARD)
+    P = weights(problem, precision + GUARD)
     v, dO = exact(problem.v), exact(cotangent)
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
     dA = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
         for b, h, i in np.argwhere(~problem.empty_rows):
-            delta = mp.fdot(dO[b, h, i], o[b, h, i])
-            for j in np.flatnonzero(problem.visible[b, h, i]):
-                dP = mp.fdot(dO[b, h, i], v[b, h // problem.group, j])
-                dA[b, h, i, j] = P[b, h, i, j] * (dP - delta + dL[b, h, i])
+            seen: np.ndarray = problem.visible[b, h, i]
+            dP = REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
+            dA[b, h, i, seen] = SOFTMAX.pull(REALS, P[b, h, i][None, seen], dP, dL[b, h, i]).ravel()
     return dA
 
 

@@ -1,0 +1,51 @@
+"""How the scores of one query become weights, and the gradients of the weights those of the scores.
+
+    P_j = w(s)_j / sum_l w(s)_l        L = log sum_l w(s)_l        over the keys that the query sees
+
+A row is all that truth knows of one: the definition and its enclosures evaluate its formulas, in an arithmetic each.
+What rounding does to weights is a theorem of its own (``error.weight_bounds``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attn_spec.attention.arithmetic import Elementary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting:
+    """What is known of one weighting. Scores and weights of a query are arrays [1, n] of its n >= 1 visible keys."""
+
+    formula: str
+    #: Where it comes from.
+    source: str
+    #: (arithmetic, s) -> P and L.
+    value: Callable[[Elementary, Any], tuple[Any, Any]]
+    #: (arithmetic, P, dP, dL) -> the gradient of s.
+    pull: Callable[[Elementary, Any, Any, Any], Any]
+
+
+def _softmax(A: Elementary, s: Any) -> tuple[Any, Any]:
+    """Exponentials of s less r, which is exact mathematics for any number r."""
+    r = A.reference(s)
+    e = A.exp(s - r)
+    total = A.total(e)
+    return A.divided(e, total), r + A.log(total)
+
+
+def _through_softmax(A: Elementary, P: Any, dP: Any, dL: Any) -> Any:
+    """P (dP - sum P dP + dL), from dP less any number: that of the heaviest key, whose P may be near 1."""
+    less = A.less(dP, A.heaviest(P))
+    return P * (less - A.total(P * less) + dL)
+
+
+SOFTMAX = Weighting(
+    formula="exp(s_j)",
+    source="Vaswani et al., Attention is all you need (2017), equation 1; its gradient is in Dao et al., "
+    "FlashAttention (2022), appendix B.2",
+    value=_softmax,
+    pull=_through_softmax,
+)
