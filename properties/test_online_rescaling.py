@@ -8,7 +8,7 @@ from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error.readings import readings
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import Measurement
-from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import changes_scores, positional
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
@@ -76,7 +76,7 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
     if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
         return
     truth, _ = Analysis(problem).truth_and_bound(readings(subject.contract)[0])
-    assert_merged(truth.output, [judged(subject, p, subject(p)).measurements for p in parts], subject)
+    assert_merged(truth["output"], [judged(subject, p, subject(p)).measurements for p in parts], subject)
 
 
 def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
@@ -123,9 +123,10 @@ def assert_output_scaled(subject: Subject, problem: Problem, changed: Problem, f
         assert_within_bound(subject, changed, after)
         return
     smallest = subject.contract.format("output").smallest_normal
-    speaks = (np.abs(before.output) >= smallest) | np.isnan(before.output) | (abs(factor) == 1)
-    expected, got = (np.where(speaks, x, 0.0) for x in (factor * before.output, after.output))
-    assert_unchanged(Answer(expected, before.lse), Answer(got, after.lse), what)
+    old, new = before["output"], after["output"]
+    speaks = (np.abs(old) >= smallest) | np.isnan(old) | (abs(factor) == 1)
+    expected, got = (np.where(speaks, x, 0.0) for x in (factor * old, new))
+    assert_unchanged(before | {"output": expected}, after | {"output": got}, what)
 
 
 @attention_property(

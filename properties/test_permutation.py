@@ -15,7 +15,7 @@ PLAIN = all_but("causal", "causal_alignment", "scale")
 
 def reordered(answer: Answer, order: np.ndarray, axis: int) -> Answer:
     """Put batch (0), heads (1) or queries (2) of an answer in another order."""
-    return Answer(np.take(answer.output, order, axis), None if answer.lse is None else np.take(answer.lse, order, axis))
+    return {name: np.take(values, order, axis) for name, values in answer.items()}
 
 
 @attention_property(

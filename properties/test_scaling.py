@@ -95,7 +95,7 @@ def test_the_scale_read_from_the_log_sum_exp_is_the_one_asked_for(subject: Subje
         assert_within_bound(subject, problem, answer, "lse")
     except Refutation as error:
         base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
-        score = np.asarray(answer.lse) * base - np.log(problem.key_length)
+        score = answer["lse"] * base - np.log(problem.key_length)
         raise with_scale(problem, applied_scale(first_dot(problem), score), error) from error
 
 
@@ -114,7 +114,7 @@ def test_the_scale_read_from_the_weights_is_the_one_asked_for(subject: Subject, 
         assert_within_bound(subject, problem, answer, "output")
     except Refutation as error:
         odd = problem.key_length // 2
-        weight = np.clip(answer.output[..., 0], 1e-6, 1 - 1e-6)
+        weight = np.clip(answer["output"][..., 0], 1e-6, 1 - 1e-6)
         score = np.log(weight / (1 - weight)) + np.log(odd / (problem.key_length - odd))
         moderate = np.abs(score) < 5
         applied = applied_scale(first_dot(problem) * moderate, score * moderate)
@@ -141,7 +141,7 @@ def test_scaled_scores_of_unit_variance_inputs_have_variance_one(subject: Subjec
     if not all(measured.measured.all() for measured in judged(subject, problem, answer).measurements):
         return
     base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
-    lse = np.asarray(answer.lse)
+    lse = answer["lse"]
     scores = lse.ravel() * base - np.log(problem.key_length)
     spread = float(np.mean(scores[:SAMPLES] ** 2))
     if not 0.5 <= spread <= 1.5:

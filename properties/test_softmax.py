@@ -58,13 +58,14 @@ def test_outputs_lie_in_the_hull_of_the_visible_values(subject: Subject, problem
     judgement = assert_within_bound(subject, problem, answer := subject(problem), "output")
     measured = judgement.measurements[0]
     high, low = hull(problem)
-    excess = np.maximum(answer.output - high, low - answer.output)
+    output = answer["output"]
+    excess = np.maximum(output - high, low - output)
     speaks = measured.measured & ~problem.empty_rows[..., None]
     wrong = speaks & (excess > measured.allowed)
     if wrong.any():
         at = tuple(int(n) for n in np.argwhere(wrong)[0])
         raise Refutation(
-            f"output{list(at)} is {answer.output[at]:.9g}, outside the visible values [{low[at]:.9g}, {high[at]:.9g}]",
+            f"output{list(at)} is {output[at]:.9g}, outside the visible values [{low[at]:.9g}, {high[at]:.9g}]",
             measured,
         )
 

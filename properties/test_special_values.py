@@ -66,7 +66,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     b, g, j, c = (int(rng.integers(n)) for n in problem.v.shape)
     v = problem.v.copy()
     v[b, g, j, c] = np.nan
-    found = np.isnan(subject(problem.replace(v=v)).output)
+    found = np.isnan(subject(problem.replace(v=v))["output"])
     of_head = np.arange(problem.query_heads) // problem.group == g
     sees = np.zeros(problem.visible.shape[:3], dtype=bool)
     sees[b, of_head] = problem.visible[b, of_head][..., j]

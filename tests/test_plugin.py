@@ -31,7 +31,7 @@ def lengths(subject):
 def test_ones_give_ones(subject, problem):
     """Equal values come back."""
     observe(problem.query_length / 64)
-    assert (subject(problem).output == 1).all()
+    assert (subject(problem)["output"] == 1).all()
 
 @attention_property(source="toy", hunts="length", problems=lengths)
 def test_short(subject, problem):

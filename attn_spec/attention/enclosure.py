@@ -35,14 +35,9 @@ class Enclosed:
     radius: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """What attention is, for one problem."""
-
-    #: o [B, Hq, Sq, Dv]; exactly 0 in rows that see no key.
-    output: Enclosed
-    #: L [B, Hq, Sq], natural logarithm; exactly -inf in rows that see no key.
-    lse: Enclosed
+#: What attention is, for one problem, by name: "output", o [B, Hq, Sq, Dv], and "lse", L [B, Hq, Sq], the natural
+#: logarithm. Rows that see no key are exactly 0 and -inf.
+Truth = dict[str, Enclosed]
 
 
 def enclose(problem: Problem, precision: int = 113) -> Truth:
@@ -59,7 +54,7 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
     lse[0, problem.empty_rows] = -np.inf
     for quantity in (output, lse):
         quantity[:, undefined] = np.array([np.nan, 0.0, np.inf])[:, None, None]
-    return Truth(Enclosed(*output), Enclosed(*lse[..., 0]))
+    return {"output": Enclosed(*output), "lse": Enclosed(*lse[..., 0])}
 
 
 def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:

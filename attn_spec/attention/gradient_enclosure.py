@@ -24,7 +24,7 @@ from attn_spec.attention.enclosure import (
     sees_nonfinite,
     weights,
 )
-from attn_spec.attention.gradients import Gradients, check_cotangents
+from attn_spec.attention.gradients import check_cotangents
 from attn_spec.attention.scores import score_of
 from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem
@@ -32,12 +32,13 @@ from attn_spec.problem.problem import Problem
 
 def enclose_gradients(
     problem: Problem, cotangent: np.ndarray, precision: int = 113, lse_cotangent: np.ndarray | None = None
-) -> Gradients[Enclosed]:
+) -> dict[str, Enclosed]:
     """Enclose all gradients, for dO = ``cotangent`` [B, Hq, Sq, Dv] and dL = ``lse_cotangent`` [B, Hq, Sq], or 0.
 
-    Radii are near 2**-precision times each entry's formula with every factor replaced by its magnitude and every
-    difference by a sum. A row whose dO or dL, or that sees a number that, is NaN or infinite has no true gradient: NaN
-    with infinite radius in its dQ, and in all it adds to. Hidden ones do no harm. Raises :class:`ProblemError`.
+    They are returned by name: "dq", "dk", "dv" and, with a bias, "dbias". Radii are near 2**-precision times each
+    entry's formula with every factor replaced by its magnitude and every difference by a sum. A row whose dO or dL, or
+    that sees a number that, is NaN or infinite has no true gradient: NaN with infinite radius in its dQ, and in all it
+    adds to. Hidden ones do no harm. Raises :class:`ProblemError`.
     """
     check_cotangents(problem, cotangent, lse_cotangent)
     dL = np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent
@@ -48,12 +49,14 @@ def enclose_gradients(
     with ctx.workprec(working_precision(problem, precision)):
         heads = [_head(problem, cotangent, dL, b, h) for b, h in np.ndindex(problem.score_shape[:2])]
         dq, dk, dv, dA = ([head[n] for head in heads] for n in range(4))
-        return Gradients(
-            dq=_enclosed(_stack(dq, problem.q.shape), queries),
-            dk=_enclosed(_stack(dk, (*grouped, problem.head_dim)).sum(axis=2), keys),
-            dv=_enclosed(_stack(dv, (*grouped, problem.value_dim)).sum(axis=2), keys),
-            dbias=_bias_gradient(problem, _stack(dA, problem.score_shape), undefined),
-        )
+        found = {
+            "dq": _enclosed(_stack(dq, problem.q.shape), queries),
+            "dk": _enclosed(_stack(dk, (*grouped, problem.head_dim)).sum(axis=2), keys),
+            "dv": _enclosed(_stack(dv, (*grouped, problem.value_dim)).sum(axis=2), keys),
+        }
+        if problem.bias is not None:
+            found["dbias"] = _bias_gradient(problem, _stack(dA, problem.score_shape), undefined)
+        return found
 
 
 def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
@@ -96,10 +99,8 @@ def _before_softcap(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) 
     return [{j: x * (s[i][j] / problem.softcap).sech() ** 2 for j, x in row.items()} for i, row in enumerate(dA)]
 
 
-def _bias_gradient(problem: Problem, dA: np.ndarray, undefined: np.ndarray) -> Enclosed | None:
+def _bias_gradient(problem: Problem, dA: np.ndarray, undefined: np.ndarray) -> Enclosed:
     """Sums over the axes along which the bias was broadcast."""
-    if problem.bias is None:
-        return None
     axes = problem.bias_axes
     return _enclosed(dA.sum(axis=axes, keepdims=True), np.any(undefined, axis=axes, keepdims=True))
 

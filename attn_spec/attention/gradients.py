@@ -22,9 +22,6 @@ factor replaced by its magnitude and every difference by a sum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
 import numpy as np
 from mpmath import mp
 
@@ -42,31 +39,16 @@ from attn_spec.attention.scores import score_of
 from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem, ProblemError
 
-Quantity = TypeVar("Quantity")
-
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3
 
 
-@dataclass(frozen=True, eq=False)
-class Gradients(Generic[Quantity]):
-    """One quantity for each input that has a gradient: an array of mpf, or an enclosure."""
-
-    #: [B, Hq, Sq, D]
-    dq: Quantity
-    #: [B, Hkv, Sk, D]
-    dk: Quantity
-    #: [B, Hkv, Sk, Dv]
-    dv: Quantity
-    #: The shape of the bias; None when the problem has none.
-    dbias: Quantity | None
-
-
 def gradients(
     problem: Problem, cotangent: np.ndarray, precision: int, lse_cotangent: np.ndarray | None = None
-) -> Gradients[np.ndarray]:
-    """All gradients as object arrays of mpf, for dO = ``cotangent`` and dL = ``lse_cotangent``, or 0.
+) -> dict[str, np.ndarray]:
+    """All gradients by name as object arrays of mpf, for dO = ``cotangent`` and dL = ``lse_cotangent``, or 0.
 
+    Names and axes are those of ``problem.quantities``: "dq", "dk", "dv" and, with a bias, "dbias".
     The cotangents are float64 arrays [B, Hq, Sq, Dv] and [B, Hq, Sq]. Raises :class:`ProblemError` for others.
     """
     dA = score_gradients(problem, cotangent, precision, lse_cotangent)
@@ -75,9 +57,8 @@ def gradients(
         scale = real_scale(problem)
         dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
         dq, dk = _operand_gradients(problem, scale * dS)
-        dv = _sum_over_queries(problem, P, dO)
-        dbias = None if problem.bias is None else _sum_to_shape(dA, problem.bias.shape)
-    return Gradients(dq, dk, dv, dbias)
+        found = {"dq": dq, "dk": dk, "dv": _sum_over_queries(problem, P, dO)}
+        return found if problem.bias is None else found | {"dbias": _sum_to_shape(dA, problem.bias.shape)}
 
 
 def score_gradients(

@@ -55,10 +55,11 @@ ELEMENTWISE_LIMIT = 2**19
 
 @dataclass(frozen=True)
 class ForwardBound:
-    """Largest allowed errors of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq], and the rows [B, Hq, Sq] they hold for."""
+    """The largest errors allowed, and the rows they hold for."""
 
-    output: np.ndarray
-    lse: np.ndarray
+    #: Of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq].
+    allowed: dict[str, np.ndarray]
+    #: bool [B, Hq, Sq].
     in_domain: np.ndarray
 
 
@@ -72,7 +73,7 @@ def forward_bound(
     pairs = [(c, weight_error(x, c)) for c in readings(contract)]
     output = np.maximum.reduce([output_error(x, c, w, o, slack) for c, w in pairs])
     lse = np.maximum.reduce([lse_error(x, c, w) for c, w in pairs])
-    return ForwardBound(output, lse, in_domain(x, contract, output))
+    return ForwardBound({"output": output, "lse": lse}, in_domain(x, contract, output))
 
 
 @kept
@@ -84,7 +85,8 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
     """
     amplify = amplification(evaluation_alpha(x))
     bound = forward_bound(x, EVALUATION)
-    return ForwardBound(bound.output * amplify[..., None], bound.lse * amplify, bound.in_domain)
+    output, lse = bound.allowed["output"] * amplify[..., None], bound.allowed["lse"] * amplify
+    return ForwardBound({"output": output, "lse": lse}, bound.in_domain)
 
 
 @np.errstate(all="ignore")

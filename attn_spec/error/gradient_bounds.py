@@ -26,6 +26,7 @@ from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.numbers.formats import FORMATS, Format
+from attn_spec.problem.quantities import QUANTITIES
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
 GRADIENT_EVALUATION: ResolvedContract = replace(
@@ -35,16 +36,27 @@ GRADIENT_EVALUATION: ResolvedContract = replace(
 
 @dataclass(frozen=True)
 class GradientBound:
-    """Largest allowed errors of dQ, dK, dV and dBias, and whether the domain holds for a whole [B, Hkv] group."""
+    """The largest errors allowed, and whether the domain holds for a whole [B, Hkv] group."""
 
-    dq: np.ndarray
-    dk: np.ndarray
-    dv: np.ndarray
-    dbias: np.ndarray | None
+    #: Of each gradient, by name.
+    allowed: dict[str, np.ndarray]
     #: Error of X = dP - D + dL, [B, Hq, Sq, Sk].
     X: np.ndarray
     #: bool [B, Hkv].
     in_domain: np.ndarray
+
+    def domain_of(self, name: str, group: int) -> np.ndarray:
+        """Where the domain holds, broadcastable to a gradient: by heads of q, k and v, of ``group`` to a kv head.
+
+        That of an option, which may be summed over heads, is inside as a whole.
+        """
+        inside = self.in_domain[..., None, None]
+        match QUANTITIES[name].gradient_of:
+            case "q":
+                return np.repeat(inside, group, axis=1)
+            case "k" | "v":
+                return inside
+        return np.all(inside, keepdims=True)
 
 
 @np.errstate(all="ignore")
@@ -56,12 +68,13 @@ def gradient_bound(
     ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
     """
     b = score_gradient_error(x, g, contract, 0.0 if slack is None else slack.X)
-    errors = {"dq": _dq_error(b, 0.0 if slack is None else slack.dq), "dk": _dk_error(b), "dv": _dv_error(b)}
-    if g.dbias is not None:
+    evaluated = {} if slack is None else slack.allowed
+    errors = {"dq": _dq_error(b, evaluated.get("dq", 0.0)), "dk": _dk_error(b), "dv": _dv_error(b)}
+    if "dbias" in g.gradients:
         errors["dbias"] = _dbias_error(b)
     finished: dict[str, np.ndarray] = {}
     for name, error in errors.items():
-        size = np.abs(getattr(g, name)) + (0.0 if slack is None else getattr(slack, name))
+        size = np.abs(g.gradients[name]) + evaluated.get(name, 0.0)
         out = _last_cast(contract, FORMATS[x.problem.dtype_of(name[1:], contract.gradients)])
         total = (error + out.u * (size + error) + out.eta) * _widening(x, name, error.shape) * INFLATION
         finished[name] = np.where(np.isnan(total), np.inf, total)
@@ -70,7 +83,7 @@ def gradient_bound(
         keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
         rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
         inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1)
-    return GradientBound(**{"dbias": None, **finished}, X=b.X, in_domain=inside)
+    return GradientBound(finished, X=b.X, in_domain=inside)
 
 
 def _last_cast(c: ResolvedContract, form: Format) -> Rounding:
@@ -94,8 +107,8 @@ def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> Gra
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
     amplify = amplification(evaluation_alpha(x).max(initial=0.0))
     bound = gradient_bound(x, g, GRADIENT_EVALUATION)
-    grown = {name: getattr(bound, name) * amplify for name in ("dq", "dk", "dv", "X")}
-    return replace(bound, **grown, dbias=None if bound.dbias is None else bound.dbias * amplify)
+    allowed = {name: error * amplify for name, error in bound.allowed.items()}
+    return GradientBound(allowed, X=bound.X * amplify, in_domain=bound.in_domain)
 
 
 def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:

@@ -153,11 +153,8 @@ class GradientIntermediates:
     #: Gradients of the operands q' and k', per query head, before the scale.
     of_q: np.ndarray
     of_k: np.ndarray
-    #: Shapes of q, k, v, bias.
-    dq: np.ndarray
-    dk: np.ndarray
-    dv: np.ndarray
-    dbias: np.ndarray | None
+    #: The gradients of q, k, v and bias, if there is one, by name ("dq"), each of its input's shape.
+    gradients: dict[str, np.ndarray]
 
 
 @np.errstate(all="ignore")
@@ -180,8 +177,7 @@ def gradient_intermediates(
         dk = scale * x.over_group(of_k)
     else:
         dk = x.over_group(score.keys.pull(FLOATS, repeated_keys(problem), p, scale * of_k))
-    dv = x.over_group(x.P.swapaxes(-1, -2) @ cotangent)
-    dbias = None
+    found = {"dq": dq, "dk": dk, "dv": x.over_group(x.P.swapaxes(-1, -2) @ cotangent)}
     if problem.bias is not None:
-        dbias = dA.sum(axis=problem.bias_axes, keepdims=True)
-    return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, dq, dk, dv, dbias)
+        found["dbias"] = dA.sum(axis=problem.bias_axes, keepdims=True)
+    return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, found)

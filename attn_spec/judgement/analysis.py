@@ -6,8 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from attn_spec.attention.enclosure import Enclosed, Truth
-from attn_spec.attention.gradients import Gradients
+from attn_spec.attention.enclosure import Truth
 from attn_spec.error.bounds import ForwardBound, forward_bound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
@@ -45,13 +44,14 @@ class Analysis:
     @np.errstate(all="ignore")
     def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         """The bound under a contract, and the truth sharp enough for it."""
-        first = self.oracle.first.output
+        first = self.oracle.first["output"]
         finite = np.where(np.isfinite(first.radius), first.radius, 0.0)
         bound = forward_bound(self.intermediates, contract, first.value, finite)
-        truth = self.oracle(ORACLE_FRACTION * bound.output, ORACLE_FRACTION * bound.lse)
+        truth = self.oracle(**{name: ORACLE_FRACTION * allowed for name, allowed in bound.allowed.items()})
         if truth is not self.oracle.first:
-            sharp = np.where(np.isfinite(truth.output.radius), truth.output.radius, 0.0) + np.abs(truth.output.low)
-            bound = forward_bound(self.intermediates, contract, truth.output.value, sharp)
+            o = truth["output"]
+            sharp = np.where(np.isfinite(o.radius), o.radius, 0.0) + np.abs(o.low)
+            bound = forward_bound(self.intermediates, contract, o.value, sharp)
         return truth, bound
 
 
@@ -73,7 +73,7 @@ class GradientAnalysis:
         evaluation = gradient_evaluation_error(self.forward, self.backward)
         return gradient_bound(self.forward, self.backward, contract, evaluation)
 
-    def truth_and_bound(self, contract: ResolvedContract, *names: str) -> tuple[Gradients[Enclosed], GradientBound]:
+    def truth_and_bound(self, contract: ResolvedContract, *names: str) -> tuple[Truth, GradientBound]:
         """The bound under one reading of a contract, and the truth sharp enough for the gradients named."""
         bound = self.bound(contract)
-        return self.oracle({name: ORACLE_FRACTION * getattr(bound, name) for name in names}), bound
+        return self.oracle(**{name: ORACLE_FRACTION * bound.allowed[name] for name in names}), bound

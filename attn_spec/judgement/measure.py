@@ -11,7 +11,6 @@ import numpy as np
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.error.roundoff import growth, rounding
@@ -157,13 +156,13 @@ def _judge(
     measurements = []
     empty = problem.empty_rows
     if output is not None:
-        expected, allowed, inside = _with_empty_rows(known, contract, truth.output, bound, empty_row)
+        expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, empty_row)
         measured = np.broadcast_to(inside[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured)
         )
     if lse is not None:
-        expected, allowed = _in_base(truth.lse, bound.lse, lse_base, contract)
+        expected, allowed = _in_base(truth["lse"], bound.allowed["lse"], lse_base, contract)
         value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
         expected = replace(expected, value=np.where(empty, value, expected.value))
         allowed = np.where(empty, 0.0, allowed)
@@ -189,22 +188,14 @@ def judge_gradients(
     def judged(reading: ResolvedContract) -> Judgement:
         truth, bound = known.truth_and_bound(reading, *found)
         measurements = [
-            _measure(name, dtype, got, truth=getattr(truth, name), allowed=getattr(bound, name), measured=inside)
+            _measure(name, dtype, got, truth=truth[name], allowed=bound.allowed[name], measured=inside)
             for name, got in found.items()
-            for inside in (_gradient_domain(problem, name, bound, got.shape),)
+            for inside in (np.broadcast_to(bound.domain_of(name, problem.group), got.shape),)
             for dtype in (problem.dtype_of(name[1:], reading.gradients),)
         ]
         return Judgement(problem, reading, tuple(measurements))
 
     return _best(judged, gradient_readings(contract))
-
-
-def _gradient_domain(problem: Problem, name: str, bound: GradientBound, shape: tuple[int, ...]) -> np.ndarray:
-    """Elements of a gradient in the head groups whose domain holds; of dBias all or none."""
-    inside = bound.in_domain[..., None, None]
-    if name == "dq":
-        inside = np.repeat(inside, problem.group, axis=1)
-    return np.broadcast_to(inside.all() if name == "dbias" else inside, shape)
 
 
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
@@ -221,17 +212,19 @@ def _with_empty_rows(
     """Put the convention's answer, allowed error and domain [B, Hq, Sq] into the rows that see no key."""
     problem = known.problem
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
+    allowed = bound.allowed["output"]
     inside = bound.in_domain | problem.empty_rows
     if not empty.any() or empty_row == "zero":
-        return truth, np.where(empty, 0.0, bound.output), inside
+        return truth, np.where(empty, 0.0, allowed), inside
     if empty_row == "nan":
-        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, bound.output), inside
+        return replace(truth, value=np.where(empty, np.nan, truth.value)), np.where(empty, 0.0, allowed), inside
     mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
     fields = {
-        name: np.where(empty, getattr(mean.output, name), getattr(truth, name)) for name in ("value", "low", "radius")
+        name: np.where(empty, getattr(mean["output"], name), getattr(truth, name))
+        for name in ("value", "low", "radius")
     }
     inside = np.where(problem.empty_rows, mean_bound.in_domain, bound.in_domain)
-    return Enclosed(**fields), np.where(empty, mean_bound.output, bound.output), inside
+    return Enclosed(**fields), np.where(empty, mean_bound.allowed["output"], allowed), inside
 
 
 def _in_base(

@@ -14,7 +14,6 @@ import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, Truth, enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
-from attn_spec.attention.gradients import Gradients
 from attn_spec.error.bounds import evaluation_error
 from attn_spec.error.gradient_bounds import gradient_evaluation_error
 from attn_spec.error.intermediates import (
@@ -67,22 +66,17 @@ class Oracle:
         """Tier 0."""
         return self._truth.first
 
-    def __call__(self, output_radius: np.ndarray | None = None, lse_radius: np.ndarray | None = None) -> Truth:
+    def __call__(self, **radii: np.ndarray) -> Truth:
         """Output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
 
-        ``output_radius`` [B, Hq, Sq, Dv] and ``lse_radius`` [B, Hq, Sq] default to 2^-20 ulp of the problem's dtype
-        (of float32 for the LSE of narrower ones), an ulp never below the smallest subnormal. Rows that see no key are
+        ``radii``, of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq], default to 2^-20 ulp of the problem's dtype (of
+        float32 for the LSE of narrower ones), an ulp never below the smallest subnormal. Rows that see no key are
         output 0, LSE -inf, radius 0.
         """
-        wide = "float64" if self.problem.dtype == "float64" else "float32"
-        if output_radius is None:
-            output_radius = SHARPNESS * bits.spacing(self.first.output.value, self.problem.dtype)
-        if lse_radius is None:
-            lse_radius = SHARPNESS * bits.spacing(self.first.lse.value, wide)
-        return self._truth.until(
-            lambda t: _sharp(t.output, output_radius) and _sharp(t.lse, lse_radius),
-            lambda t: _settled(t.output, output_radius) and _settled(t.lse, lse_radius),
-        )
+        dtypes = {"output": self.problem.dtype, "lse": "float64" if self.problem.dtype == "float64" else "float32"}
+        for name in dtypes.keys() - radii.keys():
+            radii[name] = SHARPNESS * bits.spacing(self.first[name].value, dtypes[name])
+        return self._truth.until(_all(_sharp, radii), _all(_settled, radii))
 
 
 class GradientOracle:
@@ -94,17 +88,14 @@ class GradientOracle:
             float64_gradients(x, g), lambda bits: enclose_gradients(x.problem, given[0], bits, given[1])
         )
 
-    def __call__(self, radii: Mapping[str, np.ndarray]) -> Gradients[Enclosed]:
-        """All gradients; ``radii`` holds, for "dq", "dk", "dv" and, with a bias, "dbias", the largest one wanted."""
-        return self._truth.until(
-            lambda t: all(_sharp(getattr(t, name), wanted) for name, wanted in radii.items()),
-            lambda t: all(_settled(getattr(t, name), wanted) for name, wanted in radii.items()),
-        )
+    def __call__(self, **radii: np.ndarray) -> Truth:
+        """All gradients by name; ``radii`` are the largest wanted, by name."""
+        return self._truth.until(_all(_sharp, radii), _all(_settled, radii))
 
 
-def oracle(problem: Problem, output_radius: np.ndarray | None = None, lse_radius: np.ndarray | None = None) -> Truth:
+def oracle(problem: Problem, **radii: np.ndarray) -> Truth:
     """The truth of one problem, asked for once: see :meth:`Oracle.__call__`."""
-    return Oracle(intermediates(problem))(output_radius, lse_radius)
+    return Oracle(intermediates(problem))(**radii)
 
 
 def float64_truth(x: Intermediates) -> Truth:
@@ -112,29 +103,29 @@ def float64_truth(x: Intermediates) -> Truth:
     error = evaluation_error(x)
     empty = x.keys == 0
     usable = error.in_domain[..., None] & np.isfinite(x.O)
-    output_radius = np.where(empty, 0.0, np.where(usable, error.output, np.inf))
+    output_radius = np.where(empty, 0.0, np.where(usable, error.allowed["output"], np.inf))
     L = x.L[..., 0]
-    lse_radius = np.where(empty[..., 0], 0.0, np.where(error.in_domain & np.isfinite(L), error.lse, np.inf))
-    return Truth(_enclosed(np.where(empty, 0.0, x.O), output_radius), _enclosed(L, lse_radius))
+    lse_radius = np.where(error.in_domain & np.isfinite(L), error.allowed["lse"], np.inf)
+    lse_radius = np.where(empty[..., 0], 0.0, lse_radius)
+    return {"output": _enclosed(np.where(empty, 0.0, x.O), output_radius), "lse": _enclosed(L, lse_radius)}
 
 
-def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Gradients[Enclosed]:
+def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
     """Tier 0 of the gradients; inf radius in a head group that sees an overflow."""
     error = gradient_evaluation_error(x, g)
-    usable = error.in_domain[..., None, None]
-    per_head = np.repeat(error.in_domain, x.problem.group, axis=1)[..., None, None]
-    return Gradients(
-        dq=_enclosed(g.dq, np.where(per_head, error.dq, np.inf)),
-        dk=_enclosed(g.dk, np.where(usable, error.dk, np.inf)),
-        dv=_enclosed(g.dv, np.where(usable, error.dv, np.inf)),
-        dbias=None
-        if g.dbias is None or error.dbias is None
-        else _enclosed(g.dbias, np.where(error.in_domain.all(), error.dbias, np.inf)),
-    )
+    radii = {
+        name: np.where(error.domain_of(name, x.problem.group), radius, np.inf) for name, radius in error.allowed.items()
+    }
+    return {name: _enclosed(value, radii[name]) for name, value in g.gradients.items()}
 
 
 def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
     return Enclosed(value, np.zeros(value.shape), np.where(np.isnan(radius), np.inf, radius))
+
+
+def _all(test: Callable[[Enclosed, np.ndarray], bool], radii: Mapping[str, np.ndarray]) -> Callable[[Truth], bool]:
+    """Whether a test holds for every quantity of which a radius is wanted."""
+    return lambda truth: all(test(truth[name], wanted) for name, wanted in radii.items())
 
 
 def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:

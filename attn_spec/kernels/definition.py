@@ -16,7 +16,6 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.quantities import DIFFERENTIABLE
 
 #: The fewest bits with which nothing but the rounding of results is left to see, and the most anybody waits for.
 BITS = (128, 4096)
@@ -39,14 +38,13 @@ def kernel_of(precision: str) -> Kernel:
     )(attention)  # fmt: skip
 
     @made.backward
-    def attention_gradients(dout: Any, q: Any, k: Any, v: Any, *saved: Any, **options: Any) -> tuple[np.ndarray, ...]:
+    def attention_gradients(dout: Any, q: Any, k: Any, v: Any, *saved: Any, **options: Any) -> dict[str, np.ndarray]:
         del saved
         dL = options.pop("dlse", None)
         problem = _problem(q, k, v, options)
         dO, dL = NUMPY.take(dout), None if dL is None else NUMPY.take(dL)
-        found = vars(gradients.gradients(problem, dO, int(precision), dL))
-        each = [found[f"d{name}"] for name in DIFFERENTIABLE]
-        return tuple(NUMPY.give(_rounded(x, problem.dtype), problem.dtype) for x in each if x is not None)
+        found = gradients.gradients(problem, dO, int(precision), dL)
+        return {name: NUMPY.give(_rounded(x, problem.dtype), problem.dtype) for name, x in found.items()}
 
     return made
 

@@ -37,14 +37,8 @@ Arrange = Callable[[Any], Any]
 CALL_LIMIT = 60.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer of a kernel, as exact values."""
-
-    #: [B, Hq, Sq, Dv]
-    output: bits.Values
-    #: [B, Hq, Sq], or None when the kernel returns none.
-    lse: bits.Values | None
+#: The answer of a kernel, as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
+Answer = dict[str, bits.Values]
 
 
 @dataclass(frozen=True)
@@ -124,9 +118,9 @@ class Subject:
         """The answers of all calls that the presentation takes, as one."""
         answers = [answer(part) for part in self.presentation.parts(self._merged(problem))]
         rows = problem.score_shape[:3]
-        output = self.presentation.whole([one.output for one in answers], (*rows, problem.value_dim))
-        found = [one.lse for one in answers if one.lse is not None]
-        return Answer(output, self.presentation.whole(found, rows) if self.supports("lse") else None)
+        shapes = {"output": (*rows, problem.value_dim), "lse": rows}
+        given = shapes if self.supports("lse") else ["output"]
+        return {name: self.presentation.whole([one[name] for one in answers], shapes[name]) for name in given}
 
     def _answer(self, problem: Problem, tensors: dict[str, Any], options: dict[str, Any], result: Any) -> Answer:
         out, lse = returned.out_and_lse(result)
@@ -136,8 +130,8 @@ class Subject:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(problem, tensors, options)
         rows = problem.score_shape[:3]
-        output = self._vectors("out", out, (*rows, problem.value_dim), self.contract.output)
-        return Answer(output, None if lse is None else self._unlooped("lse", lse, rows, None))
+        output = {"output": self._vectors("out", out, (*rows, problem.value_dim), self.contract.output)}
+        return output if lse is None else output | {"lse": self._unlooped("lse", lse, rows, None)}
 
     def gradients(
         self,

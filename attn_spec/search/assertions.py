@@ -21,6 +21,7 @@ from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search import strategies
 from attn_spec.search.property import Refutation, observe, observe_reading
 
@@ -42,8 +43,7 @@ def judged(subject: Subject, problem: Problem, answer: Answer, contract: Resolve
     return measure.judge(
         problem,
         contract or subject.contract,
-        output=answer.output,
-        lse=answer.lse,
+        **answer,
         lse_base=agreed.lse_base,
         empty_row=agreed.empty_row,
         empty_lse=agreed.empty_lse,
@@ -133,15 +133,12 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
     g = gradient_intermediates(x, dO)
     slack = gradient_evaluation_error(x, g)
     bounds = [gradient_bound(x, g, reading, slack) for reading in gradient_readings(subject.contract)]
-    nothing = [np.where(bound.in_domain, 0.0, np.inf)[..., None, None] for bound in bounds]
-    allowed = {
-        "dq": [b.dq + np.repeat(n, problem.group, axis=1) for b, n in zip(bounds, nothing, strict=True)],
-        "dk": [b.dk + n for b, n in zip(bounds, nothing, strict=True)],
-        "dv": [b.dv + n for b, n in zip(bounds, nothing, strict=True)],
+    return {
+        name: np.maximum.reduce(
+            [np.where(bound.domain_of(name, problem.group), bound.allowed[name], np.inf) for bound in bounds]
+        )
+        for name in g.gradients
     }
-    if problem.bias is not None:
-        allowed["dbias"] = [b.dbias + n.max(initial=0.0) for b, n in zip(bounds, nothing, strict=True)]
-    return {name: np.maximum.reduce(choices) for name, choices in allowed.items()}
 
 
 def _assert_inside(
@@ -167,7 +164,7 @@ def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurem
     if problem.empty_rows[measured.worst[:3]]:
         return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
     shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
-    holding = measure.presets_that_hold(problem, output=answer.output, lse=answer.lse, **shared)
+    holding = measure.presets_that_hold(problem, **answer, **shared)
     return f"within the bound of contract {' and of '.join(map(repr, holding))}" if holding else ""
 
 
@@ -179,7 +176,7 @@ def compares_bits(subject: Subject) -> bool:
 
 def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
     """The part of an answer at an index into [B, Hq, Sq]."""
-    return replace(answer, output=answer.output[index], lse=None if answer.lse is None else answer.lse[index])
+    return {name: values[index] for name, values in answer.items()}
 
 
 def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
@@ -187,12 +184,9 @@ def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray 
 
     Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
     """
-    rows = np.ones(before.output.shape[:3], dtype=bool) if rows is None else rows
-    pairs = [("output", before.output, after.output, rows[..., None])]
-    if before.lse is not None and after.lse is not None:
-        pairs.append(("lse", before.lse, after.lse, rows))
-    for name, old, new, compared in pairs:
-        _assert_same_numbers(what, name, old, new, compared)
+    rows = np.ones(before["output"].shape[:3], dtype=bool) if rows is None else rows
+    for name, old in before.items():
+        _assert_same_numbers(what, name, old, after[name], rows[..., None] if QUANTITIES[name].has_rows else rows)
 
 
 def assert_gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:

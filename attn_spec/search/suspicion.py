@@ -107,8 +107,8 @@ def errors(subject: Subject, problem: Problem) -> Errors:
     if not error_statistics.enough(rows):
         raise UnsatisfiedAssumption("too few rows are inside the model")
     wanted = ORACLE_FRACTION * error_statistics.deviation(x, contract)
-    truth = Oracle(x)(wanted, np.full(rows.shape, np.inf)).output
-    error = (subject(problem).output - truth.value) - truth.low
+    truth = Oracle(x)(output=wanted, lse=np.full(rows.shape, np.inf))["output"]
+    error = (subject(problem)["output"] - truth.value) - truth.low
     return Errors(x, contract, error, np.where(np.isfinite(truth.radius), truth.radius, 0.0), rows)
 
 

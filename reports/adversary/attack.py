@@ -100,12 +100,12 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
     bounds: Arrays = {}
     if wanted & set(FORWARD):
         bound = forward_bound(x, forward)
-        bounds["output"] = np.where(bound.in_domain[..., None], bound.output, np.nan)
-        bounds["lse"] = np.where(bound.in_domain, bound.lse, np.nan)
+        bounds["output"] = np.where(bound.in_domain[..., None], bound.allowed["output"], np.nan)
+        bounds["lse"] = np.where(bound.in_domain, bound.allowed["lse"], np.nan)
     if attack.cotangent is not None and wanted & set(BACKWARD):
         bound = gradient_bound(x, gradient_intermediates(x, attack.cotangent, attack.lse_cotangent), backward)
         usable = 1.0 if bound.in_domain.all() else np.nan
-        bounds |= {name: getattr(bound, name) * usable for name in BACKWARD if getattr(bound, name) is not None}
+        bounds |= {name: error * usable for name, error in bound.allowed.items()}
     return {name: bound for name, bound in bounds.items() if name in wanted}
 
 
@@ -120,7 +120,7 @@ def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:
     truths: Arrays = {"output": x.O, "lse": x.L[..., 0]}
     if attack.cotangent is not None:
         g = gradient_intermediates(x, attack.cotangent, attack.lse_cotangent)
-        truths |= {name: getattr(g, name) for name in BACKWARD if getattr(g, name) is not None}
+        truths |= g.gradients
     return {name: truths[name] for name in QUANTITIES if name in truths and name in set(quantities)}
 
 

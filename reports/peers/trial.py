@@ -80,10 +80,10 @@ def complaint(peer: Peer, subject: Subject, problem: Problem, rng: np.random.Gen
         seen = problem if peer.reference_first else problem.replace(**left)
         if peer.again is not None and not _same(answer, watched(problem, arrange=peer.again)):
             return "a second call on the same values gives other bits"
-        if not peer.accepts(seen, answer.output, _natural(subject, answer.lse)):
+        if not peer.accepts(seen, answer["output"], _natural(subject, answer.get("lse"))):
             return "the rule refuses the output"
         if _has_gradients(peer, subject):
-            cotangent = bits.nearest(peer.cotangent(rng, answer.output.shape), problem.dtype)
+            cotangent = bits.nearest(peer.cotangent(rng, answer["output"].shape), problem.dtype)
             found = subject.gradients(problem, cotangent)
             if not peer.accepts_gradients(problem, cotangent, found):  # type: ignore[misc]
                 return "the rule refuses the gradients"
@@ -97,10 +97,7 @@ def _has_gradients(peer: Peer, subject: Subject) -> bool:
 
 
 def _same(one: Answer, other: Answer) -> bool:
-    pairs = [(one.output, other.output)]
-    if one.lse is not None and other.lse is not None:
-        pairs.append((one.lse, other.lse))
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+    return all(np.array_equal(values, other[name], equal_nan=True) for name, values in one.items())
 
 
 def _natural(subject: Subject, lse: np.ndarray | None) -> np.ndarray | None:

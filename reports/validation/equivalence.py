@@ -94,12 +94,20 @@ def _bounds(problem: Any, contract: Any) -> dict[str, np.ndarray]:
     forward, gradient = module("bounds"), module("gradient_bounds")
     x = module("intermediates").intermediates(problem)
     bound = forward.forward_bound(x, contract)
-    said = {name: getattr(bound, name) for name in ("output", "lse", "in_domain")}
+    said = _said_by(bound)
     dO = np.random.default_rng(0).integers(-4, 5, x.O.shape).astype(np.float64)
     g = module("intermediates").gradient_intermediates(x, dO)
     reading = module("readings").gradient_readings(contract)[0]
-    found = vars(gradient.gradient_bound(x, g, reading, gradient.gradient_evaluation_error(x, g)))
-    return said | {f"gradients {name}": np.asarray(value) for name, value in found.items() if value is not None}
+    found = _said_by(gradient.gradient_bound(x, g, reading, gradient.gradient_evaluation_error(x, g)))
+    return said | {f"gradients {name}": value for name, value in found.items()}
+
+
+def _said_by(bound: Any) -> dict[str, np.ndarray]:
+    """The arrays of a bound by name, whether they are fields of it or stand in a dict that is one."""
+    found: dict[str, Any] = {}
+    for name, value in vars(bound).items():
+        found |= value if isinstance(value, dict) else {name: value}
+    return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
 
 def compare(before: Path, after: Path) -> int:

@@ -72,7 +72,7 @@ def _nan_bound() -> np.ndarray:
     """The bound of dQ where the error of a factor is NaN."""
     x = intermediates(_problem())
     g = replace(gradient_intermediates(x, np.ones(x.O.shape)), dS=np.full(x.s.shape, NAN))
-    return gradient_bounds.gradient_bound(x, g, FP64.at("float64")).dq
+    return gradient_bounds.gradient_bound(x, g, FP64.at("float64")).allowed["dq"]
 
 
 def _nan_row_sum() -> np.ndarray:
@@ -83,7 +83,7 @@ def _nan_row_sum() -> np.ndarray:
 
 def _seen_nan() -> np.ndarray:
     """The radius of a row that sees a NaN."""
-    return enclose(_problem(v=((NAN,), (3.0,)))).output.radius
+    return enclose(_problem(v=((NAN,), (3.0,))))["output"].radius
 
 
 @kernel(
@@ -193,7 +193,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "gradients outside the domain are not measured": (
         "judgement.measure",
-        'return np.broadcast_to([-inside.all() if name == "dbias" else inside-]{+True+}, shape)',
+        "for inside in (np.broadcast_to([-bound.domain_of(name, problem.group)-]{+True+}, got.shape),)",
         lambda: not _gradients_are_refuted(),
     ),
     "rows that see no key are measured": (
@@ -208,7 +208,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "a mean of V has a bound": (
         "judgement.measure",
-        "np.where(empty, [-mean_bound.output-]{+0.0+}, bound.output)",
+        'np.where(empty, [-mean_bound.allowed["output"]-]{+0.0+}, allowed)',
         lambda: not _refuted(_BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v"),
     ),
     "hidden keys may change a mean of V": (

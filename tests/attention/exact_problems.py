@@ -7,7 +7,6 @@ from mpmath import mp
 
 from attn_spec.attention import definition
 from attn_spec.attention.enclosure import Enclosed
-from attn_spec.attention.gradients import Gradients
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.problem import Problem
@@ -100,22 +99,14 @@ def magnitudes(problem, dO, dL=None):
     dP = contract("bhic,bhjc->bhij", dO, v)
     delta = contract("bhij,bhij->bhi", P, dP)[..., None]
     dA = P * (dP + delta + dL)
-    dbias = None
-    if problem.bias is not None:
-        axes = tuple(axis for axis, n in enumerate(problem.bias.shape) if n == 1)
-        dbias = dA.sum(axis=axes, keepdims=True)
     dk, dv = (
         x.reshape(*problem.k.shape[:2], problem.group, *x.shape[2:]).sum(axis=2)
         for x in (contract("bhij,bhid->bhjd", dA, q), contract("bhij,bhic->bhjc", P, dO))
     )
-    return Gradients(scale * contract("bhij,bhjd->bhid", dA, k), scale * dk, dv, dbias)
+    found = {"dq": scale * contract("bhij,bhjd->bhid", dA, k), "dk": scale * dk, "dv": dv}
+    return found if problem.bias is None else found | {"dbias": dA.sum(axis=problem.bias_axes, keepdims=True)}
 
 
 def contract(subscripts, x, y):
     """numpy.einsum of two object arrays."""
     return np.einsum(subscripts, x, y, optimize=False)
-
-
-def by_name(gradients):
-    """{"dq": .., "dk": .., "dv": ..} and "dbias" when the problem has a bias."""
-    return {name: x for name, x in vars(gradients).items() if x is not None}

@@ -23,8 +23,8 @@ def assert_contains_the_definition(truth, problem, precision):
     with mp.workprec(EXACT):
         own_error = mp.ldexp(1, -2 * precision)
         own_error_of_output = own_error * mp.convert(float(largest_value(problem)))
-    assert outside(truth.output, definition.attention(problem, 2 * precision), own_error_of_output) == []
-    assert outside(truth.lse, definition.log_sum_exp(problem, 2 * precision), own_error) == []
+    assert outside(truth["output"], definition.attention(problem, 2 * precision), own_error_of_output) == []
+    assert outside(truth["lse"], definition.log_sum_exp(problem, 2 * precision), own_error) == []
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -42,9 +42,9 @@ def test_is_as_sharp_as_the_precision_allows(precision, problem):
     sharp = 2.0 ** (20 - min(precision, 106))
 
     # float64 ends at 2**-1074: half of that may remain, is rounded up to one, and nudged up to two.
-    assert (truth.output.radius <= sharp * largest_value(problem) + 2.0**-1073).all()
-    seen = np.isfinite(truth.lse.value)
-    assert (truth.lse.radius[seen] <= sharp * np.maximum(1, np.abs(truth.lse.value[seen]))).all()
+    assert (truth["output"].radius <= sharp * largest_value(problem) + 2.0**-1073).all()
+    seen = np.isfinite(truth["lse"].value)
+    assert (truth["lse"].radius[seen] <= sharp * np.maximum(1, np.abs(truth["lse"].value[seen]))).all()
 
 
 @given(problem=problems(kinds=TAME))
@@ -52,13 +52,13 @@ def test_is_as_sharp_as_the_precision_allows(precision, problem):
 def test_more_precision_never_widens(problem):
     coarse, fine = enclose(problem, 30), enclose(problem, 90)
 
-    for wide, narrow in ((coarse.output, fine.output), (coarse.lse, fine.lse)):
+    for wide, narrow in ((coarse["output"], fine["output"]), (coarse["lse"], fine["lse"])):
         assert (narrow.radius <= wide.radius).all()
 
 
 def test_radius_shrinks_with_precision():
     problem = normal_problem()
-    radii = [enclose(problem, precision).output.radius for precision in (30, 60, 90)]
+    radii = [enclose(problem, precision)["output"].radius for precision in (30, 60, 90)]
 
     assert (radii[0] > 2.0**20 * radii[1]).all()
     assert (radii[1] > 2.0**20 * radii[2]).all()
@@ -90,15 +90,15 @@ def test_a_wrong_definition_is_not_contained(mistake):
 
     assert_contains_the_definition(truth, problem, 113)
     wrong_problem = problem.replace(**wrong)
-    assert outside(truth.output, definition.attention(wrong_problem, 226)) != []
-    assert outside(truth.lse, definition.log_sum_exp(wrong_problem, 226)) != []
+    assert outside(truth["output"], definition.attention(wrong_problem, 226)) != []
+    assert outside(truth["lse"], definition.log_sum_exp(wrong_problem, 226)) != []
 
 
 def test_the_kv_heads_in_the_wrong_order_are_not_contained():
     problem = normal_problem()
     swapped = problem.replace(k=problem.k[:, ::-1], v=problem.v[:, ::-1])
 
-    assert outside(enclose(problem).output, definition.attention(swapped, 226)) != []
+    assert outside(enclose(problem)["output"], definition.attention(swapped, 226)) != []
 
 
 def test_rows_that_see_no_key_are_exact():
@@ -106,11 +106,11 @@ def test_rows_that_see_no_key_are_exact():
     mask[0, 0, 2] = False
     truth = enclose(normal_problem(mask=mask))
 
-    assert (truth.output.value[:, :, 2] == 0).all()
-    assert (truth.output.radius[:, :, 2] == 0).all()
-    assert (truth.lse.value[:, :, 2] == -np.inf).all()
-    assert (truth.lse.radius[:, :, 2] == 0).all()
-    assert np.isfinite(truth.lse.value[:, :, [0, 1, 3, 4, 5]]).all()
+    assert (truth["output"].value[:, :, 2] == 0).all()
+    assert (truth["output"].radius[:, :, 2] == 0).all()
+    assert (truth["lse"].value[:, :, 2] == -np.inf).all()
+    assert (truth["lse"].radius[:, :, 2] == 0).all()
+    assert np.isfinite(truth["lse"].value[:, :, [0, 1, 3, 4, 5]]).all()
 
 
 @pytest.mark.parametrize(("Sq", "Sk"), [(0, 3), (2, 0), (0, 0)])
@@ -118,10 +118,10 @@ def test_no_queries_and_no_keys(Sq, Sk):
     shapes = {"q": (2, 2, Sq, 3), "k": (2, 1, Sk, 3), "v": (2, 1, Sk, 5)}
     truth = enclose(Problem(**{name: np.ones(shape) for name, shape in shapes.items()}))
 
-    assert truth.output.value.shape == (2, 2, Sq, 5)
-    assert truth.lse.value.shape == (2, 2, Sq)
-    assert not truth.output.value.any()
-    assert (truth.lse.value == -np.inf).all()
+    assert truth["output"].value.shape == (2, 2, Sq, 5)
+    assert truth["lse"].value.shape == (2, 2, Sq)
+    assert not truth["output"].value.any()
+    assert (truth["lse"].value == -np.inf).all()
 
 
 def test_exact_results_have_radius_zero():
@@ -129,26 +129,26 @@ def test_exact_results_have_radius_zero():
     mask = np.array([[True, True, False], [False, False, True]])[None, None]
     truth = enclose(Problem(q=np.ones((1, 1, 2, 1)), k=np.ones((1, 1, 3, 1)), v=v, mask=mask, dtype="float64"))
 
-    assert truth.output.value.ravel().tolist() == [4.0, 2.0**-1074]
-    assert truth.output.radius.ravel().tolist() == [0.0, 0.0]
-    assert truth.lse.value[0, 0, 1] == 1.0
-    assert truth.lse.radius[0, 0, 1] == 0.0
+    assert truth["output"].value.ravel().tolist() == [4.0, 2.0**-1074]
+    assert truth["output"].radius.ravel().tolist() == [0.0, 0.0]
+    assert truth["lse"].value[0, 0, 1] == 1.0
+    assert truth["lse"].radius[0, 0, 1] == 0.0
 
 
 def test_a_truth_below_the_smallest_float_is_never_called_zero_exactly():
     v = np.array([2.0**-1074, 0.0, 0.0]).reshape(1, 1, 3, 1)
     truth = enclose(Problem(q=np.zeros((1, 1, 1, 1)), k=np.zeros((1, 1, 3, 1)), v=v, dtype="float64"))
 
-    assert truth.output.value.item() == 0.0
-    assert truth.output.radius.item() == 2.0**-1074
+    assert truth["output"].value.item() == 0.0
+    assert truth["output"].radius.item() == 2.0**-1074
 
 
 def test_a_log_sum_exp_beyond_float64_is_infinite_and_says_so():
     huge = np.full((1, 1, 1, 1), 1e300)
     truth = enclose(Problem(q=huge, k=huge, v=huge, dtype="float64"))
 
-    assert (truth.lse.value.item(), truth.lse.radius.item()) == (np.inf, np.inf)
-    assert (truth.output.value.item(), truth.output.radius.item()) == (1e300, 0.0)
+    assert (truth["lse"].value.item(), truth["lse"].radius.item()) == (np.inf, np.inf)
+    assert (truth["output"].value.item(), truth["output"].radius.item()) == (1e300, 0.0)
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
@@ -161,10 +161,10 @@ def test_a_row_that_sees_a_nonfinite_number_is_undefined_and_the_others_are_unto
 
     undefined = np.zeros(6, bool)
     undefined[3 if name == "q" else slice(3, None)] = True
-    assert np.isnan(truth.output.value[:, :, undefined]).all()
-    assert (truth.lse.radius[:, :, undefined] == np.inf).all()
-    np.testing.assert_array_equal(truth.output.value[:, :, ~undefined], expected.output.value[:, :, ~undefined])
-    np.testing.assert_array_equal(truth.output.radius[:, :, ~undefined], expected.output.radius[:, :, ~undefined])
+    assert np.isnan(truth["output"].value[:, :, undefined]).all()
+    assert (truth["lse"].radius[:, :, undefined] == np.inf).all()
+    np.testing.assert_array_equal(truth["output"].value[:, :, ~undefined], expected["output"].value[:, :, ~undefined])
+    np.testing.assert_array_equal(truth["output"].radius[:, :, ~undefined], expected["output"].radius[:, :, ~undefined])
 
 
 def test_precision_is_restored():

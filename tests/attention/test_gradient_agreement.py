@@ -9,7 +9,7 @@ from mpmath import mp
 from attn_spec.attention import definition
 from attn_spec.attention.gradients import gradients
 from attn_spec.problem.problem import Problem
-from tests.attention.exact_problems import by_name, magnitudes
+from tests.attention.exact_problems import magnitudes
 
 BITS = 320
 #: Small enough for its sixth power, large enough that inputs on a grid of 1/16 plus a few steps are floats.
@@ -54,7 +54,7 @@ def test_agrees_with_differences_of_the_definition(options):
     """
     problem, dO, dL = grid_problem(options)
     rng = np.random.default_rng(1)
-    for name, gradient in by_name(gradients(problem, dO, BITS, dL)).items():
+    for name, gradient in gradients(problem, dO, BITS, dL).items():
         direction = rng.integers(1, 4, gradient.shape) * rng.choice([-1.0, 1.0], gradient.shape)
         slope = slope_along(problem, name.removeprefix("d"), direction, dO, dL)
         with mp.workprec(BITS):
@@ -75,7 +75,7 @@ def test_agrees_with_differences_of_the_definition_entry_by_entry():
         dtype="float64",
     )
     dO, dL = np.reshape([1, -2, 3, 0.5], (1, 2, 2, 1)), np.reshape([0.25, 1, -1, 2], (1, 2, 2))
-    for name, gradient in by_name(gradients(problem, dO, BITS, dL)).items():
+    for name, gradient in gradients(problem, dO, BITS, dL).items():
         for at in np.ndindex(gradient.shape):
             unit = np.zeros(gradient.shape)
             unit[at] = 1
@@ -107,7 +107,7 @@ def cotangents_on_the_definition(problem, dO, dL):
 def test_agrees_with_autograd_in_float64(options):
     """Scores stay below 64, in fewer than 8 roundings: P is right within 2**9 of float64's 2**-53, relatively."""
     problem, dO, dL = grid_problem(options)
-    expected, size = by_name(gradients(problem, dO, 80, dL)), by_name(magnitudes(problem, dO, dL))
+    expected, size = gradients(problem, dO, 80, dL), magnitudes(problem, dO, dL)
 
     for name, actual in autograd(problem, dO, dL).items():
         error = abs(actual - expected[name].astype(float))
@@ -175,7 +175,7 @@ def test_the_gradients_evaluate_the_derivatives_of_the_symbolic_formula():
         problem, np.reshape(dO, (1, 1, 2, 1)).astype(float), 190, np.reshape(dL, (1, 1, 2)).astype(float)
     )
 
-    for symbols, gradient in ((q, actual.dq), (k, actual.dk), (v, actual.dv), (bias, actual.dbias)):
+    for symbols, gradient in ((q, actual["dq"]), (k, actual["dk"]), (v, actual["dv"]), (bias, actual["dbias"])):
         for symbol, value in zip(symbols, gradient.ravel(), strict=True):
             expected = sp.N(sp.diff(loss, symbol).subs(at), 60)
             with mp.workdps(60):

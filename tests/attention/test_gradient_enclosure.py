@@ -14,7 +14,6 @@ from tests.attention.exact_problems import (
     PRECISIONS,
     TAME,
     backward_problems,
-    by_name,
     contract,
     examples,
     magnitudes,
@@ -23,8 +22,8 @@ from tests.attention.exact_problems import (
 
 
 def assert_contains_the_definition(problem, dO, dL, precision):
-    enclosed = by_name(enclose_gradients(problem, dO, precision, dL))
-    truth, own_error = by_name(gradients(problem, dO, 2 * precision, dL)), by_name(magnitudes(problem, dO, dL))
+    enclosed = enclose_gradients(problem, dO, precision, dL)
+    truth, own_error = gradients(problem, dO, 2 * precision, dL), magnitudes(problem, dO, dL)
 
     assert enclosed.keys() == truth.keys()
     for name, quantity in enclosed.items():
@@ -44,7 +43,7 @@ def test_contains_the_definition_at_twice_the_precision(precision, drawn):
 @examples(80)
 def test_is_as_sharp_as_the_precision_allows(precision, drawn):
     problem, dO, dL = drawn
-    enclosed, size = by_name(enclose_gradients(problem, dO, precision, dL)), by_name(magnitudes(problem, dO, dL))
+    enclosed, size = enclose_gradients(problem, dO, precision, dL), magnitudes(problem, dO, dL)
 
     # float64 ends at 2**-1074: half of that may remain, is rounded up to one, and nudged up to two.
     for name, quantity in enclosed.items():
@@ -58,7 +57,7 @@ def test_is_as_sharp_as_the_precision_allows(precision, drawn):
 @examples(60)
 def test_more_precision_never_widens(drawn):
     problem, dO, dL = drawn
-    coarse, fine = (by_name(enclose_gradients(problem, dO, precision, dL)) for precision in (30, 90))
+    coarse, fine = (enclose_gradients(problem, dO, precision, dL) for precision in (30, 90))
 
     for name in coarse:
         assert (fine[name].radius <= coarse[name].radius).all(), name
@@ -89,10 +88,10 @@ MISTAKES = {
 def test_a_wrong_definition_is_not_contained(mistake):
     options, wrong = MISTAKES[mistake]
     problem, dO, dL = normal_problem(**options)
-    enclosed = by_name(enclose_gradients(problem, dO, 113, dL))
+    enclosed = enclose_gradients(problem, dO, 113, dL)
 
     assert_contains_the_definition(problem, dO, dL, 113)
-    for name, gradient in by_name(gradients(problem.replace(**wrong), dO, 226, dL)).items():
+    for name, gradient in gradients(problem.replace(**wrong), dO, 226, dL).items():
         assert outside(enclosed[name], gradient) != [], name
 
 
@@ -105,20 +104,20 @@ def test_wrong_formulas_are_not_contained():
     even = (np.arange(4) % 2 == 0)[:, None]
     dA, k = score_gradients(problem, dO, 226, dL), definition.exact(problem.k.repeat(2, axis=1))
 
-    assert outside(enclosed.dq, right.dq, mp.ldexp(1, -200)) == []
+    assert outside(enclosed["dq"], right["dq"], mp.ldexp(1, -200)) == []
     # dA depends on dL - delta only, so that an error in delta is one of the opposite sign in dL.
     for wrong_dL in (dL + delta, dL + delta - delta_of_stored_output, 0 * dL):
-        wrong = by_name(gradients(problem, dO, 226, wrong_dL))
-        assert all(outside(getattr(enclosed, name), wrong[name]) for name in ("dq", "dk", "dbias"))
+        wrong = gradients(problem, dO, 226, wrong_dL)
+        assert all(outside(enclosed[name], wrong[name]) for name in ("dq", "dk", "dbias"))
     with mp.workprec(226):
         scale = definition.real_scale(problem)
-        assert outside(enclosed.dq, scale * contract("bhij,bhjd->bhid", dA, k)) != [], "no slope of the cap"
-        assert outside(enclosed.dq, right.dq / scale) != [], "no scale"
-        assert outside(enclosed.dbias, right.dbias / 4) != [], "the mean over heads, not the sum"
+        assert outside(enclosed["dq"], scale * contract("bhij,bhjd->bhid", dA, k)) != [], "no slope of the cap"
+        assert outside(enclosed["dq"], right["dq"] / scale) != [], "no scale"
+        assert outside(enclosed["dbias"], right["dbias"] / 4) != [], "the mean over heads, not the sum"
     # Gradients are linear in the cotangents: without those of the odd heads, one head of each group is left.
     one_head = gradients(problem, dO * even[..., None], 226, dL * even)
-    assert outside(enclosed.dk, one_head.dk) != []
-    assert outside(enclosed.dv, one_head.dv) != []
+    assert outside(enclosed["dk"], one_head["dk"]) != []
+    assert outside(enclosed["dv"], one_head["dv"]) != []
 
 
 def test_a_weight_near_one_leaves_no_cancellation():
@@ -127,7 +126,7 @@ def test_a_weight_near_one_leaves_no_cancellation():
     problem = Problem(
         q=np.ones((1, 1, 1, 1)), k=np.reshape([0.0, -500.0], shape), v=np.reshape([0.0, 1.0], shape), dtype="float64"
     )
-    dk = enclose_gradients(problem, np.ones((1, 1, 1, 1))).dk
+    dk = enclose_gradients(problem, np.ones((1, 1, 1, 1)))["dk"]
 
     with mp.workprec(300):
         t = mp.exp(-500) / (1 + mp.exp(-500))
@@ -146,7 +145,7 @@ def test_a_saturated_softcap_has_its_small_slope():
         softcap=1.0,
         dtype="float64",
     )
-    dq = enclose_gradients(problem, np.ones((1, 1, 1, 1))).dq
+    dq = enclose_gradients(problem, np.ones((1, 1, 1, 1)))["dq"]
 
     # P = (t, 1 - t) of scores 1 and -1, dA = (-P_0 P_1, P_0 P_1), dQ = -2 P_0 P_1 slope.
     with mp.workprec(2000):
@@ -164,7 +163,7 @@ def test_hidden_keys_and_empty_rows_are_exactly_zero():
 
     parts = {"dq": np.s_[:, :, 2], "dk": np.s_[:, :, 5], "dv": np.s_[:, :, 5], "dbias": ~mask}
     for name, hidden in parts.items():
-        quantity = getattr(enclosed, name)
+        quantity = enclosed[name]
         assert (quantity.value[hidden] == 0).all()
         assert (quantity.radius[hidden] == 0).all()
         assert np.count_nonzero(quantity.value) == quantity.value.size - quantity.value[hidden].size
@@ -175,18 +174,18 @@ def test_a_query_that_sees_one_key_has_gradients_of_exactly_zero_but_for_v():
     problem, dO, _ = normal_problem(window=(0, 0))
     enclosed = enclose_gradients(problem, dO)
 
-    assert not enclosed.dq.value.any()
-    assert not enclosed.dq.radius.any()
-    assert not enclosed.dk.value.any()
-    assert not enclosed.dk.radius.any()
-    assert enclosed.dv.value[:, :, :6].all()
+    assert not enclosed["dq"].value.any()
+    assert not enclosed["dq"].radius.any()
+    assert not enclosed["dk"].value.any()
+    assert not enclosed["dk"].radius.any()
+    assert enclosed["dv"].value[:, :, :6].all()
 
 
 @pytest.mark.parametrize(("B", "Sq", "Sk"), [(2, 0, 3), (2, 2, 0), (2, 0, 0), (0, 2, 3)])
 def test_no_queries_and_no_keys(B, Sq, Sk):
     shapes = {"q": (B, 2, Sq, 3), "k": (B, 1, Sk, 3), "v": (B, 1, Sk, 5), "bias": (1, 2, 1, 1)}
     problem = Problem(**{name: np.ones(shape) for name, shape in shapes.items()})
-    enclosed = by_name(enclose_gradients(problem, np.ones((B, 2, Sq, 5)), 113, np.zeros((B, 2, Sq))))
+    enclosed = enclose_gradients(problem, np.ones((B, 2, Sq, 5)), 113, np.zeros((B, 2, Sq)))
 
     for name, shape in shapes.items():
         assert enclosed[f"d{name}"].value.shape == shape
@@ -200,9 +199,9 @@ def test_a_gradient_beyond_float64_is_infinite_and_says_so():
     huge = np.full((1, 1, 1, 1), 1e308)
     dv = enclose_gradients(
         Problem(q=np.zeros((1, 2, 1, 1)), k=problem.k, v=problem.v, dtype="float64"), huge.repeat(2, axis=1)
-    ).dv
+    )["dv"]
 
-    assert enclose_gradients(problem, huge).dv.value.item() == 1e308
+    assert enclose_gradients(problem, huge)["dv"].value.item() == 1e308
     assert (dv.value.item(), dv.radius.item()) == (np.inf, np.inf)
 
 
@@ -211,12 +210,12 @@ def test_a_gradient_beyond_float64_is_infinite_and_says_so():
 def test_what_a_nonfinite_number_reaches_is_undefined_and_the_rest_untouched(name, poison):
     """Causal, six queries: query 3 sees keys 0 to 3; key 3 is seen by queries 3 to 5, which see keys 0 to 5."""
     problem, dO, dL = normal_problem(causal=True, bias=np.zeros((1, 4, 6, 8)))
-    clean = by_name(enclose_gradients(problem, dO, 113, dL))
+    clean = enclose_gradients(problem, dO, 113, dL)
     given_arrays = {"q": problem.q, "k": problem.k, "v": problem.v, "dO": dO, "dL": dL}
     bad = {n: x.copy() for n, x in given_arrays.items()}
     bad[name][(0, 0, 3) if name == "dL" else (0, 0, 3, 0)] = poison
     problem = problem.replace(**{n: bad[n] for n in "qkv"})
-    found = by_name(enclose_gradients(problem, bad["dO"], 113, bad["dL"]))
+    found = enclose_gradients(problem, bad["dO"], 113, bad["dL"])
 
     by_query = name in ("q", "dO", "dL")
     heads, rows, last = (slice(1), slice(3, 4), 4) if by_query else (slice(2), slice(3, 6), 6)
@@ -235,11 +234,11 @@ def test_hidden_nonfinite_numbers_do_no_harm():
     mask = np.ones((1, 1, 6, 8), bool)
     mask[0, 0, 2], mask[..., 5] = False, False
     problem, dO, dL = normal_problem(mask=mask)
-    clean = by_name(enclose_gradients(problem, dO, 113, dL))
+    clean = enclose_gradients(problem, dO, 113, dL)
     q, k, v, dO, dL = (x.copy() for x in (problem.q, problem.k, problem.v, dO, dL))
     q[:, :, 2], dO[:, :, 2], dL[:, :, 2] = np.nan, np.inf, np.nan
     k[:, :, 5], v[:, :, 5] = np.inf, np.nan
-    found = by_name(enclose_gradients(problem.replace(q=q, k=k, v=v), dO, 113, dL))
+    found = enclose_gradients(problem.replace(q=q, k=k, v=v), dO, 113, dL)
 
     for name in clean:
         np.testing.assert_array_equal(found[name].value, clean[name].value)

@@ -11,7 +11,7 @@ from mpmath import mp
 from attn_spec.attention import definition
 from attn_spec.attention.definition import exact
 from attn_spec.attention.gradients import GUARD, gradients, score_gradients
-from tests.attention.exact_problems import TAME, backward_problems, by_name, examples, magnitudes
+from tests.attention.exact_problems import TAME, backward_problems, examples, magnitudes
 
 BITS = 100
 
@@ -24,11 +24,11 @@ def precision():
 
 
 def solve(problem, dO, dL=None):
-    return by_name(gradients(problem, dO, BITS, dL))
+    return gradients(problem, dO, BITS, dL)
 
 
 def sizes(problem, dO, dL=None):
-    return by_name(magnitudes(problem, dO, dL))
+    return magnitudes(problem, dO, dL)
 
 
 def assert_close(actual, expected, size):

@@ -9,14 +9,14 @@ from mpmath import mp
 
 from attn_spec.attention.gradients import gradients
 from attn_spec.problem.problem import Problem, ProblemError
-from tests.attention.exact_problems import EXACT, backward_problems, by_name, examples, magnitudes
+from tests.attention.exact_problems import EXACT, backward_problems, examples, magnitudes
 from tests.one_head import one_head
 
 
 def found(problem, dO, dL=None):
     """{name: flat list of floats}, for cotangents given as rows of numbers of the only head."""
     dO, dL = (None if x is None else np.array(x, dtype=np.float64)[None, None] for x in (dO, dL))
-    return {name: x.astype(float).ravel().tolist() for name, x in by_name(gradients(problem, dO, 80, dL)).items()}
+    return {name: x.astype(float).ravel().tolist() for name, x in gradients(problem, dO, 80, dL).items()}
 
 
 # Two keys, one column: numbers to verify by hand.
@@ -58,7 +58,7 @@ def test_scale_multiplies_dq_and_dk():
 
 def test_the_default_scale_is_the_real_number_one_over_the_square_root_of_d():
     """As in test_equal_scores, with a second column of zeros: dK = 1/sqrt(2) * (-+6, 0)."""
-    dk = gradients(one_head([[3, 0]], [[5, 0], [5, 0]], [[0], [1]]), np.full((1, 1, 1, 1), 8.0), 200).dk
+    dk = gradients(one_head([[3, 0]], [[5, 0], [5, 0]], [[0], [1]]), np.full((1, 1, 1, 1), 8.0), 200)["dk"]
 
     with mp.workprec(220):
         assert abs(dk[0, 0, 1, 0] - 6 / mp.sqrt(2)) < mp.ldexp(1, -200)
@@ -102,8 +102,8 @@ def test_query_heads_add_into_their_kv_head():
     k, v = np.ones((1, 2, 2, 1)), np.tile(np.reshape([0.0, 1.0], (2, 1)), (1, 2, 1, 1))
     actual = gradients(Problem(q=q, k=k, v=v, scale=1.0), np.full((1, 4, 1, 1), 8.0), 80)
 
-    assert actual.dk.ravel().tolist() == [-6, 6, -14, 14]
-    assert actual.dv.ravel().tolist() == [8, 8, 8, 8]
+    assert actual["dk"].ravel().tolist() == [-6, 6, -14, 14]
+    assert actual["dv"].ravel().tolist() == [8, 8, 8, 8]
 
 
 def test_a_hidden_key_and_an_empty_row_have_gradients_of_exactly_zero_even_when_they_are_nan():
@@ -132,7 +132,7 @@ def test_no_queries_and_no_keys(Sq, Sk):
     shapes = {"q": (2, 2, Sq, 3), "k": (2, 1, Sk, 3), "v": (2, 1, Sk, 5), "bias": (1, 2, 1, 1)}
     problem = Problem(**{name: np.ones(shape) for name, shape in shapes.items()})
 
-    for name, x in by_name(gradients(problem, np.ones((2, 2, Sq, 5)), 80)).items():
+    for name, x in gradients(problem, np.ones((2, 2, Sq, 5)), 80).items():
         assert x.shape == shapes[name.removeprefix("d")]
         assert not x.any()
 
@@ -144,8 +144,8 @@ def test_no_queries_and_no_keys(Sq, Sk):
 @examples(60)
 def test_precision_bits_are_correct(drawn):
     problem, dO, dL = drawn
-    coarse, fine = (by_name(gradients(problem, dO, precision, dL)) for precision in (40, 160))
-    size = by_name(magnitudes(problem, dO, dL))
+    coarse, fine = (gradients(problem, dO, precision, dL) for precision in (40, 160))
+    size = magnitudes(problem, dO, dL)
 
     with mp.workprec(EXACT):
         for name in coarse:

@@ -77,7 +77,7 @@ def test_each_stage_has_its_share_of_the_variance(stage, dtype):
     recipe = Recipe(**{**SHAPE, "key_length": 64, "value_dim": 16, "head_dim": 16}, dtype=dtype)
     subject = Subject(emulate("wide", contract, Order(sums="random"), dtypes=(dtype,)), dtype)
     x = intermediates(recipe.problem())
-    error = subject(recipe.problem()).output - x.O
+    error = subject(recipe.problem())["output"] - x.O
 
     z = error / np.sqrt(model(x, subject.contract)[2])
 
@@ -200,4 +200,4 @@ def test_a_float64_truth_is_sharp_enough_for_float32_errors():
     x = intermediates(Recipe(**SHAPE).problem())
     deviation = error_statistics.deviation(x, PRECISE.at("float32"))
 
-    assert (float64_truth(x).output.radius < 2.0**-12 * deviation).all()
+    assert (float64_truth(x)["output"].radius < 2.0**-12 * deviation).all()

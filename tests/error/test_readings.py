@@ -57,11 +57,11 @@ def test_one_of_several_contracts_must_explain_all_of_an_answer():
     def refuted(**answer):
         return measure.judge(p, contract, **answer).refuted
 
-    assert not refuted(output=one.output, lse=one.lse)
-    assert not refuted(output=other.output, lse=other.lse)
-    assert not refuted(lse=other.lse)
-    assert not refuted(output=one.output)
-    assert refuted(output=one.output, lse=other.lse)
+    assert not refuted(output=one["output"], lse=one["lse"])
+    assert not refuted(output=other["output"], lse=other["lse"])
+    assert not refuted(lse=other["lse"])
+    assert not refuted(output=one["output"])
+    assert refuted(output=one["output"], lse=other["lse"])
 
 
 def test_a_kernel_that_declares_nothing_may_be_of_any_kind():
@@ -100,7 +100,7 @@ def test_the_reading_that_measures_something_is_preferred():
     p = Recipe(regime="overflow_float16", query_length=2, key_length=3).problem()
     contract = replace(narrow, alternatives=(FUSED,)).at("float32")
 
-    right = measure.judge(p, contract, output=Subject(emulate("k", PRECISE), "float32")(p).output)
+    right = measure.judge(p, contract, output=Subject(emulate("k", PRECISE), "float32")(p)["output"])
 
     assert right.exercised
     assert not right.refuted

@@ -39,7 +39,7 @@ def emulated_ratio(problem, contract, declared=None, order=None, **arguments):
     """Of the answer of an emulated kernel to a problem."""
     made = emulate("k", contract, order, dtypes=(problem.dtype,), **arguments)
     answer = Subject(made, problem.dtype)(problem)
-    return ratio(problem, declared or contract, output=answer.output, lse=answer.lse)
+    return ratio(problem, declared or contract, **answer)
 
 
 def softmax(problem, s, cast=lambda w: w, base2=False):
@@ -222,7 +222,7 @@ def test_scores_so_large_that_the_rounding_of_the_reference_overflows_are_outsid
     """exp2(s c - fl(m c)) with one rounding is exp2 of the rounding of m c, for the largest score."""
     p = float32_head([2.0**60], [1.5 * 2.0**50], [1.0], scale=1.0)
     base2, order = replace(PRECISE, exponent="base2"), Order(exponent_folded=True)
-    out = Subject(emulate("k", base2, order), "float32")(p).output
+    out = Subject(emulate("k", base2, order), "float32")(p)["output"]
 
     assert not np.isfinite(out).all()
     assert not measure.judge(p, base2.at("float32"), output=out).exercised

@@ -176,17 +176,17 @@ def test_the_oracle_is_a_thousand_times_sharper_than_the_bound():
 
     truth, bound = Analysis(problem).truth_and_bound(contract)
 
-    assert (truth.output.radius <= 2.0**-10 * bound.output).all()
-    assert (truth.lse.radius <= 2.0**-10 * bound.lse).all()
+    assert (truth["output"].radius <= 2.0**-10 * bound.allowed["output"]).all()
+    assert (truth["lse"].radius <= 2.0**-10 * bound.allowed["lse"]).all()
 
 
 def test_presets_that_hold_are_those_coarse_enough():
     problem = Recipe(query_length=4, key_length=20, head_dim=8, value_dim=4).problem()
     truth, bound = Analysis(problem).truth_and_bound(FLOAT32)
 
-    assert presets_that_hold(problem, output=truth.output.value) == ["fused", "fp32", "tf32", "eager", "split_kv"]
-    assert presets_that_hold(problem, output=truth.output.value + 4 * bound.output) == ["tf32"]
-    assert presets_that_hold(problem, output=truth.output.value + 1.0) == []
+    assert presets_that_hold(problem, output=truth["output"].value) == ["fused", "fp32", "tf32", "eager", "split_kv"]
+    assert presets_that_hold(problem, output=truth["output"].value + 4 * bound.allowed["output"]) == ["tf32"]
+    assert presets_that_hold(problem, output=truth["output"].value + 1.0) == []
 
 
 def test_sdpa_that_declares_nothing_is_within_the_bounds_of_its_gradients():

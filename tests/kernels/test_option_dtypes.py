@@ -119,7 +119,7 @@ def test_bits_that_are_lost_of_a_bias_or_of_its_gradient_are_missed(claim, narro
 
 def test_an_output_has_the_dtype_of_the_contract():
     problem = Recipe(**SHAPE).problem()
-    output = Subject(float32_output, "bfloat16")(problem).output
+    output = Subject(float32_output, "bfloat16")(problem)["output"]
 
     assert not bits.is_representable(output, "bfloat16")
     halved = replace(

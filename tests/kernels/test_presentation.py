@@ -59,8 +59,8 @@ def test_every_part_of_a_problem_is_solved_and_the_whole_is_put_together(name):
         for each in ("BHSD", name)
     )
 
-    assert bits.identical(shown(problem).output, plain(problem).output).all()
-    assert bits.identical(shown(problem).lse, plain(problem).lse).all()
+    assert bits.identical(shown(problem)["output"], plain(problem)["output"]).all()
+    assert bits.identical(shown(problem)["lse"], plain(problem)["lse"]).all()
     expected, found = (subject.gradients(problem, dO, lse_cotangent=dL) for subject in (plain, shown))
     assert found.keys() == expected.keys() == {"dq", "dk", "dv", "dbias"}
     assert all((found[each] == expected[each]).all() for each in found)
@@ -107,7 +107,7 @@ def test_what_hides_keys_is_merged_into_one_tensor(merge):
     plain = Subject(emulate_both("k", PRECISE, supports=supports), "float32")
     merged = Subject(emulate_both("k", PRECISE, supports=supports, merge=merge, gradients=Noting), "float32")
 
-    assert bits.identical(merged(problem).output, plain(problem).output).all()
+    assert bits.identical(merged(problem)["output"], plain(problem)["output"]).all()
     dO = np.ones((2, 3, 4, 2))
     expected, found = (subject.gradients(problem, dO) for subject in (plain, merged))
     assert given == [{"bias"} if merge == "bias" else {"mask", "bias"}]

@@ -47,8 +47,8 @@ def test_what_is_timed_is_attention():
     plain = runs["float64 attention"]()
 
     assert np.allclose(plain[0] if isinstance(plain, tuple) else plain, truth, rtol=1e-12, atol=1e-12)
-    assert np.allclose(runs["enclosure"]().output.value, truth, rtol=1e-15, atol=1e-15)
-    assert np.allclose(runs["tier 0"]().output.value, truth, rtol=1e-12, atol=1e-12)
+    assert np.allclose(runs["enclosure"]()["output"].value, truth, rtol=1e-15, atol=1e-15)
+    assert np.allclose(runs["tier 0"]()["output"].value, truth, rtol=1e-12, atol=1e-12)
 
 
 def test_each_tier_is_much_faster_than_the_one_above_it():

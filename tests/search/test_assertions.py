@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from attn_spec.kernels.resolve import resolve
-from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.search import assertions
@@ -20,7 +20,7 @@ PROBLEM = Recipe(query_length=4, key_length=6, head_dim=8, value_dim=2, mask="ra
 
 
 def answer(*values):
-    return Answer(np.array(values, dtype=float).reshape(1, 1, 1, -1), np.zeros((1, 1, 1)))
+    return {"output": np.array(values, dtype=float).reshape(1, 1, 1, -1), "lse": np.zeros((1, 1, 1))}
 
 
 def with_function(function, **conventions):
@@ -37,7 +37,7 @@ def test_a_right_answer_is_within_its_bound_and_its_ratio_is_observed():
 
 def test_a_wrong_answer_is_refuted_with_its_worst_element():
     right = SUBJECT(PROBLEM)
-    wrong = replace(right, output=right.output + np.eye(4, 2))
+    wrong = right | {"output": right["output"] + np.eye(4, 2)}
     with pytest.raises(
         Refutation, match=r"output\[0, 0, [01], [01]\] is .* the truth is .* 2 of 8 are outside"
     ) as error:

@@ -53,7 +53,7 @@ def test_a_reference_in_float64_is_attention(options, scale_on):
     assert np.allclose(out, definition.attention(problem, 100).astype(float), rtol=0, atol=1e-14)
     assert np.allclose(lse, definition.log_sum_exp(problem, 100).astype(float), rtol=0, atol=1e-14)
     for name, values in found.items():
-        assert np.allclose(values, getattr(truth, name).astype(float), rtol=0, atol=1e-13)
+        assert np.allclose(values, truth[name].astype(float), rtol=0, atol=1e-13)
 
 
 SIZES = {"query_heads": 2, "query_length": 33, "key_length": 65, "head_dim": 40, "value_dim": 40}
