@@ -16,6 +16,8 @@ def mean(q, k, v):
 
 one = kernel(framework="numpy", dtypes=("float64", "float32", "float16"), contract="fused", name="one")(mean)
 two = kernel(framework="numpy", dtypes=("float64", "float32", "float16"), contract="fused", name="two")(mean)
+slow = kernel(framework="numpy", dtypes=("float64", "float32"), contract="fused", name="slow", slowness=2.0)(mean)
+built = kernel(framework="numpy", dtypes=("float64", "float16"), contract="fused", name="built", signatures=3)(mean)
 """
 CLAIMS = """
 from attn_spec.search.property import attention_property
@@ -37,9 +39,9 @@ def collected(pytester):
     conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
     pytester.makepyfile(conftest=conftest, test_claims=CLAIMS, toy=KERNELS)
 
-    def collect(*arguments):
-        kernels = ("--attn-kernel", "toy.py:one", "--attn-kernel", "toy.py:two")
-        done = pytester.runpytest_subprocess("--collect-only", "-q", *kernels, *arguments)
+    def collect(*arguments, kernels=("one", "two")):
+        named = [word for name in kernels for word in ("--attn-kernel", f"toy.py:{name}")]
+        done = pytester.runpytest_subprocess("--collect-only", "-q", *named, *arguments)
         found = defaultdict(list)
         for line in done.outlines:
             if match := re.fullmatch(r"test_claims\.py::test_(\w+)\[(\w+)-(\w+)\]", line):
@@ -56,6 +58,14 @@ def test_each_kernel_meets_each_property_once_and_each_of_its_dtypes_some(collec
     assert {len(dtypes) for dtypes in found.values()} == {1}
     for kernel in ("one", "two"):
         assert {dtypes[0] for (_, name), dtypes in found.items() if name == kernel} == set(DTYPES)
+
+
+def test_slow_kernels_of_one_file_share_the_properties(collected):
+    found = collected("-m", "not exhaustive", kernels=("one", "slow", "built"))
+
+    assert len(found) == 2 * 21
+    assert sum(name == "one" for _, name in found) == 21
+    assert {name for _, name in found} == {"one", "slow", "built"}
 
 
 def test_what_is_examined_is_what_the_property_concerns(collected):
