@@ -21,7 +21,7 @@ from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
-from attn_spec.problem.options import OPTIONS, Trait, named_by
+from attn_spec.problem.options import OPTIONS, Trait, named_by, replaces_score
 from attn_spec.problem.problem import Problem
 from attn_spec.search import shapes, signatures
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
@@ -59,6 +59,8 @@ _SEEDS = st.integers(0, 2**32 - 1)
 #: number decides: of numbers for each option, Hypothesis would copy one over the others.
 _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
+#: A problem has one score.
+_SCORES = named_by([replaces_score])
 _VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
 
 
@@ -167,8 +169,9 @@ def _options(
     if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     chosen = {*needs, *subject.kernel.limits.always}
+    exclusive = (*subject.kernel.limits.exclusive, _SCORES)
     for name in [name for name in (*_WEIGHTS, "empty") if name in drawn - chosen]:
-        if not any(name in pair and chosen & set(pair) for pair in subject.kernel.limits.exclusive):
+        if not any(name in apart and chosen & set(apart) for apart in exclusive):
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0

@@ -134,6 +134,12 @@ def test_every_option_is_on_in_a_good_share_and_options_combine():
     assert sum(len(problem.options()) >= 4 for problem in problems) >= 100
 
 
+def test_a_problem_has_one_of_the_scores_that_a_kernel_has():
+    problems = drawn(strategies.problems(subject("score_weight", "score_gamma", "scale", "causal")), 300)
+    counts = Counter(problem.score_option for problem in problems)  # a problem of two scores is refused when it is made
+    assert min(counts[name] for name in (None, "score_weight", "score_gamma")) >= 30
+
+
 def test_every_regime_pattern_and_edge_is_drawn():
     recipes = drawn(strategies.recipes(SUBJECT), 2500)
     regimes = {name for recipe in recipes for name in recipe.regime.split("+")}
