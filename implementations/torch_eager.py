@@ -6,6 +6,7 @@ writes their score gradients as exact zeros. Every key of such a row is hidden, 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +20,11 @@ SHAPES = ("gqa", "dv", "cross", "empty")
 def attended(
     s: Tensor,
     *,
-    causal: bool,
-    causal_alignment: str,
-    window: tuple[int | None, int | None] | None,
-    mask: Tensor | None,
-    bias: Tensor | None,
+    causal: bool = False,
+    causal_alignment: str = "top_left",
+    window: tuple[int | None, int | None] | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Tell whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
     Sq, Sk = s.shape[-2:]
@@ -85,15 +86,22 @@ def attention(
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
-    s = q @ k.transpose(-1, -2) * scale
+    seen = {"causal": causal, "causal_alignment": causal_alignment, "window": window, "mask": mask}
+    return from_scores(q @ k.transpose(-1, -2) * scale, v, bias=bias, softcap=softcap, **seen)
+
+
+def from_scores(
+    s: Tensor, v: Tensor, *, bias: Tensor | None = None, softcap: float | None = None, **seen: Any
+) -> tuple[Tensor, Tensor]:
+    """The same from scaled scores [B, Hq, Sq, Sk] and a v [B, Hq, Sk, Dv] for each query head."""
     if softcap is not None:
         s = softcap * torch.tanh(s / softcap)
     if bias is not None:
         s = s + bias
-    allowed = attended(s, causal=causal, causal_alignment=causal_alignment, window=window, mask=mask, bias=bias)
+    allowed = attended(s, bias=bias, **seen)
     out = masked_softmax(s, allowed) @ v
 
     # For inspection, outside the graph: the log-sum-exp of the scores as they were stored.
-    work = torch.promote_types(q.dtype, torch.float32)
+    work = torch.promote_types(s.dtype, torch.float32)
     lse = s.detach().masked_fill(~allowed, -math.inf).to(work).logsumexp(dim=-1)
     return out, lse

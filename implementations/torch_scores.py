@@ -1,11 +1,13 @@
-"""Attention with other scores than a product of q and k, in PyTorch: bilinear, and cosine.
+"""Attention with other scores than a product of q and k, in PyTorch: bilinear, cosine and additive.
 
-Luong et al., arXiv 1508.04025, section 3.1 (general), and Graves et al., arXiv 1410.5401. Each changes q or k and calls
-textbook attention, as its users do; PyTorch differentiates both.
+Luong et al., arXiv 1508.04025, section 3.1 (general), Graves et al., arXiv 1410.5401, and Bahdanau et al., arXiv
+1409.0473, appendix A.1.2. The first two change q or k and call textbook attention, as their users do; the third has
+scores of its own. PyTorch differentiates all of them.
 """
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -13,7 +15,7 @@ from attn_spec import kernel
 
 from . import torch_eager
 
-eager = torch_eager.attention.function
+eager, from_scores = torch_eager.attention.function, torch_eager.from_scores
 FACTS: dict[str, Any] = {
     name: getattr(torch_eager.attention, name) for name in ("framework", "dtypes", "contract", "conventions")
 }
@@ -37,3 +39,29 @@ def cosine(
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     scaled = score_gamma * normalize(k, dim=-1)
     return eager(normalize(q, dim=-1), scaled, v, scale=1.0 if scale is None else scale, **options)
+
+
+@kernel(
+    **FACTS,
+    supports=SUPPORTS | {"score_vector", "score_key_weight", "score_query_weight", "score_bias"},
+    always=("score_vector", "score_key_weight", "score_query_weight"),
+)
+def additive(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score_vector: Tensor,
+    score_key_weight: Tensor,
+    score_query_weight: Tensor,
+    score_bias: Tensor | None = None,
+    scale: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Scores w^T tanh(W1 k + W2 q + b), W1, W2 [B or 1, Hq or 1, A, D], w, b [B or 1, Hq or 1, 1, A]."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    x, y = q @ score_query_weight.mT, k @ score_key_weight.mT
+    x = x if score_bias is None else x + score_bias
+    bent = torch.tanh(x[..., :, None, :] + y[..., None, :, :])  # [B, Hq, Sq, Sk, A]
+    s = (bent @ score_vector[:, :, None].mT).squeeze(-1)
+    return from_scores(s if scale is None else s * scale, v, **options)

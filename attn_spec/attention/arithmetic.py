@@ -1,8 +1,8 @@
 """The operations that formulas of scores and weights are written in, in each arithmetic that evaluates them.
 
 A formula is a function of an arithmetic and its numbers: arrays of [rows, columns], or with leading axes, that ``*``
-multiplies entry by entry. The same text is evaluated in mpf (``definition``), in balls (``enclosure``), in float64
-(``intermediates``) and in float64 with a running error bound (``running_error``).
+multiplies, and ``+`` and ``-`` add and subtract, entry by entry. The same text is evaluated in mpf (``definition``),
+in balls (``enclosure``), in float64 (``intermediates``) and in float64 with a running error bound (``running_error``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpmath import mp
 
 
 class Arithmetic(Protocol):
-    """What numbers can do beside ``*``."""
+    """What numbers can do beside ``*``, ``+`` and ``-``."""
 
     def product(self, x: Any, y: Any) -> Any:
         """The matrix product."""
@@ -32,6 +32,27 @@ class Arithmetic(Protocol):
 
     def quotient(self, x: Any, y: Any) -> Any:
         """x / y, and 0 where both are 0."""
+
+    def tanh(self, x: Any) -> Any:
+        """The hyperbolic tangent."""
+
+    def complement(self, x: Any) -> Any:
+        """1 - x."""
+
+    def pairs(self, x: Any, y: Any) -> Any:
+        """x_i + y_j for rows i of x and j of y, in rows: those of the first i come first."""
+
+    def grid(self, s: Any, x: Any, y: Any) -> Any:
+        """One number for each such pair, as rows i and columns j."""
+
+    def listed(self, s: Any) -> Any:
+        """The inverse of :meth:`grid`."""
+
+    def over_second(self, u: Any, x: Any, y: Any) -> Any:
+        """The sums over j of what is given for each pair."""
+
+    def over_first(self, u: Any, x: Any, y: Any) -> Any:
+        """The sums over i of what is given for each pair."""
 
 
 class Elementary(Arithmetic, Protocol):
@@ -56,8 +77,45 @@ class Elementary(Arithmetic, Protocol):
         """A row less its entry ``at``, which becomes exactly 0."""
 
 
-class Reals:
+class _Arrays:
+    """What is the same in arrays of any numbers."""
+
+    #: The sum of nothing.
+    zero: Any
+
+    def complement(self, x: np.ndarray) -> np.ndarray:
+        return 1 - x
+
+    def pairs(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return as_pairs(x[..., :, None, :] + y[..., None, :, :])
+
+    def grid(self, s: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return s.reshape(*s.shape[:-2], x.shape[-2], y.shape[-2])
+
+    def listed(self, s: np.ndarray) -> np.ndarray:
+        return as_pairs(s[..., None])
+
+    def over_second(self, u: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.add.reduce(by_pair(u, x, y), axis=-2, initial=self.zero)
+
+    def over_first(self, u: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.add.reduce(by_pair(u, x, y), axis=-3, initial=self.zero)
+
+
+def as_pairs(x: np.ndarray) -> np.ndarray:
+    """[.., first, second, columns] with pairs as rows."""
+    return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
+
+
+def by_pair(u: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The inverse of :func:`as_pairs`, for as many first and second as x and y have rows."""
+    return u.reshape(*u.shape[:-2], x.shape[-2], y.shape[-2], u.shape[-1])
+
+
+class Reals(_Arrays):
     """mpf at mpmath's present precision, in object arrays [rows, columns]."""
+
+    zero = mp.zero
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return entries([[mp.fdot(row, column) for column in y.T] for row in x], (len(x), y.shape[1]))
@@ -74,6 +132,9 @@ class Reals:
     def quotient(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         pairs = zip(*(side.ravel() for side in np.broadcast_arrays(x, y)), strict=True)
         return entries([mp.zero if n == m == 0 else n / m if m else mp.nan for n, m in pairs], x.shape)
+
+    def tanh(self, x: np.ndarray) -> np.ndarray:
+        return entries([mp.tanh(entry) for entry in x.ravel()], x.shape)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([mp.exp(entry) for entry in x.ravel()], x.shape)
@@ -96,8 +157,10 @@ class Reals:
         return x - x[0, at]
 
 
-class Balls:
+class Balls(_Arrays):
     """Balls of python-flint at its present precision, in object arrays [rows, columns]."""
+
+    zero = arb(0)
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return table(matrix_of(x) * matrix_of(y))
@@ -114,6 +177,9 @@ class Balls:
     def quotient(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         pairs = zip(*(side.ravel() for side in np.broadcast_arrays(x, y)), strict=True)
         return entries([arb(0) if n.is_zero() and m.is_zero() else n / m for n, m in pairs], x.shape)
+
+    def tanh(self, x: np.ndarray) -> np.ndarray:
+        return entries([ball.tanh() for ball in x.ravel()], x.shape)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([ball.exp() for ball in x.ravel()], x.shape)
@@ -137,8 +203,10 @@ class Balls:
         return found
 
 
-class Floats:
+class Floats(_Arrays):
     """float64, in arrays [.., rows, columns]."""
+
+    zero = 0.0
 
     def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x @ y
@@ -154,6 +222,9 @@ class Floats:
 
     def quotient(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where((x == 0) & (y == 0), 0.0, x / y)
+
+    def tanh(self, x: np.ndarray) -> np.ndarray:
+        return np.tanh(x)
 
 
 REALS, BALLS, FLOATS = Reals(), Balls(), Floats()

@@ -22,11 +22,14 @@ import numpy as np
 from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import Pairs, parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
+
+#: Arrays by batch entry and query head.
+PerHead = dict[tuple[int, ...], np.ndarray]
 
 
 def scores(problem: Problem, precision: int) -> np.ndarray:
@@ -36,14 +39,21 @@ def scores(problem: Problem, precision: int) -> np.ndarray:
     with mp.workprec(working_precision(problem, precision)):
         scale = real_scale(problem)
         q, k = operands(problem)
+        pairs = score_of(problem).pairs
+        of_pairs = {} if pairs is None else _of_pairs(problem, pairs, q, k)
         for b, h, i, j in np.argwhere(problem.visible):
-            s = scale * mp.fdot(q[b, h][i], k[b, h][j])
+            s = scale * (of_pairs[b, h][i, j] if of_pairs else mp.fdot(q[b, h][i], k[b, h][j]))
             if problem.softcap is not None:
                 s = problem.softcap * mp.tanh(s / problem.softcap)
             if bias is not None:
                 s = s + bias[b, h, i, j]
             result[b, h, i, j] = s
     return result
+
+
+def _of_pairs(problem: Problem, pairs: Pairs, q: PerHead, k: PerHead) -> PerHead:
+    """What each pair of operands becomes, [Sq, Sk]."""
+    return {at: pairs.value(REALS, q[at], k[at], parameters(problem, *at)) for at in q}
 
 
 def weights(problem: Problem, precision: int) -> np.ndarray:
@@ -78,21 +88,20 @@ def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
     return result
 
 
-def operands(problem: Problem) -> tuple[dict[tuple[int, ...], np.ndarray], ...]:
+def operands(problem: Problem) -> tuple[PerHead, PerHead]:
     """q' [Sq, D] and k' [Sk, D] of each batch entry and query head, at mpmath's present precision."""
     score = score_of(problem)
-    found: tuple[dict[tuple[int, ...], np.ndarray], ...] = {}, {}
+    found: tuple[PerHead, PerHead] = {}, {}
     for b, h in np.ndindex(problem.score_shape[:2]):
-        p = parameter(problem, b, h)
+        p = parameters(problem, b, h)
         found[0][b, h] = score.queries.value(REALS, exact(problem.q[b, h]), p)
         found[1][b, h] = score.keys.value(REALS, exact(problem.k[b, h // problem.group]), p)
     return found
 
 
-def parameter(problem: Problem, b: int, h: int) -> np.ndarray | None:
-    """The parameter of the score of one batch entry and query head."""
-    tensor = score_of(problem).parameter(problem)
-    return None if tensor is None else exact(tensor[b, h])
+def parameters(problem: Problem, b: int, h: int) -> dict[str, np.ndarray]:
+    """The parameters of the score of one batch entry and query head."""
+    return {name: exact(tensor[b, h]) for name, tensor in parameters_of(problem).items()}
 
 
 def real_scale(problem: Problem) -> Any:
@@ -110,10 +119,9 @@ def working_precision(problem: Problem, precision: int) -> int:
     scale = np.array(1.0 if problem.scale is None else problem.scale)
     product = magnitude(problem.q) + magnitude(problem.k) + magnitude(scale)
     terms = problem.head_dim * max(problem.key_length, 1)
-    factor = score_of(problem).parameter(problem)
-    if factor is not None:  # a norm may divide what is small, and leave what is large
-        product = sum(max(magnitude(x), 0) for x in (problem.q, problem.k, scale, factor))
-        terms *= problem.head_dim
+    if factors := parameters_of(problem):  # a norm may divide what is small, and leave what is large
+        product = sum(max(magnitude(x), 0) for x in (problem.q, problem.k, scale, *factors.values()))
+        terms *= problem.head_dim * problem.score_width
     bias = 0 if problem.bias is None else magnitude(problem.bias)
     return precision + max(product, bias, 0) + terms.bit_length() + 16
 

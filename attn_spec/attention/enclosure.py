@@ -16,7 +16,7 @@ from flint import arb, arb_mat, ctx
 
 from attn_spec.attention.arithmetic import BALLS, entries, matrix_of, table
 from attn_spec.attention.definition import working_precision
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 
 if TYPE_CHECKING:
@@ -94,9 +94,11 @@ def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
 
 
 def scaled_products(problem: Problem, b: int, h: int) -> arb_mat:
-    """Balls around scale * q'.k' [Sq, Sk] of one head, the scores before softcap and bias."""
-    q, k = operands(problem, b, h)
-    return q * k.transpose() * real_scale(problem)
+    """Balls around the scores of one head before softcap and bias, scale * q'.k' [Sq, Sk] if they are products."""
+    (q, k), pairs = operands(problem, b, h), score_of(problem).pairs
+    if pairs is None:
+        return q * k.transpose() * real_scale(problem)
+    return matrix_of(pairs.value(BALLS, table(q), table(k), parameters(problem, b, h))) * real_scale(problem)
 
 
 def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
@@ -105,14 +107,13 @@ def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     q, k = exact(problem.q[b, h]), exact(problem.k[b, h // problem.group])
     if score.plain:
         return q, k
-    p = parameter(problem, b, h)
+    p = parameters(problem, b, h)
     return matrix_of(score.queries.value(BALLS, table(q), p)), matrix_of(score.keys.value(BALLS, table(k), p))
 
 
-def parameter(problem: Problem, b: int, h: int) -> np.ndarray | None:
-    """The parameter of the score of one head, as balls of radius 0."""
-    tensor = score_of(problem).parameter(problem)
-    return None if tensor is None else table(exact(tensor[b, h]))
+def parameters(problem: Problem, b: int, h: int) -> dict[str, np.ndarray]:
+    """The parameters of the score of one head, as balls of radius 0."""
+    return {name: table(exact(tensor[b, h])) for name, tensor in parameters_of(problem).items()}
 
 
 def real_scale(problem: Problem) -> arb:

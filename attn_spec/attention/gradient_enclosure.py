@@ -17,7 +17,7 @@ from attn_spec.attention.enclosure import (
     floats,
     matrix,
     operands,
-    parameter,
+    parameters,
     real_scale,
     scaled_products,
     scores,
@@ -74,10 +74,12 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> t
     rows = [_score_gradients(*row) for row in zip(every, dP, lse_cotangents, strict=True)]
     dA, P, scale = matrix(rows, keys), matrix(every, keys), real_scale(problem)
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
-    q, k = operands(problem, b, h)
-    dq, dk = dS * k * scale, dS.transpose() * q * scale
-    if not (score := score_of(problem)).plain:
-        p = parameter(problem, b, h)
+    (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
+    if score.pairs is None:
+        dq, dk = dS * k * scale, dS.transpose() * q * scale
+    else:
+        dq, dk = map(matrix_of, score.pairs.pull(BALLS, table(q), table(k), p, table(dS * scale)))
+    if not score.plain:
         dq = matrix_of(score.queries.pull(BALLS, table(exact(problem.q[b, h])), p, table(dq)))
         dk = matrix_of(score.keys.pull(BALLS, table(exact(problem.k[b, g])), p, table(dk)))
     return dq, dk, P.transpose() * exact(dO[b, h]), dA

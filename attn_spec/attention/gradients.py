@@ -29,7 +29,7 @@ from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.definition import (
     exact,
     operands,
-    parameter,
+    parameters,
     real_scale,
     scores,
     weights,
@@ -101,18 +101,27 @@ def _softcap_slopes(problem: Problem, precision: int) -> np.ndarray:
 
 
 def _operand_gradients(problem: Problem, dS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """dq [B, Hq, Sq, D] and dk [B, Hkv, Sk, D] from the gradients of q'.k'."""
+    """dq [B, Hq, Sq, D] and dk [B, Hkv, Sk, D] from the gradients of q'.k', or of what else a pair becomes."""
     score, (q, k) = score_of(problem), operands(problem)
     dq, dk = exact(np.zeros(problem.q.shape)), exact(np.zeros(problem.k.shape))
     for b, h in np.ndindex(problem.score_shape[:2]):
-        g, p = h // problem.group, parameter(problem, b, h)
+        g, p = h // problem.group, parameters(problem, b, h)
         seen: np.ndarray = problem.visible[b, h]
-        of_q = score.queries.pull(REALS, exact(problem.q[b, h]), p, _product(dS[b, h], k[b, h], seen))
-        of_k = score.keys.pull(REALS, exact(problem.k[b, g]), p, _product(dS[b, h].T, q[b, h], seen.T))
+        if score.pairs is None:
+            of_q, of_k = _product(dS[b, h], k[b, h], seen), _product(dS[b, h].T, q[b, h], seen.T)
+        else:
+            of_q, of_k = score.pairs.pull(REALS, _finite(q[b, h]), _finite(k[b, h]), p, dS[b, h])
+        of_q = score.queries.pull(REALS, exact(problem.q[b, h]), p, of_q)
+        of_k = score.keys.pull(REALS, exact(problem.k[b, g]), p, of_k)
         # What no query sees, or sees no key, may be no number.
         dq[b, h] += np.where(seen.any(axis=1, keepdims=True), of_q, mp.zero)
         dk[b, g] += np.where(seen.T.any(axis=1, keepdims=True), of_k, mp.zero)
     return dq, dk
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    """The numbers, and 0 for what is none: where it is seen the gradient of the score is none either."""
+    return np.where(np.vectorize(mp.isfinite, otypes=[bool])(x), x, mp.zero)
 
 
 def _product(x: np.ndarray, y: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -1,20 +1,22 @@
-"""Score functions: each is the product of two operands, which are formulas of q and of k, and of a parameter.
+"""Score functions: each is the product of two operands, which are formulas of q and of k, and of parameters.
 
     s_ij = scale * q'_i . k'_j        q' = f(q, p)        k' = g(k, p)
 
+or what another formula makes of each pair of them, see :class:`Pairs`.
 A row is all that the suite knows of one: truth, enclosure, bounds and gradients evaluate its formulas, each in an
 arithmetic of its own (``arithmetic``). By the chain rule the gradient of q is what f makes of that of q'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attn_spec.attention.arithmetic import Arithmetic
+from attn_spec.problem.options import parameters
 from attn_spec.problem.problem import Problem
 
 
@@ -22,10 +24,20 @@ from attn_spec.problem.problem import Problem
 class Operand:
     """What q or k becomes before the product, and what the gradient of that becomes."""
 
-    #: (arithmetic, x [rows, D], parameter) -> x' [rows, D].
-    value: Callable[[Arithmetic, Any, Any], Any]
-    #: (arithmetic, x, parameter, gradient of x') -> gradient of x.
-    pull: Callable[[Arithmetic, Any, Any, Any], Any]
+    #: (arithmetic, x [rows, D], parameters by option) -> x' [rows, ..].
+    value: Callable[[Arithmetic, Any, Mapping[str, Any]], Any]
+    #: (arithmetic, x, parameters, gradient of x') -> gradient of x.
+    pull: Callable[[Arithmetic, Any, Mapping[str, Any], Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """What each pair of operands becomes, in place of their product, and what the gradient of that becomes."""
+
+    #: (arithmetic, q', k', parameters) -> s before the scale, [rows of q', rows of k'].
+    value: Callable[[Arithmetic, Any, Any, Mapping[str, Any]], Any]
+    #: (arithmetic, q', k', parameters, gradient of s) -> gradients of q' and k'.
+    pull: Callable[[Arithmetic, Any, Any, Mapping[str, Any], Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +49,12 @@ class Score:
     source: str
     queries: Operand
     keys: Operand
+    #: None is the product.
+    pairs: Pairs | None = None
     #: The norm of q and k below which kernels differ: libraries clamp it, each at a number of its own.
     shortest: float = 0.0
     #: Whether the operands are q and k themselves.
     plain: bool = False
-
-    def parameter(self, problem: Problem) -> Any:
-        """The tensor [B, Hq, .., ..] of the option that chose the score; None of a plain one."""
-        option = problem.score_option
-        if option is None:
-            return None
-        tensor = getattr(problem, option)
-        return np.broadcast_to(tensor, (*problem.score_shape[:2], *tensor.shape[2:]))
 
 
 AS_GIVEN = Operand(value=lambda A, x, p: x, pull=lambda A, x, p, t: t)
@@ -62,6 +68,35 @@ def _pulled_from_unit(A: Arithmetic, x: Any, t: Any) -> Any:
     """The gradient of x for that of u = x / |x|: (t - u (u.t)) / |x|."""
     u = _unit(A, x)
     return A.quotient(t - u * A.total(u * t), A.root(A.total(x * x)))
+
+
+def _layer(option: str) -> Operand:
+    """x W^T, for the matrix of an option."""
+    return Operand(
+        value=lambda A, x, p: A.product(x, A.transposed(p[option])), pull=lambda A, x, p, t: A.product(t, p[option])
+    )
+
+
+def _biased(layer: Operand) -> Operand:
+    """That, and b, if there is one."""
+
+    def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
+        found = layer.value(A, x, p)
+        return found + p["score_bias"] if "score_bias" in p else found
+
+    return Operand(value=value, pull=layer.pull)
+
+
+def _bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any]) -> Any:
+    """w^T tanh(x_i + y_j)."""
+    return A.grid(A.product(A.tanh(A.pairs(x, y)), A.transposed(p["score_vector"])), x, y)
+
+
+def _through_bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, Any]:
+    """t_ij w (1 - tanh^2), summed over j for x_i, over i for y_j."""
+    h = A.tanh(A.pairs(x, y))
+    u = A.listed(t) * p["score_vector"] * A.complement(h * h)
+    return A.over_second(u, x, y), A.over_first(u, x, y)
 
 
 #: The score of each option that chooses one; of None, the product of q and k.
@@ -78,8 +113,8 @@ SCORES: dict[str | None, Score] = {
         source="Luong et al., arXiv 1508.04025, section 3.1, general",
         queries=AS_GIVEN,
         keys=Operand(
-            value=lambda A, k, W: A.product(k, A.transposed(W)),
-            pull=lambda A, k, W, t: A.product(t, W),
+            value=lambda A, k, p: A.product(k, A.transposed(p["score_weight"])),
+            pull=lambda A, k, p, t: A.product(t, p["score_weight"]),
         ),
     ),
     "score_gamma": Score(
@@ -87,13 +122,20 @@ SCORES: dict[str | None, Score] = {
         source="Graves et al., Neural Turing machines, arXiv 1410.5401, equations 5 and 6",
         shortest=1e-6,
         queries=Operand(
-            value=lambda A, q, gamma: _unit(A, q),
-            pull=lambda A, q, gamma, t: _pulled_from_unit(A, q, t),
+            value=lambda A, q, p: _unit(A, q),
+            pull=lambda A, q, p, t: _pulled_from_unit(A, q, t),
         ),
         keys=Operand(
-            value=lambda A, k, gamma: gamma * _unit(A, k),
-            pull=lambda A, k, gamma, t: _pulled_from_unit(A, k, gamma * t),
+            value=lambda A, k, p: p["score_gamma"] * _unit(A, k),
+            pull=lambda A, k, p, t: _pulled_from_unit(A, k, p["score_gamma"] * t),
         ),
+    ),
+    "score_vector": Score(
+        formula="w^T tanh(W1 k + W2 q + b)",
+        source="Bahdanau et al., arXiv 1409.0473, appendix A.1.2",
+        queries=_biased(_layer("score_query_weight")),
+        keys=_layer("score_key_weight"),
+        pairs=Pairs(value=_bent, pull=_through_bent),
     ),
 }
 
@@ -101,3 +143,11 @@ SCORES: dict[str | None, Score] = {
 def score_of(problem: Problem) -> Score:
     """The score function of a problem."""
     return SCORES[problem.score_option]
+
+
+def parameters_of(problem: Problem) -> dict[str, np.ndarray]:
+    """The tensors [B, Hq, .., ..] that the score of a problem has, by option; a plain one has none."""
+    chosen, heads = problem.score_option, problem.score_shape[:2]
+    names = [] if chosen is None else [chosen, *(row.name for row in parameters(chosen))]
+    tensors = {name: getattr(problem, name) for name in names if getattr(problem, name) is not None}
+    return {name: np.broadcast_to(tensor, (*heads, *tensor.shape[2:])) for name, tensor in tensors.items()}

@@ -8,7 +8,7 @@ diagonal, the mask, the heads) it may get wrong here alone. Symbols are those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from attn_spec.problem.quantities import DIFFERENTIABLE
 
 from .arithmetic import Order
 from .forward import SUPPORTS, TENSORS, TiledAttention, emulate
-from .operands import Operands, chooses_score, unrounded
+from .operands import Operands, chooses_score
 
 
 class TiledGradients(TiledAttention):
@@ -48,13 +48,16 @@ class TiledGradients(TiledAttention):
         heads = self.q.shape[1]
         dq = self.array(np.zeros(tuple(self.q.shape)))
         dk, dv = (self.array(np.zeros((len(x), heads, *x.shape[2:]))) for x in (self.k, self.v))
-        dbias = self.array(np.zeros((*self.q.shape[:3], self.Sk)))
+        dbias, self.dS = (self.array(np.zeros((*self.q.shape[:3], self.Sk))) for _ in range(2))
         with np.errstate(all="ignore"):
             delta = self.delta()
             for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
                 p = self.recompute_weights()
                 dA = self.score_gradient(self.weights_of_scores(p), self.weight_gradient(), delta)
-                dS = self.cast_score_gradient(self.through_softcap(dA))
+                wide = self.through_softcap(dA)
+                if self.pair_scores is not None:
+                    self.place(self.dS.swapaxes(2, 3), wide.swapaxes(2, 3))
+                dS = self.cast_score_gradient(wide)
                 grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
                 dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
@@ -140,8 +143,9 @@ class TiledGradients(TiledAttention):
         """What the scale multiplies: "operands", or as the order says "products", "dS" or the "slope" of a softcap."""
         if self.scales_operands:
             return "operands"
-        has_none = self.order.gradient_scaling == "slope" and self.softcap is None
-        return "products" if has_none else self.order.gradient_scaling
+        wanted = self.order.gradient_scaling
+        has_none = (wanted == "slope" and self.softcap is None) or (wanted == "dS" and self.pair_scores is not None)
+        return "products" if has_none else wanted
 
     def through_softcap(self, dA: Any) -> Any:
         if self.softcap is None:
@@ -192,6 +196,10 @@ class TiledGradients(TiledAttention):
         return total
 
     # Results
+
+    def scaled_score_gradient(self) -> Any:
+        """dS times the scale, or what a slope left of it, for scores that are no products."""
+        return self.convert(self.apply_rest_of_scale(self.dS), "stored_scores", "score_accumulation")
 
     def finish_dq(self, dq: Any) -> Any:
         return self.apply_rest_of_scale(dq)
@@ -269,27 +277,17 @@ def emulate_both(
         rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
         options = {**options, **rows, "option_dtypes": made.option_dtypes}
 
-        def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
-            return gradients(c, chosen, dO, saved, **options)()
+        def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any]) -> TiledGradients:
+            return gradients(c, chosen, dO, saved, **options)
 
         if chooses_score(options):
             q, k, v, out = vectors
             operands = Operands(c, chosen, q, k, options)
-            dq, dk, dv, *dbias = _through_operands(operands, run, v, out, lse)
+            dq, dk, dv, *dbias = operands.backward(run, v, out, lse)
         else:
-            dq, dk, dv, *dbias = run(c, (*vectors, lse), options)
+            dq, dk, dv, *dbias = run(c, (*vectors, lse), options)()
         found = [*map(shown.hand, (dq, dk, dv)), *map(shown.rows, dbias)]
         dtypes = (made.option_dtypes.get(name, c.gradients) for name in DIFFERENTIABLE)
         return tuple(TORCH.give(x, dtype) for x, dtype in zip(found, dtypes, strict=False))
 
     return made
-
-
-def _through_operands(
-    operands: Operands, run: Callable[..., tuple[Any, ...]], v: Any, *outputs: Any
-) -> tuple[Any, ...]:
-    """All gradients; those of q and k through the formulas of their operands."""
-    steps = operands.steps
-    dq, dk, dv, *dbias = run(unrounded(steps.c), (*operands(), operands.repeated(v), *outputs), operands.options)
-    found = [*operands.gradients(dq, dk, dv), *dbias]
-    return tuple(steps.convert(x, "gradients", "gradient_accumulation") for x in found)

@@ -92,7 +92,8 @@ class TiledAttention(Scores):
         """|scale| |q| max |k|, and the largest bias, or the softcap if that is less: [B, Hq, Sq, 1]."""
         q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
         k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
-        highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * q * k
+        largest = q * k if self.pair_scores is None else np.abs(self.pair_scores).max(-1, keepdims=True, initial=0.0)
+        highest = abs(float(self.default_scale() if self.scale is None else self.scale)) * largest
         highest = highest if self.softcap is None else np.minimum(highest, self.softcap)
         if self.bias is not None:
             highest = highest + np.where(np.isfinite(self.bias), self.bias, 0.0).max(initial=0.0)

@@ -6,16 +6,18 @@ formulas, head by head, before heads that share a key are summed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import FLOATS, by_pair
 from attn_spec.attention.scores import SCORES, Score
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
-from attn_spec.problem.options import OPTIONS, SCORE
+from attn_spec.problem.option import SCORE
+from attn_spec.problem.options import OPTIONS, parameters
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
@@ -34,6 +36,9 @@ class Number:
 
     def __mul__(self, other: Number) -> Number:
         return Execution(self.steps).finished(self.values * other.values)
+
+    def __add__(self, other: Number) -> Number:
+        return Execution(self.steps).finished(self.values + other.values)
 
     def __sub__(self, other: Number) -> Number:
         return Execution(self.steps).finished(self.values - other.values)
@@ -60,8 +65,7 @@ class Execution:
         return replace(x, values=x.values.swapaxes(-1, -2))
 
     def total(self, x: Number) -> Number:
-        term, count = x.values, x.values.shape[-1]
-        return self.finished(self.steps.accumulate(lambda t: term[..., t, None], count, "score_accumulation"))
+        return self.summed(x.values[..., None], -2)
 
     def root(self, x: Number) -> Number:
         return self.finished(np.sqrt(x.values))
@@ -70,6 +74,33 @@ class Execution:
         divides = self.steps.order.divides
         found = x.values / y.values if divides else x.values * self.finished(1 / y.values).values
         return self.finished(np.where((x.values == 0) & (y.values == 0), 0.0, found))
+
+    def tanh(self, x: Number) -> Number:
+        return replace(x, values=self.steps.tanh(x.values), source="stored_scores")
+
+    def complement(self, x: Number) -> Number:
+        return self.finished(1 - x.values)
+
+    def pairs(self, x: Number, y: Number) -> Number:
+        return self.finished(FLOATS.pairs(x.values, y.values))
+
+    def grid(self, s: Number, x: Number, y: Number) -> Number:
+        return replace(s, values=FLOATS.grid(s.values, x.values, y.values))
+
+    def listed(self, s: Number) -> Number:
+        return replace(s, values=FLOATS.listed(s.values))
+
+    def over_second(self, u: Number, x: Number, y: Number) -> Number:
+        return self.summed(by_pair(u.values, x.values, y.values), -2)
+
+    def over_first(self, u: Number, x: Number, y: Number) -> Number:
+        return self.summed(by_pair(u.values, x.values, y.values), -3)
+
+    def summed(self, x: np.ndarray, axis: int) -> Number:
+        """Sums along an axis, which may be empty."""
+        if not x.shape[axis]:
+            return self.finished(x.sum(axis))
+        return self.finished(self.steps.accumulate(lambda t: np.take(x, t, axis), x.shape[axis], "score_accumulation"))
 
 
 class Operands:
@@ -80,19 +111,32 @@ class Operands:
         self.score: Score = SCORES[score]
         self.steps, self.group = MatrixProducts(c, order), q.shape[1] // k.shape[1]
         #: The options of a call with the operands in place of q and k.
-        self.options = {name: value for name, value in options.items() if name != score}
+        names = (score, *(row.name for row in parameters(score)))
+        self.options = {name: value for name, value in options.items() if name not in names}
         if self.options.get("scale") is None and not OPTIONS[score].divides:
             self.options["scale"] = 1.0
         of_keys = np.repeat(values_of(k), self.group, axis=1)
-        tensors = values_of(q), of_keys, np.asarray(values_of(options[score]))
-        self.q, self.k, self.p = (Number(np.asarray(x, np.float64), "input", self.steps) for x in tensors)
+        self.q, self.k = self.given(values_of(q)), self.given(of_keys)
+        self.p = {name: self.given(values_of(options[name])) for name in names if options.get(name) is not None}
+
+    def given(self, x: np.ndarray) -> Number:
+        """What the call is given."""
+        return Number(np.asarray(x, np.float64), "input", self.steps)
 
     @np.errstate(all="ignore")
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
-        """q' [B, Hq, Sq, D] and k' [B, Hq, Sk, D] as they are stored."""
+        """q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored."""
         A = Execution(self.steps)
         found = self.score.queries.value(A, self.q, self.p), self.score.keys.value(A, self.k, self.p)
-        return self.stored(found[0]), self.stored(found[1])
+        q, k = self.stored(found[0]), self.stored(found[1])
+        if self.score.pairs is not None:
+            x, y = self.operands(q, k)
+            self.options["pair_scores"] = self.score.pairs.value(A, x, y, self.p).values
+        return q, k
+
+    def operands(self, *stored: np.ndarray) -> list[Number]:
+        """Operands as formulas read them; what is no number is seen by nobody."""
+        return [Number(np.where(np.isfinite(x), x, 0.0), "operands", self.steps) for x in stored]
 
     def repeated(self, x: Any) -> np.ndarray:
         """The values of a tensor of kv heads for each query head."""
@@ -107,6 +151,29 @@ class Operands:
         of_k = self.score.keys.pull(A, self.k, self.p, of_k).values
         return of_q, self.sum_over_group(of_k), self.sum_over_group(dv)
 
+    @np.errstate(all="ignore")
+    def pair_gradients(self, q: np.ndarray, k: np.ndarray, dS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The gradients of q' and k' from that of what each pair of them becomes."""
+        assert self.score.pairs is not None
+        x, y = self.operands(q, k)
+        t = Number(dS, "stored_scores", self.steps)
+        of_q, of_k = self.score.pairs.pull(Execution(self.steps), x, y, self.p, t)
+        return of_q.values, of_k.values
+
+    def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> tuple[np.ndarray, ...]:
+        """All gradients, for ``run`` that makes the backward call of the operands: those of q and k go on from there.
+
+        ``outputs`` are those of the forward call.
+        """
+        q, k = self()
+        call = run(unrounded(self.steps.c), (q, k, self.repeated(v), *outputs), self.options)
+        dq, dk, dv, *dbias = call()
+        if call.pair_scores is not None:
+            dq, dk = self.pair_gradients(q, k, call.scaled_score_gradient())
+        of_inputs = (self.steps.convert(x, "gradients", "gradient_accumulation") for x in self.gradients(dq, dk, dv))
+        own = self.options.get("option_dtypes", {}).get("bias", "gradients")
+        return (*of_inputs, *(self.steps.convert(x, own, "gradient_accumulation") for x in dbias))
+
     def stored(self, x: Number) -> np.ndarray:
         """A finished operand."""
         return self.steps.convert(x.values, "operands", x.source)
@@ -117,7 +184,7 @@ class Operands:
 
     def sum_over_group(self, x: np.ndarray) -> np.ndarray:
         """The sum over the query heads that share a kv head."""
-        heads = x.reshape(len(x), -1, self.group, *x.shape[2:])
+        heads = x.reshape(len(x), x.shape[1] // self.group, self.group, *x.shape[2:])
         return self.steps.accumulate(lambda h: heads[:, :, h], self.group, "gradient_accumulation")
 
 

@@ -49,6 +49,8 @@ class Scores(MatrixProducts):
         self.alignment = options.get("causal_alignment", "top_left")
         self.window = options.get("window") or (None, None)
         self.softcap: Any = options.get("softcap")
+        #: Scores before the scale [B, Hq, Sq, Sk] of which q and k are not the factors, or None.
+        self.pair_scores = options.get("pair_scores")
         self.mask: Any
         self.bias: Any
         self.mask, self.bias = (
@@ -114,7 +116,7 @@ class Scores(MatrixProducts):
     @property
     def scales_operands(self) -> bool:
         """Whether the scale multiplies q, and perhaps k, before their product."""
-        return self.c.scale_on == "operands"
+        return self.c.scale_on == "operands" and self.pair_scores is None
 
     @property
     def folds_base(self) -> bool:
@@ -151,6 +153,8 @@ class Scores(MatrixProducts):
 
     def score(self, q: Any, k: Any) -> Any:
         """q.k of operands that are scaled first, under a contract that does so, and then enter the product."""
+        if self.pair_scores is not None:
+            return self.array(self.option_tile(self.pair_scores, self.tile.cols))
         q, k = self.enter_scores(q, k)
         dot = self.add_products(lambda d: (q[..., d, None], k[..., None, :, d]), self.D, "score_accumulation")
         return self.convert(dot, "stored_scores", "score_accumulation")

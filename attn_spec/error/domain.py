@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import operand_error
@@ -99,6 +100,8 @@ def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         return np.ones(M.shape, dtype=bool)
     if c.reference == "zero":
         return np.abs(M) <= c.reference_range
+    if score_of(x.problem).pairs is not None:
+        return np.zeros(M.shape, dtype=bool)  # no product of lengths is a bound
     keys = np.where(np.isfinite(x.k).all(axis=-1), np.linalg.norm(x.k, axis=-1), np.inf)
     highest = abs(x.problem.scale_value) * np.linalg.norm(x.q, axis=-1) * keys.max(axis=-1, initial=0.0)[..., None]
     highest = np.where(np.linalg.norm(x.q, axis=-1) == 0, 0.0, highest)

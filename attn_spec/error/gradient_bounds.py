@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
+from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
-from attn_spec.error.operand_bounds import operand_error, pulled_back
-from attn_spec.error.products import Factors, entry, left_out, sum_underflow, sums, terms
+from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back
+from attn_spec.error.products import entry, left_out, terms
 from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
 from attn_spec.error.running_error import Approximation
@@ -162,6 +164,8 @@ def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
     """
     x, dS, errors = b.x, np.abs(b.g.dS) + b.dS, operand_error(b.x, b.c)
     assert errors is not None
+    if score_of(x.problem).pairs is not None:
+        return pulled_back(x, name, _of_pairs(b, name))
     size, off, n, of = (x.k_size, errors.k, x.keys, b.g.of_q)
     dS_error, seen, early = b.dS, x.visible, b.early
     if name == "k":
@@ -181,11 +185,36 @@ def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
     return pulled_back(x, name, Approximation(value, total, error, b.c.format("gradient_accumulation"), b.c))
 
 
+def _of_pairs(b: ScoreGradientError, name: str) -> Approximation:
+    """The gradient of the operand "q" or "k", per query head, of a score that is no product of them.
+
+    The scale multiplies dS, or what is made of it: as in :func:`_product_error`.
+    """
+    x, c, sigma = b.x, b.c, abs(b.x.problem.scale_value)
+    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
+    narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+    size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
+    error = (
+        error
+        + growth((work.u, _last_roundings(x)), (narrowed, 1)) * size
+        + 2 * last_factor(x) * (stored.eta + work.eta)
+    )
+    error = np.where(x.visible, error, 0.0)
+    value = x.problem.scale_value * b.g.dS
+    gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
+    found = pairs_pulled_back(x, gradient)[name == "k"]
+    n = np.array(x.problem.key_length if name == "q" else x.problem.query_length)
+    stores, partial = stored_sums(c, n)
+    G = growth(*accumulated(c, n), (rounding(c, "gradient_accumulation").u, 1))
+    error = found.error + G * (found.size + found.error) + 2 * (n + stores) * (sum_eta(c) + partial.eta)
+    return replace(found, error=error, form=c.format("gradient_accumulation"))
+
+
 def _summed_over_group(b: ScoreGradientError, dk: Approximation) -> np.ndarray:
     """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each."""
     error, size = b.x.over_group(dk.error), b.x.over_group(dk.size)
-    G = growth(*_accumulated(b.c, np.float64(b.x.problem.group)))
-    return error + G * (size + error) + 2 * b.x.problem.group * (_tiny_sum(b.c) + _partial(b.c).eta)
+    G = growth(*accumulated(b.c, np.float64(b.x.problem.group)))
+    return error + G * (size + error) + 2 * b.x.problem.group * (sum_eta(b.c) + stored_sum(b.c).eta)
 
 
 def _product_error(
@@ -207,23 +236,29 @@ def _product_error(
     The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
     the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels).
     """
-    c, sigma, cap = b.c, abs(b.x.problem.scale_value), b.x.problem.softcap
+    c, sigma = b.c, abs(b.x.problem.scale_value)
     # The product may reuse the q or k that the forward pass had scaled before entry.
     operand, scaled = operand_entry(b.x, c), operand_scaling(b.x, c)
-    work, tiny_sum = rounding(c, "score_accumulation"), _tiny_sum(c)
+    work, tiny_sum = rounding(c, "score_accumulation"), sum_eta(c)
     gradients = c.format("score_gradients")
     dS_entry = entry(c, gradients)
     missing = left_out(c, gradients, operand_format(b.x, c))
-    last = 3 * sum(not is_power_of(2, constant) for constant in (sigma, cap or 1.0))
+    last = _last_roundings(b.x)
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
     scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
-    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *_accumulated(c, n))
+    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *accumulated(c, n))
     unscaled = own + G * total + (1 + G) * dS_entry.eta * seen
-    stores, partial = _stores(c, n)
+    stores, partial = stored_sums(c, n)
     tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
     factor = last_factor(b.x)
     entering = (operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + early
     return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
+
+
+def _last_roundings(x: Intermediates) -> int:
+    """Roundings of the scale, and of a softcap: none of powers of 2."""
+    constants = abs(x.problem.scale_value), x.problem.softcap or 1.0
+    return 3 * sum(not is_power_of(2, constant) for constant in constants)
 
 
 def _dv_error(b: ScoreGradientError) -> np.ndarray:
@@ -231,12 +266,12 @@ def _dv_error(b: ScoreGradientError) -> np.ndarray:
     c, w, n = b.c, b.weights, _queries(b.x)
     cotangent, size = entry(c, c.format("output")), np.abs(b.g.cotangent)
     missing = left_out(c, c.format("probabilities"), c.format("output"))
-    G = growth((cotangent.u, 1), (missing, 1), *_accumulated(c, n))
+    G = growth((cotangent.u, 1), (missing, 1), *accumulated(c, n))
     own = b.x.over_group(w.PA.swapaxes(-1, -2) @ size)
     total = b.x.over_group(w.P1A.swapaxes(-1, -2) @ size)
     eta = b.x.over_group((w.eta * b.x.visible).swapaxes(-1, -2) @ size)
-    stores, partial = _stores(c, n)
-    tiny = _tiny_sum(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
+    stores, partial = stored_sums(c, n)
+    tiny = sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
     entered = b.x.over_group((w.P1A + w.eta * b.x.visible).sum(axis=-2)[..., None])
     return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
 
@@ -247,7 +282,7 @@ def _dbias_error(b: ScoreGradientError) -> np.ndarray:
     accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
     n = b.x.visible.sum(axis=axes, keepdims=True)
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
-    stores, partial = _stores(c, n)
+    stores, partial = stored_sums(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
     G = growth(
         (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
@@ -255,28 +290,6 @@ def _dbias_error(b: ScoreGradientError) -> np.ndarray:
     total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
     return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny
-
-
-def _accumulated(c: ResolvedContract, n: np.ndarray | np.float64) -> Factors:
-    """Factors of a sum of n products in the accumulator, and of its stores in between."""
-    stores, partial = _stores(c, n)
-    return (*sums(c, "gradient_accumulation", n), (partial.u, stores))
-
-
-def _stores(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.ndarray, Rounding]:
-    """How often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum rounds nothing."""
-    return np.minimum(c.gradient_stores, n), _partial(c)
-
-
-def _partial(c: ResolvedContract) -> Rounding:
-    """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
-    return Rounding(
-        conversion(c, "partial_gradients", c.format("gradient_accumulation")).u, rounding(c, "partial_gradients").eta
-    )
-
-
-def _tiny_sum(c: ResolvedContract) -> float:
-    return sum_underflow(c, "gradient_accumulation")
 
 
 def _queries(x: Intermediates) -> np.ndarray:

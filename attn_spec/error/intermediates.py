@@ -16,14 +16,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.error.presets import FP64
-from attn_spec.error.running_error import RunningErrors, given
+from attn_spec.error.running_error import Approximation, RunningErrors, given
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+_FLOAT64 = FP64.at("float64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class Intermediates:
     k_size: np.ndarray
     #: bool [.., Sq, Sk]
     visible: np.ndarray
-    #: q.k and the product of their sizes before the scale, [.., Sq, Sk]
+    #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
     #: After the scale; after the softcap; after the bias (0 where hidden), [.., Sq, Sk]
@@ -97,8 +99,7 @@ def intermediates(problem: Problem) -> Intermediates:
     q, k, q_size, k_size = _operands(problem)
     v = np.repeat(problem.v, problem.group, axis=1)
     visible = problem.visible
-    dot = q @ k.swapaxes(-1, -2)
-    magnitude = q_size @ k_size.swapaxes(-1, -2)
+    dot, magnitude = _of_pairs(problem, q, k, q_size, k_size)
     scaled = dot * problem.scale_value
     cap = problem.softcap
     capped = scaled if cap is None else cap * np.tanh(scaled / cap)
@@ -124,11 +125,31 @@ def _operands(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     score, q, k = score_of(problem), problem.q, repeated_keys(problem)
     if score.plain:
         return q, k, np.abs(q), np.abs(k)
-    float64 = FP64.at("float64")
-    A, p = RunningErrors(float64), given(float64, score.parameter(problem), FORMATS["float64"])
-    q_, k_ = (given(float64, x, FORMATS["float64"]) for x in (q, k))
+    A, p = RunningErrors(_FLOAT64), _parameters(problem)
+    q_, k_ = (given(_FLOAT64, x, FORMATS["float64"]) for x in (q, k))
     q_, k_ = score.queries.value(A, q_, p), score.keys.value(A, k_, p)
     return q_.value, k_.value, q_.size, k_.size
+
+
+def _of_pairs(
+    problem: Problem, q: np.ndarray, k: np.ndarray, q_size: np.ndarray, k_size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each pair of operands becomes, and the sizes of its terms."""
+    pairs, form = score_of(problem).pairs, FORMATS["float64"]
+    if pairs is None:
+        return q @ k.swapaxes(-1, -2), q_size @ k_size.swapaxes(-1, -2)
+    x, y = (Approximation(a, size, np.zeros(a.shape), form, _FLOAT64) for a, size in ((q, q_size), (k, k_size)))
+    found = pairs.value(RunningErrors(_FLOAT64), x, y, _parameters(problem))
+    return found.value, found.size
+
+
+def _parameters(problem: Problem) -> dict[str, Approximation]:
+    return {name: given(_FLOAT64, x, FORMATS["float64"]) for name, x in parameters_of(problem).items()}
+
+
+def finite(x: np.ndarray) -> np.ndarray:
+    """The numbers, and 0 for what is none: where it is seen the gradient of the score is none either."""
+    return np.where(np.isfinite(x), x, 0.0)
 
 
 def repeated_keys(problem: Problem) -> np.ndarray:
@@ -170,8 +191,11 @@ def gradient_intermediates(
     dA = x.P * X
     dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
     dS = np.where(x.visible, dS, 0.0)
-    score, p = score_of(problem), score_of(problem).parameter(problem)
-    of_q, of_k, scale = dS @ x.k, dS.swapaxes(-1, -2) @ x.q, problem.scale_value
+    score, p, scale = score_of(problem), parameters_of(problem), problem.scale_value
+    if score.pairs is None:
+        of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q
+    else:
+        of_q, of_k = score.pairs.pull(FLOATS, finite(x.q), finite(x.k), p, dS)
     dq = score.queries.pull(FLOATS, problem.q, p, scale * of_q)
     if score.plain:
         dk = scale * x.over_group(of_k)

@@ -6,13 +6,15 @@ its operands are q and k.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attn_spec.attention.scores import Operand, score_of
+from attn_spec.attention.scores import Operand, parameters_of, score_of
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.intermediates import Intermediates, kept, repeated_keys
+from attn_spec.error.intermediates import Intermediates, finite, kept, repeated_keys
+from attn_spec.error.products import sums
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation, RunningErrors, given
 from attn_spec.numbers.formats import FORMATS, Format
@@ -53,12 +55,46 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> Approxi
     return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
 
 
-def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, Approximation]:
-    """q, k and the parameter, kv heads repeated."""
+def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
+    """q, k and the parameters by name, kv heads repeated."""
     problem, form = x.problem, FORMATS[x.problem.dtype]
     q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
-    own = FORMATS[problem.dtype_of(problem.score_option or "q")]
-    return q, k, given(c, score_of(problem).parameter(problem), own)
+    tensors = parameters_of(problem).items()
+    return q, k, {name: given(c, tensor, FORMATS[problem.dtype_of(name)]) for name, tensor in tensors}
+
+
+@kept
+@np.errstate(all="ignore")
+def pair_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
+    """Error of what each pair of operands becomes, [B, Hq, Sq, Sk]; None of their product."""
+    pairs = score_of(x.problem).pairs
+    if pairs is None:
+        return None
+    q, k, p = _entering(x, c)
+    return pairs.value(RunningErrors(c), q, k, p).error
+
+
+@np.errstate(all="ignore")
+def pairs_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Approximation, Approximation]:
+    """The gradients of q' and k', per query head, for that of what each pair of them becomes."""
+    pairs, (q, k, p) = score_of(x.problem).pairs, _entering(x, gradient.contract)
+    assert pairs is not None
+    q, k = (of.changed(finite) for of in (q, k))
+    return pairs.pull(RunningErrors(gradient.contract), q, k, p, gradient)
+
+
+def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
+    """The operands with their errors, and the parameters.
+
+    Where both are added first they may be one product, of q and k side by side, whose sums are as long as theirs
+    together: each passes the other's roundings too.
+    """
+    errors, form, D = operand_error(x, c), c.format("operands"), x.problem.head_dim
+    assert errors is not None
+    G = growth(*sums(c, "score_accumulation", D, blocks=math.ceil(D / c.matrix_block)))
+    sides = (x.q, x.q_size, errors.q), (x.k, x.k_size, errors.k)
+    q, k = (Approximation(value, size, e + G * (size + e), form, c) for value, size, e in sides)
+    return q, k, _given(x, c)[2]
 
 
 def _norm(x: Approximation) -> np.ndarray:

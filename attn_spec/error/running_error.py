@@ -9,13 +9,15 @@ The error is infinite where an operation could overflow, or divide by what may b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from attn_spec.attention.arithmetic import FLOATS, as_pairs
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
-from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
 from attn_spec.numbers.formats import Format
 
 
@@ -30,9 +32,17 @@ class Approximation:
     form: Format
     contract: ResolvedContract
 
+    def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Approximation:
+        """The same numbers in other places, or sums of them without a rounding."""
+        value, size, error = map(change, (self.value, self.size, self.error))
+        return Approximation(value, size, error, self.form, self.contract)
+
     def __mul__(self, other: Approximation) -> Approximation:
         error = self.size * other.error + self.error * other.size + self.error * other.error
         return finished(self.contract, self.value * other.value, self.size * other.size, error)
+
+    def __add__(self, other: Approximation) -> Approximation:
+        return finished(self.contract, self.value + other.value, self.size + other.size, self.error + other.error)
 
     def __sub__(self, other: Approximation) -> Approximation:
         value, size = self.value - other.value, self.size + other.size
@@ -78,13 +88,15 @@ class RunningErrors:
         return finished(c, x.value @ y.value, size, error, roundings=0)
 
     def transposed(self, x: Approximation) -> Approximation:
-        value, size, error = (part.swapaxes(-1, -2) for part in (x.value, x.size, x.error))
-        return Approximation(value, size, error, x.form, x.contract)
+        return x.changed(lambda part: part.swapaxes(-1, -2))
 
     def total(self, x: Approximation) -> Approximation:
         """A sum in any order: one rounding less than there are terms."""
-        value, size, error = (part.sum(axis=-1, keepdims=True) for part in (x.value, x.size, x.error))
-        return finished(self.contract, value, size, error, roundings=max(x.value.shape[-1] - 1, 1))
+        return self.summed(x.changed(lambda part: part.sum(axis=-1, keepdims=True)), x.value.shape[-1])
+
+    def summed(self, x: Approximation, terms: int) -> Approximation:
+        """Sums of so many terms, with their roundings."""
+        return finished(self.contract, x.value, x.size, x.error, roundings=max(terms - 1, 1))
 
     @np.errstate(all="ignore")
     def root(self, x: Approximation) -> Approximation:
@@ -103,3 +115,30 @@ class RunningErrors:
         tiny = rounding(self.contract, "score_accumulation").eta + rounding(self.contract, "stored_scores").eta
         error = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
         return finished(self.contract, value, size, error, roundings=3, stores=2)
+
+    @np.errstate(all="ignore")
+    def tanh(self, x: Approximation) -> Approximation:
+        """An error e of x costs at most e times the slope where it is steepest, and at most 2."""
+        value, least = np.tanh(x.value), np.maximum(np.abs(x.value) - x.error, 0.0)
+        error = np.minimum(x.error * np.cosh(np.minimum(least, 300.0)) ** -2.0, 2.0)
+        error = np.where(np.isnan(error), np.inf, error + elementary_error(self.contract, "tanh_error"))
+        return finished(self.contract, value, np.abs(value), error)
+
+    def complement(self, x: Approximation) -> Approximation:
+        return finished(self.contract, 1 - x.value, 1 + x.size, x.error)
+
+    def pairs(self, x: Approximation, y: Approximation) -> Approximation:
+        first, second = x.changed(lambda part: part[..., :, None, :]), y.changed(lambda part: part[..., None, :, :])
+        return (first + second).changed(as_pairs)
+
+    def grid(self, s: Approximation, x: Approximation, y: Approximation) -> Approximation:
+        return s.changed(lambda part: FLOATS.grid(part, x.value, y.value))
+
+    def listed(self, s: Approximation) -> Approximation:
+        return s.changed(FLOATS.listed)
+
+    def over_second(self, u: Approximation, x: Approximation, y: Approximation) -> Approximation:
+        return self.summed(u.changed(lambda part: FLOATS.over_second(part, x.value, y.value)), y.value.shape[-2])
+
+    def over_first(self, u: Approximation, x: Approximation, y: Approximation) -> Approximation:
+        return self.summed(u.changed(lambda part: FLOATS.over_first(part, x.value, y.value)), x.value.shape[-2])

@@ -11,7 +11,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
-from attn_spec.error.operand_bounds import operand_error, stored_format
+from attn_spec.error.operand_bounds import operand_error, pair_error, stored_format
 from attn_spec.error.products import entry, exact_bits, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import (
     EXACT,
@@ -81,8 +81,11 @@ def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
     Each factor enters, pieces of their product are left out, and it passes at most d roundings, for every order and
     tree (Higham, section 3.1), or the cuts of a matrix unit (``products``). The error is 0 where every partial sum is
-    exact, see :func:`exact_scores`. Operands other than q and k have errors of their own (``operand_bounds``).
+    exact, see :func:`exact_scores`. Operands other than q and k have errors of their own, and so has what is
+    no product of them (``operand_bounds``).
     """
+    if (of_pairs := pair_error(x, c)) is not None:
+        return of_pairs
     d, form = x.problem.head_dim, operand_format(x, c)
     enters, scaled = operand_entry(x, c), operand_scaling(x, c)
     roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))

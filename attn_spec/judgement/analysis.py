@@ -12,7 +12,8 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
 from attn_spec.judgement.oracle import GradientOracle, Oracle
-from attn_spec.problem.options import CHOICE, OPTIONS
+from attn_spec.problem.option import CHOICE
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
 #: The oracle's radius stays below this fraction of the allowed error.

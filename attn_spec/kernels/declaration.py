@@ -15,7 +15,7 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.option_dtypes import refused_dtypes
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import OPTIONS, parameters
 
 #: Facts that are several names.
 LISTS = {"devices", "always"}
@@ -149,7 +149,7 @@ def _check(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: signatures must be None or at least 1, not {declared.signatures!r}")
     if not declared.slowness > 0:
         raise KernelError(f"{declared.name}: slowness must be more than 0, not {declared.slowness!r}")
-    _check_option_dtypes(declared)
+    _check_options(declared)
     _check_limits(declared)
     _check_defects(declared)
     for name, value, allowed in (
@@ -163,7 +163,11 @@ def _check(declared: Kernel) -> None:
         raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")
 
 
-def _check_option_dtypes(declared: Kernel) -> None:
+def _check_options(declared: Kernel) -> None:
+    for name in declared.supports & set(OPTIONS):
+        needed = {row.name for row in parameters(name) if not row.optional}
+        if missing := sorted(needed - declared.supports):
+            raise KernelError(f"{declared.name} declares {name}, but not {', '.join(missing)}, which its score needs")
     if not isinstance(declared.option_dtypes, Mapping):
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
     if (reason := refused_dtypes(declared.option_dtypes)) is not None:

@@ -6,101 +6,15 @@ help. A new option is a new field here, and kernels that take it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from attn_spec.numbers import bits
 from attn_spec.problem import masks, patterns
-
-#: [B, Hq, Sq, Sk].
-Shape = tuple[int, int, int, int]
-
-#: Kinds: it hides keys; it changes scores; it is the parameter of another score function; or it says how other
-#: options are meant.
-MASK, TERM, SCORE, CHOICE = "mask", "term", "score", "choice"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """All that is known of one option."""
-
-    #: The field's name.
-    name: str = ""
-    #: What a kernel that declares it does.
-    says: str
-    #: MASK, TERM, SCORE or CHOICE.
-    kind: str
-    #: Names that callables give the parameter it is passed by.
-    spellings: tuple[str, ...]
-    #: What a value must be, and whether one is that.
-    wanted: str
-    accepts: Callable[[Any], bool]
-    #: Which keys it leaves visible in a problem that uses it: bool, broadcastable to [B, Hq, Sq, Sk]. None: all.
-    sees: Callable[[Any], np.ndarray] | None = None
-    #: Its value in a problem that does not use it.
-    off: Any = None
-    #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of a dtype.
-    tensor: type | None = None
-    #: The axes of that tensor: B, H query heads, Q, K, D, or 1. Each may have length 1 instead, but D.
-    axes: str = "BHQK"
-    #: Of a SCORE: whether it is divided by sqrt(D) where no scale is given.
-    divides: bool = True
-    #: Whether it depends on where in its sequence a query or a key stands.
-    positional: bool = False
-    #: A value for one call that only shows whether the kernel takes the option, given the lengths of B, H, Q, K and D;
-    #: None: no such call is made.
-    plain: Callable[[Mapping[str, int]], Any] | None = None
-    #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
-    draws: tuple[Any, ...]
-    patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
-    #: How often it is drawn, beside other options and abilities.
-    weight: int = 2
-
-    def is_used(self, value: Any) -> bool:
-        """Whether a problem with this value asks for the option."""
-        return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
-
-    def shape(self, lengths: Mapping[str, int]) -> Shape:
-        """The shape of its tensor when no axis is broadcast, given the lengths of B, H, Q, K and D."""
-        batch, heads, rows, columns = (1 if axis == "1" else lengths[axis] for axis in self.axes)
-        return batch, heads, rows, columns
-
-    @property
-    def shape_text(self) -> str:
-        """Its axes as messages name them."""
-        return ", ".join(_AXES.get(axis, axis) for axis in self.axes)
-
-    def refusal(self, value: Any, lengths: Mapping[str, int], dtype: str) -> str | None:
-        """Why a problem with these lengths of B, H, Q, K and D cannot have this value, as the end of a sentence."""
-        if self.tensor is None:
-            return None if self.accepts(value) else f"must be {self.wanted}, not {value!r}"
-        if value is None:
-            return None
-        shape = self.shape(lengths)
-        if not isinstance(value, np.ndarray) or value.dtype != self.tensor or not self._fits(value.shape, shape):
-            kind = np.dtype(self.tensor).name
-            wanted = f"[{self.shape_text}] = {shape}"
-            return f"must be a {kind} array broadcastable to {wanted}, not {bits.described(value)}"
-        if not self.accepts(value):
-            return f"must not hold {self.wanted}"
-        if self.tensor is np.float64 and not bits.is_representable(value, dtype):
-            return f"holds values that {dtype} cannot; round them with bits.nearest first"
-        return None
-
-    def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
-        """Whether a tensor of ``shape`` broadcasts to the ``whole``, without an axis D of another length."""
-        if len(shape) != len(whole):
-            return False
-        pairs = zip(self.axes, shape, whole, strict=True)
-        return all(length == full or (length == 1 and axis != "D") for axis, length, full in pairs)
-
-
-#: Axes whose lengths have longer names.
-_AXES = {"H": "Hq", "Q": "Sq", "K": "Sk"}
+from attn_spec.problem.option import CHOICE, MASK, PARAMETER, SCORE, TERM, Option
 
 
 def _option(off: Any = None, **row: Any) -> Any:
@@ -108,17 +22,19 @@ def _option(off: Any = None, **row: Any) -> Any:
     return field(default=off, metadata={"row": Option(off=off, **row)})
 
 
-def _parameter(*, spelling: str, axes: str, values: Any, **row: Any) -> Any:
+def _parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **row: Any) -> Any:
     """A parameter of a score: a tensor of the ``axes``, drawn from patterns of ``values``; None: another score."""
+    names = patterns.spread(values, axes)
     return _option(
-        kind=SCORE,
+        kind=kind,
         spellings=(spelling,),
         wanted="NaN or an infinity",
         accepts=lambda value: bool(np.isfinite(value).all()),
         tensor=np.float64,
         axes=axes,
-        draws=patterns.spread(values, axes),
+        draws=(None, *names) if row.get("optional") else names,
         patterns=values,
+        **({"weight": 0} if kind == PARAMETER else {}),
         **row,
     )
 
@@ -228,6 +144,47 @@ class Options:
         values=patterns.GAMMAS,
         divides=False,
     )
+    #: w of the score w^T tanh(W1 k + W2 q + b), [B, Hq, 1, A]; None: the score is another.
+    score_vector: Any = _parameter(
+        says="scores are additive, w^T tanh(W1 k + W2 q + b), times the scale if one is given: takes w, [B, Hq, 1, A]",
+        spelling="score_vector",
+        axes="BH1A",
+        plain=lambda n: np.ones((1, 1, 1, n["A"])),
+        values=patterns.VECTORS,
+        divides=False,
+        is_product=False,
+    )
+    #: W1 of that score, [B, Hq, A, D].
+    score_key_weight: Any = _parameter(
+        says="takes W1 of an additive score, [B, Hq, A, D]",
+        spelling="score_key_weight",
+        axes="BHAD",
+        plain=lambda n: np.eye(n["A"], n["D"])[None, None],
+        values=patterns.LAYERS,
+        kind=PARAMETER,
+        of="score_vector",
+    )
+    #: W2 of that score, [B, Hq, A, D].
+    score_query_weight: Any = _parameter(
+        says="takes W2 of an additive score, [B, Hq, A, D]",
+        spelling="score_query_weight",
+        axes="BHAD",
+        plain=lambda n: np.eye(n["A"], n["D"])[None, None],
+        values=patterns.LAYERS,
+        kind=PARAMETER,
+        of="score_vector",
+    )
+    #: b of that score, [B, Hq, 1, A]; None is 0.
+    score_bias: Any = _parameter(
+        says="takes b of an additive score, [B, Hq, 1, A]",
+        spelling="score_bias",
+        axes="BH1A",
+        plain=lambda n: np.ones((1, 1, 1, n["A"])),
+        values=patterns.VECTORS,
+        kind=PARAMETER,
+        of="score_vector",
+        optional=True,
+    )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from when Sq != Sk.
     causal_alignment: str = _option(
         off="top_left",
@@ -242,6 +199,12 @@ class Options:
 
 #: Every option by name.
 OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each.name) for each in fields(Options)}
+
+
+def parameters(option: str) -> tuple[Option, ...]:
+    """The further parameters of the score that an option chooses."""
+    return tuple(row for row in OPTIONS.values() if row.of == option)
+
 
 #: What is asked of a row: whether the option has some trait.
 Trait = Callable[[Option], bool]
@@ -264,7 +227,12 @@ def changes_scores(row: Option) -> bool:
 
 def replaces_score(row: Option) -> bool:
     """The score is no scaled product of q and k."""
-    return row.kind == SCORE
+    return row.kind in (SCORE, PARAMETER)
+
+
+def bends_scores(row: Option) -> bool:
+    """The score is no product, but what else a pair of q and k becomes."""
+    return not OPTIONS.get(row.of, row).is_product
 
 
 def all_but(*names: str) -> Trait:

@@ -19,6 +19,8 @@ BROADCASTS = {
     "BHQK": ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1"),
     "BHDD": ("11DD", "1HDD", "BHDD"),
     "BH11": ("1111", "1H11", "BH11"),
+    "BHAD": ("11AD", "1HAD", "BHAD"),
+    "BH1A": ("111A", "1H1A", "BH1A"),
 }
 #: Lengths of hidden prefixes: a whole first tile, of several tile sizes, and one key more or less.
 _TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
@@ -119,6 +121,22 @@ WEIGHTS: dict[str, Pattern] = {
     "normal": lambda rng, shape: rng.standard_normal(shape) / max(shape[3], 1) ** 0.5,
     "triangular": lambda rng, shape: np.tril(rng.standard_normal(shape)),
     "rank_one": lambda rng, shape: rng.standard_normal((*shape[:3], 1)) * rng.standard_normal(shape[3]),
+}
+
+#: Matrices from q or k to the width of a score, from plain to wild.
+LAYERS: dict[str, Pattern] = {
+    "identity": lambda rng, shape: np.broadcast_to(np.eye(*shape[2:]), shape),
+    "normal": lambda rng, shape: rng.standard_normal(shape) / max(shape[3], 1) ** 0.5,
+    "saturating": lambda rng, shape: 8.0 * rng.standard_normal(shape),
+    "zero": lambda rng, shape: np.zeros(shape),
+}
+
+#: Vectors as long as the width of a score, from plain to wild.
+VECTORS: dict[str, Pattern] = {
+    "one": lambda rng, shape: np.ones(shape),
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "alternating": lambda rng, shape: np.broadcast_to((-1.0) ** np.arange(shape[3]), shape),
+    "large": lambda rng, shape: 10.0 * rng.standard_normal(shape),
 }
 
 #: Factors on a cosine, from plain to wild.

@@ -14,8 +14,9 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.option import MASK, SCORE
 from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes, refused_dtypes
-from attn_spec.problem.options import MASK, OPTIONS, SCORE, Options
+from attn_spec.problem.options import OPTIONS, Options
 
 
 class ProblemError(ValueError):
@@ -103,8 +104,14 @@ class Problem(Options):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Of the axes B, H (query heads), Q, K and D."""
-        return dict(zip("BHQKD", (*self.score_shape, self.head_dim), strict=True))
+        """Of the axes B, H (query heads), Q, K, D and A, the width of an additive score."""
+        return dict(zip("BHQKDA", (*self.score_shape, self.head_dim, self.score_width), strict=True))
+
+    @property
+    def score_width(self) -> int:
+        """The length of ``score_vector``, D without one."""
+        vector = np.asarray(self.score_vector)
+        return vector.shape[-1] if vector.ndim else self.head_dim
 
     @property
     def score_option(self) -> str | None:
@@ -262,9 +269,19 @@ def _check_arrays(p: Problem) -> None:
 def _check_options(p: Problem) -> None:
     if (reason := refused_dtypes(p.option_dtypes)) is not None:
         raise ProblemError(reason)
+    _check_scores(p)
     for name, row in OPTIONS.items():
         if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
             raise ProblemError(f"{name} {reason}")
+
+
+def _check_scores(p: Problem) -> None:
     scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
+    for row in OPTIONS.values():
+        given, chosen = getattr(p, row.name) is not None, row.of in scores
+        if row.of and given and not chosen:
+            raise ProblemError(f"{row.name} is a parameter of the score of {row.of}; give that too, or leave this out")
+        if row.of and chosen and not (given or row.optional):
+            raise ProblemError(f"{row.name} must be given beside {row.of}: its score has no other")
     if len(scores) > 1:
         raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")

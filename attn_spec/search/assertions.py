@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import parameters_of
 from attn_spec.error.gradient_bounds import gradient_bound, gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import describe
@@ -258,8 +258,7 @@ def _contents(
     subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Contents to write into hidden keys and values: a name, K and V."""
-    parameter = score_of(problem).parameter(problem)
-    factor = 1.0 if parameter is None else np.abs(parameter).sum(axis=-1).max(initial=1.0)
+    factor = np.prod([np.abs(x).sum(axis=-1).max(initial=1.0) for x in parameters_of(problem).values()])
     largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
     for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
         k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)

@@ -15,8 +15,9 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
+from attn_spec.problem.option import Option
 from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
-from attn_spec.problem.options import OPTIONS, Option, Options
+from attn_spec.problem.options import OPTIONS, Options
 from attn_spec.problem.problem import Problem
 from attn_spec.search import fills
 
@@ -159,6 +160,8 @@ class Recipe(Options):
     key_length: int = 1
     head_dim: int = 1
     value_dim: int = 1
+    #: The length of ``score_vector``.
+    score_width: int = 1
     #: A constant added to every score through one direction of k.
     shift: float = 0.0
 
@@ -203,8 +206,8 @@ class Recipe(Options):
         value = getattr(self, name)
         if row.tensor is None or value is None:
             return value
-        lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim)
-        shape = row.shape(dict(zip("BHQKD", lengths, strict=True)))
+        lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim, self.score_width)
+        shape = row.shape(dict(zip("BHQKDA", lengths, strict=True)))
         tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
         dtype = dict(self.option_dtypes).get(name, self.dtype)
         return _rounded(tensor, dtype) if row.tensor is np.float64 else tensor

@@ -21,7 +21,7 @@ from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
-from attn_spec.problem.options import OPTIONS, Trait, named_by, replaces_score
+from attn_spec.problem.options import OPTIONS, Trait, named_by, parameters, replaces_score
 from attn_spec.problem.problem import Problem
 from attn_spec.search import shapes, signatures
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
@@ -59,6 +59,7 @@ _SEEDS = st.integers(0, 2**32 - 1)
 #: number decides: of numbers for each option, Hypothesis would copy one over the others.
 _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
+_WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))
 #: A problem has one score.
 _SCORES = named_by([replaces_score])
 _VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
@@ -110,12 +111,13 @@ def recipes(
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     chosen = _options(draw, subject, needs, without)
     values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
+    width = {"score_width": draw(_WIDTHS_OF_SCORES)} if "score_vector" in chosen else {}
     recipe = Recipe(
         dtype=subject.dtype,
         option_dtypes=pairs_of_dtypes(subject.kernel.option_dtypes),
         regime=regime,
         **drawn.shape(subject, chosen),
-        **{"causal_alignment": subject.conventions.causal_alignment, **values},
+        **{"causal_alignment": subject.conventions.causal_alignment, **values, **width},
         shift=shift,
         seed=seed,
     )
@@ -175,6 +177,8 @@ def _options(
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0
+    further = (row.name for name in sorted(chosen & _SCORES) for row in parameters(name))
+    chosen |= {name for name in further if subject.supports(name)}
     return frozenset(chosen)
 
 

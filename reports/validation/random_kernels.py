@@ -33,6 +33,7 @@ from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES, FORMATS
+from attn_spec.problem.options import parameters
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
@@ -114,6 +115,7 @@ def _kernel(
 def _scores(rng: np.random.Generator) -> tuple[list[str], str]:
     """Which scores a kernel has beside the plain one, and the format of their operands."""
     scores = [name for name in CHOICES if rng.random() < 0.25]
+    scores += [row.name for name in scores for row in parameters(name)]
     return scores, one_of(rng, ("input", "input", *FORMATS)) if scores else "input"
 
 

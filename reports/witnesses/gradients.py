@@ -24,14 +24,14 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "delta in dq": "kept[- + b.D * shared-]",
         },
         ("score_accumulation", "parts by accumulators", "dq"): {
-            "scaling in dq and dk": "[-*scaling, -]*_accumulated",
+            "scaling in dq and dk": "[-*scaling, -]*accumulated",
             "all roundings of the last scale": "[-(work.u, last + (2 if scaled.u else 0))-]",
         },
         ("scores", "normalized weights, tiles", "dq"): {
-            "two roundings of the last scale": "last = [-3-]{+1+} * sum(",
+            "two roundings of the last scale": "return [-3-]{+1+} * sum(not",
         },
         ("partial_gradients", "base 2, softcap", "dq"): {
-            "sums of dq and dk": "*scaling[-, *_accumulated(c, n)-])",
+            "sums of dq and dk": "*scaling[-, *accumulated(c, n)-])",
         },
         ("probabilities", "one tile", "dk"): {
             "the error of dS in dq and dk": "unscaled = [-own + -]G * total",
@@ -67,13 +67,13 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of operands on entry in dq and dk": "entering = ([-operand.eta + -]scaled",
         },
         ("lse", "2 pieces, bfloat16", "dv"): {
-            "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *_acc",
+            "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *acc",
         },
         ("stored_scores", "2 pieces, bfloat16, by LSE", "dv"): {
-            "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*_acc",
+            "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*acc",
         },
         ("probabilities", "tiny values, inner, kept", "dv"): {
-            "sums of dv": "(missing, 1)[-, *_accumulated(c, n)-])\n    own",
+            "sums of dv": "(missing, 1)[-, *accumulated(c, n)-])\n    own",
             "roundings of dv": "return own[- + G * total-] + (1",
         },
         ("probabilities", "one tile", "dv"): {
@@ -83,13 +83,13 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of weights in dv": "(1 + G) * ([-eta + -]cotangent",
         },
         ("gradient_accumulation", "tiny cotangents, kept", "dv"): {
-            "underflow of dv's sums": "tiny = [-_tiny_sum(c) * 4 * terms(c, n) + -]partial.eta",
+            "underflow of dv's sums": "tiny = [-sum_eta(c) * 4 * terms(c, n) + -]partial.eta",
         },
         ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dv"): {
-            "several underflows of dv's sums": "_tiny_sum(c) * [-4 * -]terms(c, n)",
+            "several underflows of dv's sums": "sum_eta(c) * [-4 * -]terms(c, n)",
         },
         ("partial_gradients", "tiny cotangents, kept", "dv"): {
-            "underflow of dv's stores": "_tiny_sum(c) * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n)-]",
+            "underflow of dv's stores": "sum_eta(c) * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n)-]",
         },
         ("multiplicands", "light keys, softcap, flushed", "dv"): {
             "underflow of dO on entry": "(eta[- + cotangent.eta * entered-])",
@@ -111,6 +111,8 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of dbias": "G * total[- + 2 * tiny-]",
             "underflow of dA's cast in dbias": 'n * ([-rounding(c, "score_gradients").eta + -]stored',
         },
+    },
+    "error.gradient_sums": {
         ("probabilities", "inner accumulator", "dv"): {
             "sums in the accumulator of gradients": (
                 'return ([-*sums(c, "gradient_accumulation", n), -](partial.u, stores)[-)-]{+,)+}'

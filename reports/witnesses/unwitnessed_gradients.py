@@ -167,8 +167,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "dS's entry": "(operand.u, 1), [-(dS_entry.u, 1), -](missing",
             "pieces left out of dq and dk": "(dS_entry.u, 1), [-(missing, 1), -]*scaling",
             "the operand that was scaled for dq and dk": "scaling = ([-(scaled.u, 1), -](widened",
-            "one rounding of the last scale": "last = [-3-]{+2+} * sum(",
-            "the softcap as the last factor": "(sigma,[- cap or 1.0-])",
+            "one rounding of the last scale": "return [-3-]{+2+} * sum(not",
+            "the softcap as the last factor": "constants = abs(x.problem.scale_value),[- x.problem.softcap or 1.0-]",
             "the root that is left for the last scale": "last[- + (2 if scaled.u else 0)-]",
             "one rounding of dbias's sum": "np.minimum(n[-,-]{+ - 1,+} c.summation_depth or np.inf)), (partial",
             "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-]\n",
@@ -195,6 +195,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "roundings make the underflow of dS grow": "G * total + [-(1 + G) * -]dS_entry",
             "underflow of both factors of dq and dk": "(sigma * entered[- + factor * n * dS_entry.eta-])",
         },
+    },
+    "error.gradient_sums": {
         "no emulated kernel does what this allows: as many stores of a gradient as are allowed": {
             "one store of a gradient": "np.minimum(c.gradient_stores[-, n-]{+ - 1, n+})",
         },

@@ -14,7 +14,8 @@ from attn_spec.attention.scores import SCORES
 from attn_spec.error.bounds import evaluation_error
 from attn_spec.error.gradient_bounds import gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.problem.options import OPTIONS, SCORE
+from attn_spec.problem.option import SCORE
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import ProblemError
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
@@ -25,6 +26,22 @@ CHOSEN = {
     "bilinear under a softcap": {"score_weight": "rank_one@BHDD", "softcap": 3.0, "causal": True},
     "cosine": {"score_gamma": "ten@1H11"},
     "cosine with a mask": {"score_gamma": "normal@BH11", "softcap": 5.0, "mask": "random@BHQK", "scale": 0.5},
+    "additive": {
+        "score_vector": "normal@1H1A",
+        "score_key_weight": "normal@1HAD",
+        "score_query_weight": "normal@BHAD",
+        "score_bias": "normal@111A",
+        "score_width": 3,
+    },
+    "additive without a bias": {
+        "score_vector": "large@BH1A",
+        "score_key_weight": "saturating@11AD",
+        "score_query_weight": "identity@11AD",
+        "score_width": 6,
+        "softcap": 4.0,
+        "causal": True,
+        "scale": 0.5,
+    },
 }
 BITS = 200
 
@@ -77,6 +94,28 @@ def test_a_cosine():
 
 def test_the_cosine_of_a_zero_vector_is_zero():
     assert scores(one_head([[0, 0]], [[4, 3]], [[0]], score_gamma=gamma(2))) == [0.0]
+
+
+def additive(w, W1, W2, b=None):
+    """The parameters of an additive score."""
+    bias = {} if b is None else {"score_bias": weight(b)}
+    return {"score_vector": weight(w), "score_key_weight": weight(*W1), "score_query_weight": weight(*W2), **bias}
+
+
+def test_an_additive_score():
+    """q = 1, k = 2, W1 = (1, 0), W2 = (1, 4): W1 k + W2 q = (3, 4); b = (-3, 0) leaves 10 tanh(4) of w = (5, 10)."""
+    parameters = additive((5, 10), ([1], [0]), ([1], [4]), (-3, 0))
+    assert scores(one_head([[1]], [[2]], [[0]], **parameters)) == [pytest.approx(10 * math.tanh(4), rel=1e-15)]
+    (without,) = scores(one_head([[1]], [[2]], [[0]], **{**parameters, "score_bias": None}))
+    assert without == pytest.approx(5 * math.tanh(3) + 10 * math.tanh(4), rel=1e-15)
+
+
+def test_gradients_of_an_additive_score():
+    """q = 0 and two keys of 0: slopes of 1, so dS = (-2, 2) as for equal scores; dk = w W1 dS, dq = w W2 (-2 + 2)."""
+    problem = one_head([[0]], [[0], [0]], [[0], [1]], **additive((3,), ([5],), ([7],)))
+    found = gradients(problem, np.full((1, 1, 1, 1), 8.0), 80)
+    assert found["dk"].astype(float).ravel().tolist() == [-30, 30]
+    assert found["dq"].astype(float).ravel().tolist() == [0]
 
 
 def test_gradients_of_a_bilinear_score():
@@ -184,6 +223,19 @@ def test_one_problem_has_one_score():
 def test_a_weight_has_the_head_dimension_twice(shape):
     with pytest.raises(ProblemError, match=r"score_weight must be a float64 array broadcastable to \[B, Hq, D, D\] ="):
         drawn({}).replace(score_weight=np.zeros(shape))
+
+
+def test_a_score_has_all_its_parameters_and_no_others():
+    problem = drawn(CHOSEN["additive"])
+    with pytest.raises(
+        ProblemError, match="score_key_weight must be given beside score_vector: its score has no other"
+    ):
+        problem.replace(score_key_weight=None)
+    with pytest.raises(ProblemError, match="score_bias is a parameter of the score of score_vector; give that too"):
+        drawn({}).replace(score_bias=np.zeros((1, 1, 1, 3)))
+    with pytest.raises(ProblemError, match=r"score_bias must be .* \[B, Hq, 1, A\] = \(2, 4, 1, 3\)"):
+        problem.replace(score_bias=np.zeros((1, 1, 1, 4)))
+    assert problem.replace(score_bias=None).score_width == 3
 
 
 def test_every_score_has_an_option_and_a_source():

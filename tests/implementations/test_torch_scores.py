@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from attn_spec.implementations import torch_scores
-from attn_spec.implementations.torch_scores import eager
+from attn_spec.implementations.torch_scores import eager, from_scores
 from torch.nn.functional import normalize
 
 from attn_spec.kernels.subject import Subject
@@ -57,7 +58,52 @@ def norm_without_a_gradient(q, k, v, *, score_gamma, scale=None, **options):
     return eager(units[0], score_gamma * units[1], v, scale=1.0 if scale is None else scale, **options)
 
 
+def additive_with(change):
+    """Additive attention whose parameters were changed."""
+
+    def attention(q, k, v, **given):
+        return torch_scores.additive(q, k, v, **{**given, **change(given)})
+
+    attention.__name__ = change.__name__
+    return attention
+
+
+def without_the_bias(given):
+    return {"score_bias": None}
+
+
+def layers_swapped(given):
+    return {"score_key_weight": given["score_query_weight"], "score_query_weight": given["score_key_weight"]}
+
+
+def vector_of_the_first_head(given):
+    return {"score_vector": given["score_vector"][:, :1]}
+
+
+def tanh_of_each(q, k, v, *, score_vector, score_key_weight, score_query_weight, score_bias=None, **options):
+    """A sum of two tanh is no tanh of the sum."""
+    k, v = grouped(q, k, v)
+    x, y = q @ score_query_weight.mT, k @ score_key_weight.mT
+    x = x if score_bias is None else x + score_bias
+    return eager(x.tanh() * score_vector, torch.ones_like(y), v, **{"scale": 1.0, **options})
+
+
+def tanh_without_a_gradient(
+    q, k, v, *, score_vector, score_key_weight, score_query_weight, score_bias=None, scale=None, **options
+):
+    k, v = grouped(q, k, v)
+    x, y = q @ score_query_weight.mT, k @ score_key_weight.mT
+    u = (x if score_bias is None else x + score_bias)[..., :, None, :] + y[..., None, :, :]
+    s = ((u + (u.tanh() - u).detach()) @ score_vector[:, :, None].mT).squeeze(-1)
+    return from_scores(s if scale is None else s * scale, v, **options)
+
+
 WRONG = {
+    additive_with(without_the_bias): ("additive", OUTPUT),
+    additive_with(layers_swapped): ("additive", OUTPUT),
+    additive_with(vector_of_the_first_head): ("additive", OUTPUT),
+    tanh_of_each: ("additive", OUTPUT),
+    tanh_without_a_gradient: ("additive", GRADIENTS),
     transposed: ("bilinear", OUTPUT),
     weight_of_the_first_head: ("bilinear", OUTPUT),
     operand_in_half: ("bilinear", OUTPUT),

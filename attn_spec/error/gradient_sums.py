@@ -1,0 +1,32 @@
+"""Roundings of the sums that gradients are: of their accumulators, and of partial sums that wait."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.products import Factors, sum_underflow, sums
+from attn_spec.error.roundoff import Rounding, conversion, rounding
+
+
+def accumulated(c: ResolvedContract, n: np.ndarray | np.float64) -> Factors:
+    """Factors of a sum of n products in the accumulator, and of its stores in between."""
+    stores, partial = stored_sums(c, n)
+    return (*sums(c, "gradient_accumulation", n), (partial.u, stores))
+
+
+def stored_sums(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.ndarray, Rounding]:
+    """How often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum rounds nothing."""
+    return np.minimum(c.gradient_stores, n), stored_sum(c)
+
+
+def stored_sum(c: ResolvedContract) -> Rounding:
+    """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
+    return Rounding(
+        conversion(c, "partial_gradients", c.format("gradient_accumulation")).u, rounding(c, "partial_gradients").eta
+    )
+
+
+def sum_eta(c: ResolvedContract) -> float:
+    """Underflow of one sum."""
+    return sum_underflow(c, "gradient_accumulation")

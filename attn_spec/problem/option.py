@@ -1,0 +1,103 @@
+"""What is known of one option of a problem: a row of :mod:`options`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attn_spec.numbers import bits
+from attn_spec.problem import patterns
+
+#: [B, Hq, Sq, Sk].
+Shape = tuple[int, int, int, int]
+
+#: Kinds: it hides keys; it changes scores; it chooses another score function; it is one more parameter of that; or it
+#: says how other options are meant.
+MASK, TERM, SCORE, PARAMETER, CHOICE = "mask", "term", "score", "parameter", "choice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """All that is known of one option."""
+
+    #: The field's name.
+    name: str = ""
+    #: What a kernel that declares it does.
+    says: str
+    #: MASK, TERM, SCORE, PARAMETER or CHOICE.
+    kind: str
+    #: Names that callables give the parameter it is passed by.
+    spellings: tuple[str, ...]
+    #: What a value must be, and whether one is that.
+    wanted: str
+    accepts: Callable[[Any], bool]
+    #: Which keys it leaves visible in a problem that uses it: bool, broadcastable to [B, Hq, Sq, Sk]. None: all.
+    sees: Callable[[Any], np.ndarray] | None = None
+    #: Its value in a problem that does not use it.
+    off: Any = None
+    #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of a dtype.
+    tensor: type | None = None
+    #: The axes of that tensor: B, H query heads, Q, K, D, A the width of a score, or 1. B, H, Q and K may be 1 instead.
+    axes: str = "BHQK"
+    #: Of a SCORE: whether it is divided by sqrt(D) where no scale is given.
+    divides: bool = True
+    #: Of a SCORE: whether it is a product of operands that q and k are factors of, so that it is even in both together.
+    is_product: bool = True
+    #: Of a PARAMETER: the option that chooses its score, and whether that can do without it.
+    of: str = ""
+    optional: bool = False
+    #: Whether it depends on where in its sequence a query or a key stands.
+    positional: bool = False
+    #: A value for one call that only shows whether the kernel takes the option, given the lengths of the axes;
+    #: None: no such call is made.
+    plain: Callable[[Mapping[str, int]], Any] | None = None
+    #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
+    draws: tuple[Any, ...]
+    patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
+    #: How often it is drawn, beside other options and abilities.
+    weight: int = 2
+
+    def is_used(self, value: Any) -> bool:
+        """Whether a problem with this value asks for the option."""
+        return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
+
+    def shape(self, lengths: Mapping[str, int]) -> Shape:
+        """The shape of its tensor when no axis is broadcast, given the lengths of the axes."""
+        batch, heads, rows, columns = (1 if axis == "1" else lengths[axis] for axis in self.axes)
+        return batch, heads, rows, columns
+
+    @property
+    def shape_text(self) -> str:
+        """Its axes as messages name them."""
+        return ", ".join(_AXES.get(axis, axis) for axis in self.axes)
+
+    def refusal(self, value: Any, lengths: Mapping[str, int], dtype: str) -> str | None:
+        """Why a problem with these lengths of the axes cannot have this value, as the end of a sentence."""
+        if self.tensor is None:
+            return None if self.accepts(value) else f"must be {self.wanted}, not {value!r}"
+        if value is None:
+            return None
+        shape = self.shape(lengths)
+        if not isinstance(value, np.ndarray) or value.dtype != self.tensor or not self._fits(value.shape, shape):
+            kind = np.dtype(self.tensor).name
+            wanted = f"[{self.shape_text}] = {shape}"
+            return f"must be a {kind} array broadcastable to {wanted}, not {bits.described(value)}"
+        if not self.accepts(value):
+            return f"must not hold {self.wanted}"
+        if self.tensor is np.float64 and not bits.is_representable(value, dtype):
+            return f"holds values that {dtype} cannot; round them with bits.nearest first"
+        return None
+
+    def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
+        """Whether a tensor of ``shape`` broadcasts to the ``whole``, without an axis D or A of another length."""
+        if len(shape) != len(whole):
+            return False
+        pairs = zip(self.axes, shape, whole, strict=True)
+        return all(length == full or (length == 1 and axis not in "DA") for axis, length, full in pairs)
+
+
+#: Axes whose lengths have longer names.
+_AXES = {"H": "Hq", "Q": "Sq", "K": "Sk"}
