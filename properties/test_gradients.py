@@ -9,6 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS, hides_keys
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
@@ -119,6 +120,26 @@ def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Probl
     """Each element of dBias, summed over the axes it was broadcast along, lies within its bound."""
     found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, {"dbias": found["dbias"]})
+
+
+def _scores(subject: Subject) -> list[str]:
+    """Scores with parameters that the kernel has; the one that it always uses, if there is one."""
+    found = [name for name, row in OPTIONS.items() if row.kind == SCORE and subject.supports(name)]
+    return [name for name in found if name in subject.kernel.limits.always] or found
+
+
+@attention_property(
+    source=BOUND,
+    hunts="a parameter that batch entries and heads share, with the gradient of one of them; one left out of the graph",
+    needs=("backward",),
+    not_applicable=lambda subject: "" if _scores(subject) else "it has no score with parameters",
+    problems=lambda subject: st.one_of([differentiable(subject, needs=(name,)) for name in _scores(subject)]),
+)
+def test_gradients_of_a_scores_parameters_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
+    """The gradient of each parameter, summed over the batch entries and heads that share it, is within its bound."""
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
+    parameters = {name: gradient for name, gradient in found.items() if name not in ("dq", "dk", "dv", "dbias")}
+    assert_gradients_within_bound(subject, problem, dO, parameters)
 
 
 @attention_property(

@@ -25,7 +25,7 @@ from attn_spec.attention.enclosure import (
     weights,
 )
 from attn_spec.attention.gradients import check_cotangents
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem
 
@@ -35,7 +35,7 @@ def enclose_gradients(
 ) -> dict[str, Enclosed]:
     """Enclose all gradients, for dO = ``cotangent`` [B, Hq, Sq, Dv] and dL = ``lse_cotangent`` [B, Hq, Sq], or 0.
 
-    They are returned by name: "dq", "dk", "dv" and, with a bias, "dbias". Radii are near 2**-precision times each
+    They are returned by name, as those of ``gradients``. Radii are near 2**-precision times each
     entry's formula with every factor replaced by its magnitude and every difference by a sum. A row whose dO or dL, or
     that sees a number that, is NaN or infinite has no true gradient: NaN with infinite radius in its dQ, and in all it
     adds to. Hidden ones do no harm. Raises :class:`ProblemError`.
@@ -48,14 +48,17 @@ def enclose_gradients(
     keys = np.any(keys.reshape(*grouped, 1), axis=2)
     with ctx.workprec(working_precision(problem, precision)):
         heads = [_head(problem, cotangent, dL, b, h) for b, h in np.ndindex(problem.score_shape[:2])]
-        dq, dk, dv, dA = ([head[n] for head in heads] for n in range(4))
+        dq, dk, dv, dA = ([head[name] for head in heads] for name in ("q", "k", "v", "A"))
         found = {
             "dq": _enclosed(_stack(dq, problem.q.shape), queries),
             "dk": _enclosed(_stack(dk, (*grouped, problem.head_dim)).sum(axis=2), keys),
             "dv": _enclosed(_stack(dv, (*grouped, problem.value_dim)).sum(axis=2), keys),
         }
         if problem.bias is not None:
-            found["dbias"] = _bias_gradient(problem, _stack(dA, problem.score_shape), undefined)
+            found["dbias"] = _option_gradient(problem, "bias", _stack(dA, problem.score_shape), undefined)
+        for name, tensor in parameters_of(problem).items():
+            whole = np.any(undefined, axis=(2, 3), keepdims=True)
+            found[f"d{name}"] = _option_gradient(problem, name, _stack([h[name] for h in heads], tensor.shape), whole)
         return found
 
 
@@ -65,8 +68,8 @@ def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
     return problem.visible & ~finite[..., None]
 
 
-def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> tuple[arb_mat, ...]:
-    """Balls around what one query head contributes: dQ [Sq, D], dK [Sk, D], dV [Sk, Dv], dA [Sq, Sk]."""
+def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> dict[str, arb_mat]:
+    """Balls around what one query head contributes to the gradients of q, k, v, the scores A and their parameters."""
     g, keys = h // problem.group, problem.key_length
     every = [weights(s)[0] for s in scores(problem, b, h)]
     dP = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
@@ -75,14 +78,17 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> t
     dA, P, scale = matrix(rows, keys), matrix(every, keys), real_scale(problem)
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
+    found = {"v": P.transpose() * exact(dO[b, h]), "A": dA}
+    if score.plain:
+        return found | {"q": dS * k * scale, "k": dS.transpose() * q * scale}
     if score.pairs is None:
-        dq, dk = dS * k * scale, dS.transpose() * q * scale
+        of_q, of_k, of_p = table(dS * k * scale), table(dS.transpose() * q * scale), {}
     else:
-        dq, dk = map(matrix_of, score.pairs.pull(BALLS, table(q), table(k), p, table(dS * scale)))
-    if not score.plain:
-        dq = matrix_of(score.queries.pull(BALLS, table(exact(problem.q[b, h])), p, table(dq)))
-        dk = matrix_of(score.keys.pull(BALLS, table(exact(problem.k[b, g])), p, table(dk)))
-    return dq, dk, P.transpose() * exact(dO[b, h]), dA
+        of_q, of_k, of_p = score.pairs.pull(BALLS, table(q), table(k), p, table(dS * scale))
+    dq, by_queries = score.queries.pull(BALLS, table(exact(problem.q[b, h])), p, of_q)
+    dk, by_keys = score.keys.pull(BALLS, table(exact(problem.k[b, g])), p, of_k)
+    every = {"q": dq, "k": dk, **of_p, **by_queries, **by_keys}
+    return found | {name: matrix_of(x) for name, x in every.items()}
 
 
 def _score_gradients(P: dict[int, arb], dP: list[arb], dL: arb) -> dict[int, arb]:
@@ -101,10 +107,11 @@ def _before_softcap(problem: Problem, dA: list[dict[int, arb]], b: int, h: int) 
     return [{j: x * (s[i][j] / problem.softcap).sech() ** 2 for j, x in row.items()} for i, row in enumerate(dA)]
 
 
-def _bias_gradient(problem: Problem, dA: np.ndarray, undefined: np.ndarray) -> Enclosed:
-    """Sums over the axes along which the bias was broadcast."""
-    axes = problem.bias_axes
-    return _enclosed(dA.sum(axis=axes, keepdims=True), np.any(undefined, axis=axes, keepdims=True))
+def _option_gradient(problem: Problem, name: str, whole: np.ndarray, undefined: np.ndarray) -> Enclosed:
+    """Sums over the axes along which the tensor of an option was broadcast."""
+    axes = problem.broadcast_axes(name)
+    summed = np.add.reduce(whole, axis=axes, keepdims=True, initial=arb(0)) if axes else whole
+    return _enclosed(summed, np.any(undefined, axis=axes, keepdims=True) if axes else undefined)
 
 
 def _stack(parts: list[arb_mat], shape: tuple[int, ...]) -> np.ndarray:

@@ -35,7 +35,7 @@ from attn_spec.attention.definition import (
     weights,
     working_precision,
 )
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem, ProblemError
 
@@ -48,7 +48,8 @@ def gradients(
 ) -> dict[str, np.ndarray]:
     """All gradients by name as object arrays of mpf, for dO = ``cotangent`` and dL = ``lse_cotangent``, or 0.
 
-    Names and axes are those of ``problem.quantities``: "dq", "dk", "dv" and, with a bias, "dbias".
+    Names and axes are those of ``problem.quantities``: "dq", "dk", "dv", "dbias" with a bias, and those of the
+    parameters of the score.
     The cotangents are float64 arrays [B, Hq, Sq, Dv] and [B, Hq, Sq]. Raises :class:`ProblemError` for others.
     """
     dA = score_gradients(problem, cotangent, precision, lse_cotangent)
@@ -56,8 +57,7 @@ def gradients(
     with mp.workprec(working_precision(problem, precision + GUARD)):
         scale = real_scale(problem)
         dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
-        dq, dk = _operand_gradients(problem, scale * dS)
-        found = {"dq": dq, "dk": dk, "dv": _sum_over_queries(problem, P, dO)}
+        found = _score_inputs(problem, scale * dS) | {"dv": _sum_over_queries(problem, P, dO)}
         return found if problem.bias is None else found | {"dbias": _sum_to_shape(dA, problem.bias.shape)}
 
 
@@ -100,23 +100,28 @@ def _softcap_slopes(problem: Problem, precision: int) -> np.ndarray:
     return np.array(slopes, dtype=object).reshape(s.shape)
 
 
-def _operand_gradients(problem: Problem, dS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """dq [B, Hq, Sq, D] and dk [B, Hkv, Sk, D] from the gradients of q'.k', or of what else a pair becomes."""
+def _score_inputs(problem: Problem, dS: np.ndarray) -> dict[str, np.ndarray]:
+    """Gradients of q, k and the score's parameters from those of q'.k', or of what else a pair becomes."""
     score, (q, k) = score_of(problem), operands(problem)
     dq, dk = exact(np.zeros(problem.q.shape)), exact(np.zeros(problem.k.shape))
+    of_parameters = {name: exact(np.zeros(tensor.shape)) for name, tensor in parameters_of(problem).items()}
     for b, h in np.ndindex(problem.score_shape[:2]):
         g, p = h // problem.group, parameters(problem, b, h)
         seen: np.ndarray = problem.visible[b, h]
         if score.pairs is None:
             of_q, of_k = _product(dS[b, h], k[b, h], seen), _product(dS[b, h].T, q[b, h], seen.T)
+            of_p: dict[str, np.ndarray] = {}
         else:
-            of_q, of_k = score.pairs.pull(REALS, _finite(q[b, h]), _finite(k[b, h]), p, dS[b, h])
-        of_q = score.queries.pull(REALS, exact(problem.q[b, h]), p, of_q)
-        of_k = score.keys.pull(REALS, exact(problem.k[b, g]), p, of_k)
+            of_q, of_k, of_p = score.pairs.pull(REALS, _finite(q[b, h]), _finite(k[b, h]), p, dS[b, h])
+        of_q, by_queries = score.queries.pull(REALS, _finite(exact(problem.q[b, h])), p, of_q)
+        of_k, by_keys = score.keys.pull(REALS, _finite(exact(problem.k[b, g])), p, of_k)
+        for name, found in (of_p | by_queries | by_keys).items():
+            of_parameters[name][b, h] += found
         # What no query sees, or sees no key, may be no number.
         dq[b, h] += np.where(seen.any(axis=1, keepdims=True), of_q, mp.zero)
         dk[b, g] += np.where(seen.T.any(axis=1, keepdims=True), of_k, mp.zero)
-    return dq, dk
+    summed = {f"d{name}": _sum_to_shape(x, getattr(problem, name).shape) for name, x in of_parameters.items()}
+    return {"dq": dq, "dk": dk, **summed}
 
 
 def _finite(x: np.ndarray) -> np.ndarray:

@@ -26,8 +26,8 @@ class Operand:
 
     #: (arithmetic, x [rows, D], parameters by option) -> x' [rows, ..].
     value: Callable[[Arithmetic, Any, Mapping[str, Any]], Any]
-    #: (arithmetic, x, parameters, gradient of x') -> gradient of x.
-    pull: Callable[[Arithmetic, Any, Mapping[str, Any], Any], Any]
+    #: (arithmetic, x, parameters, gradient of x') -> gradient of x, and of parameters by option.
+    pull: Callable[[Arithmetic, Any, Mapping[str, Any], Any], tuple[Any, dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class Pairs:
 
     #: (arithmetic, q', k', parameters) -> s before the scale, [rows of q', rows of k'].
     value: Callable[[Arithmetic, Any, Any, Mapping[str, Any]], Any]
-    #: (arithmetic, q', k', parameters, gradient of s) -> gradients of q' and k'.
-    pull: Callable[[Arithmetic, Any, Any, Mapping[str, Any], Any], tuple[Any, Any]]
+    #: (arithmetic, q', k', parameters, gradient of s) -> gradients of q' and k', and of parameters by option.
+    pull: Callable[[Arithmetic, Any, Any, Mapping[str, Any], Any], tuple[Any, Any, dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Score:
     plain: bool = False
 
 
-AS_GIVEN = Operand(value=lambda A, x, p: x, pull=lambda A, x, p, t: t)
+AS_GIVEN = Operand(value=lambda A, x, p: x, pull=lambda A, x, p, t: (t, {}))
 
 
 def _unit(A: Arithmetic, x: Any) -> Any:
@@ -70,21 +70,37 @@ def _pulled_from_unit(A: Arithmetic, x: Any, t: Any) -> Any:
     return A.quotient(t - u * A.total(u * t), A.root(A.total(x * x)))
 
 
+def _over_rows(A: Arithmetic, x: Any) -> Any:
+    """The sum over the rows, which stay as one."""
+    return A.transposed(A.total(A.transposed(x)))
+
+
 def _layer(option: str) -> Operand:
     """x W^T, for the matrix of an option."""
     return Operand(
-        value=lambda A, x, p: A.product(x, A.transposed(p[option])), pull=lambda A, x, p, t: A.product(t, p[option])
+        value=lambda A, x, p: A.product(x, A.transposed(p[option])),
+        pull=lambda A, x, p, t: (A.product(t, p[option]), {option: A.product(A.transposed(t), x)}),
     )
 
 
-def _biased(layer: Operand) -> Operand:
+def _with_bias(layer: Operand) -> Operand:
     """That, and b, if there is one."""
 
     def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
         found = layer.value(A, x, p)
         return found + p["score_bias"] if "score_bias" in p else found
 
-    return Operand(value=value, pull=layer.pull)
+    def pull(A: Arithmetic, x: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
+        of_x, found = layer.pull(A, x, p, t)
+        return of_x, found | ({"score_bias": _over_rows(A, t)} if "score_bias" in p else {})
+
+    return Operand(value=value, pull=pull)
+
+
+def _through_scaled_unit(A: Arithmetic, k: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
+    """gamma is a factor of all entries of k / |k|."""
+    gamma = p["score_gamma"]
+    return _pulled_from_unit(A, k, gamma * t), {"score_gamma": _over_rows(A, A.total(t * _unit(A, k)))}
 
 
 def _bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any]) -> Any:
@@ -92,11 +108,11 @@ def _bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any]) -> Any:
     return A.grid(A.product(A.tanh(A.pairs(x, y)), A.transposed(p["score_vector"])), x, y)
 
 
-def _through_bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, Any]:
-    """t_ij w (1 - tanh^2), summed over j for x_i, over i for y_j."""
-    h = A.tanh(A.pairs(x, y))
-    u = A.listed(t) * p["score_vector"] * A.complement(h * h)
-    return A.over_second(u, x, y), A.over_first(u, x, y)
+def _through_bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """t_ij w (1 - tanh^2), summed over j for x_i, over i for y_j; and sum_ij t_ij tanh for w."""
+    h, t = A.tanh(A.pairs(x, y)), A.listed(t)
+    u = t * p["score_vector"] * A.complement(h * h)
+    return A.over_second(u, x, y), A.over_first(u, x, y), {"score_vector": A.product(A.transposed(t), h)}
 
 
 #: The score of each option that chooses one; of None, the product of q and k.
@@ -112,10 +128,7 @@ SCORES: dict[str | None, Score] = {
         formula="q^T W k",
         source="Luong et al., arXiv 1508.04025, section 3.1, general",
         queries=AS_GIVEN,
-        keys=Operand(
-            value=lambda A, k, p: A.product(k, A.transposed(p["score_weight"])),
-            pull=lambda A, k, p, t: A.product(t, p["score_weight"]),
-        ),
+        keys=_layer("score_weight"),
     ),
     "score_gamma": Score(
         formula="gamma q.k / (|q| |k|), and 0 where q or k is 0",
@@ -123,17 +136,17 @@ SCORES: dict[str | None, Score] = {
         shortest=1e-6,
         queries=Operand(
             value=lambda A, q, p: _unit(A, q),
-            pull=lambda A, q, p, t: _pulled_from_unit(A, q, t),
+            pull=lambda A, q, p, t: (_pulled_from_unit(A, q, t), {}),
         ),
         keys=Operand(
             value=lambda A, k, p: p["score_gamma"] * _unit(A, k),
-            pull=lambda A, k, p, t: _pulled_from_unit(A, k, p["score_gamma"] * t),
+            pull=_through_scaled_unit,
         ),
     ),
     "score_vector": Score(
         formula="w^T tanh(W1 k + W2 q + b)",
         source="Bahdanau et al., arXiv 1409.0473, appendix A.1.2",
-        queries=_biased(_layer("score_query_weight")),
+        queries=_with_bias(_layer("score_query_weight")),
         keys=_layer("score_key_weight"),
         pairs=Pairs(value=_bent, pull=_through_bent),
     ),

@@ -257,17 +257,18 @@ def emulate_both(
     order: Order | None = None,
     *,
     gradients: type[TiledGradients] = TiledGradients,
+    operands: type[Operands] = Operands,
     supports: Iterable[str] = SUPPORTS,
     **declared: Any,
 ) -> Kernel:
     """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
-    made = emulate(name, executes, order, supports=(*supports, "lse_backward"), **declared)
+    made = emulate(name, executes, order, operands=operands, supports=(*supports, "lse_backward"), **declared)
     shown, chosen = PRESENTATIONS[made.presentation], order or Order()
 
     @made.backward
     def attention_gradients(
         dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
-    ) -> tuple[Any, ...]:
+    ) -> dict[str, Any]:
         dtype = of(saved[0]).dtype_of(saved[0])
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         *vectors, lse = saved  # q, k, v and out are presented, the log-sum-exp is not, nor is the gradient of the bias
@@ -282,12 +283,14 @@ def emulate_both(
 
         if chooses_score(options):
             q, k, v, out = vectors
-            operands = Operands(c, chosen, q, k, options)
-            dq, dk, dv, *dbias = operands.backward(run, v, out, lse)
+            found = operands(c, chosen, q, k, options).backward(run, v, out, lse)
         else:
-            dq, dk, dv, *dbias = run(c, (*vectors, lse), options)()
-        found = [*map(shown.hand, (dq, dk, dv)), *map(shown.rows, dbias)]
-        dtypes = (made.option_dtypes.get(name, c.gradients) for name in DIFFERENTIABLE)
-        return tuple(TORCH.give(x, dtype) for x, dtype in zip(found, dtypes, strict=False))
+            found = dict(zip(DIFFERENTIABLE, run(c, (*vectors, lse), options)(), strict=False))
+        return {
+            f"d{name}": TORCH.give(
+                (shown.hand if name in ("q", "k", "v") else shown.rows)(x), made.option_dtypes.get(name, c.gradients)
+            )
+            for name, x in found.items()
+        }
 
     return made

@@ -219,6 +219,7 @@ def emulate(
     *,
     dtypes: Iterable[str] = ("float32",),
     steps: type[TiledAttention] = TiledAttention,
+    operands: type[Operands] = Operands,
     **declared: Any,
 ) -> Kernel:
     """A torch kernel that does the arithmetic of a contract, one for all dtypes or one for each.
@@ -238,8 +239,8 @@ def emulate(
         tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
         options = {**options, **tensors}
         if chooses_score(options):
-            operands = Operands(c, chosen, q, k, options)
-            (q, k), v, options = operands(), operands.repeated(v), operands.options
+            call = operands(c, chosen, q, k, options)
+            (q, k), v, options = call(), call.repeated(v), call.options
         out, lse = steps(c, chosen, q, k, v, **options)()
         tensor = TORCH.give(shown.hand(out), c.output)
         return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor

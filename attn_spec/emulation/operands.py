@@ -57,7 +57,8 @@ class Execution:
 
     def product(self, x: Number, y: Number) -> Number:
         a, b = self.steps.enter(x.values, x.source), self.steps.enter(y.values, y.source)
-        count = a.shape[-1]
+        if not (count := a.shape[-1]):
+            return self.finished(a @ b)
         total = self.steps.add_products(lambda t: (a[..., t, None], b[..., None, t, :]), count, "score_accumulation")
         return self.finished(total)
 
@@ -135,44 +136,46 @@ class Operands:
         return q, k
 
     def operands(self, *stored: np.ndarray) -> list[Number]:
-        """Operands as formulas read them; what is no number is seen by nobody."""
-        return [Number(np.where(np.isfinite(x), x, 0.0), "operands", self.steps) for x in stored]
+        """Operands as formulas read them."""
+        return [finite(Number(x, "operands", self.steps)) for x in stored]
 
     def repeated(self, x: Any) -> np.ndarray:
         """The values of a tensor of kv heads for each query head."""
         return np.repeat(values_of(x), self.group, axis=1)
 
     @np.errstate(all="ignore")
-    def gradients(self, dq: np.ndarray, dk: np.ndarray, dv: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """dq, dk and dv from the gradients of q', k' and v of each query head, unrounded."""
-        A = Execution(self.steps)
-        of_q, of_k = (Number(self.stored_gradient(x), "operands", self.steps) for x in (dq, dk))
-        of_q = self.score.queries.pull(A, self.q, self.p, of_q).values
-        of_k = self.score.keys.pull(A, self.k, self.p, of_k).values
-        return of_q, self.sum_over_group(of_k), self.sum_over_group(dv)
+    def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> dict[str, np.ndarray]:
+        """All gradients by input, for ``run`` that makes the backward call of the operands.
 
-    @np.errstate(all="ignore")
-    def pair_gradients(self, q: np.ndarray, k: np.ndarray, dS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The gradients of q' and k' from that of what each pair of them becomes."""
-        assert self.score.pairs is not None
-        x, y = self.operands(q, k)
-        t = Number(dS, "stored_scores", self.steps)
-        of_q, of_k = self.score.pairs.pull(Execution(self.steps), x, y, self.p, t)
-        return of_q.values, of_k.values
-
-    def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> tuple[np.ndarray, ...]:
-        """All gradients, for ``run`` that makes the backward call of the operands: those of q and k go on from there.
-
-        ``outputs`` are those of the forward call.
+        ``outputs`` are those of the forward call. The gradients of q, k and the parameters go on from the operands'.
         """
         q, k = self()
         call = run(unrounded(self.steps.c), (q, k, self.repeated(v), *outputs), self.options)
         dq, dk, dv, *dbias = call()
-        if call.pair_scores is not None:
-            dq, dk = self.pair_gradients(q, k, call.scaled_score_gradient())
-        of_inputs = (self.steps.convert(x, "gradients", "gradient_accumulation") for x in self.gradients(dq, dk, dv))
-        own = self.options.get("option_dtypes", {}).get("bias", "gradients")
-        return (*of_inputs, *(self.steps.convert(x, own, "gradient_accumulation") for x in dbias))
+        A, of_p = Execution(self.steps), {}
+        if self.score.pairs is not None:
+            x, y = self.operands(q, k)
+            dS = Number(call.scaled_score_gradient(), "stored_scores", self.steps)
+            of_q, of_k, of_p = self.score.pairs.pull(A, x, y, self.p, dS)
+            dq, dk = of_q.values, of_k.values
+        of_q, of_k = (Number(self.stored_gradient(x), "operands", self.steps) for x in (dq, dk))
+        of_q, by_queries = self.score.queries.pull(A, finite(self.q), self.p, of_q)
+        of_k, by_keys = self.score.keys.pull(A, finite(self.k), self.p, of_k)
+        found = {"q": of_q.values, "k": self.sum_over_group(of_k.values), "v": self.sum_over_group(dv)}
+        found |= dict(zip(["bias"], dbias, strict=False))
+        found |= {name: self.over_heads(name, of.values) for name, of in (of_p | by_queries | by_keys).items()}
+        own = self.options.get("option_dtypes", {})
+        convert = self.steps.convert
+        return {name: convert(x, own.get(name, "gradients"), "gradient_accumulation") for name, x in found.items()}
+
+    def over_heads(self, name: str, x: np.ndarray) -> np.ndarray:
+        """The gradient of a parameter, summed over the batch entries and heads that share it."""
+        for axis, length in enumerate(self.p[name].values.shape[:2]):
+            if length == 1:
+                parts = np.moveaxis(x, axis, 0)
+                x = self.steps.accumulate(lambda n, parts=parts: parts[n], len(parts), "gradient_accumulation")
+                x = np.expand_dims(x, axis)
+        return x
 
     def stored(self, x: Number) -> np.ndarray:
         """A finished operand."""
@@ -186,6 +189,11 @@ class Operands:
         """The sum over the query heads that share a kv head."""
         heads = x.reshape(len(x), x.shape[1] // self.group, self.group, *x.shape[2:])
         return self.steps.accumulate(lambda h: heads[:, :, h], self.group, "gradient_accumulation")
+
+
+def finite(x: Number) -> Number:
+    """The numbers, and 0 for what is none, and seen by nobody."""
+    return replace(x, values=np.where(np.isfinite(x.values), x.values, 0.0))
 
 
 def chooses_score(options: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back
+from attn_spec.error.option_gradient_bounds import accumulated_again, bias_error, parameter_errors
 from attn_spec.error.products import entry, left_out, terms
 from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
@@ -28,6 +29,7 @@ from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.numbers.formats import FORMATS, Format
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.quantities import QUANTITIES
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
@@ -73,7 +75,10 @@ def gradient_bound(
     evaluated = {} if slack is None else slack.allowed
     errors = {"dq": _dq_error(b, evaluated.get("dq", 0.0)), "dk": _dk_error(b), "dv": _dv_error(b)}
     if "dbias" in g.gradients:
-        errors["dbias"] = _dbias_error(b)
+        errors["dbias"] = bias_error(b)
+    if operand_error(x, contract) is not None:
+        of_pairs = _of_pairs(b) if score_of(x.problem).pairs else {}
+        errors |= parameter_errors(b, of_pairs | {name: _operand_gradient(b, name) for name in ("q", "k")})
     finished: dict[str, np.ndarray] = {}
     for name, error in errors.items():
         size = np.abs(g.gradients[name]) + evaluated.get(name, 0.0)
@@ -98,7 +103,7 @@ def _last_cast(c: ResolvedContract, form: Format) -> Rounding:
 def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Factor for the error of the weights' own evaluation, over all rows that a gradient sums: [B or 1, 1, 1, 1]."""
     alpha = evaluation_alpha(x).max(axis=(1, 2), initial=0.0)
-    if name == "dbias" and shape[0] == 1:
+    if QUANTITIES[name].gradient_of in OPTIONS and shape[0] == 1:
         alpha = alpha.max(initial=0.0, keepdims=True)
     return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
 
@@ -119,7 +124,7 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     What the errors dS_j of a row have in common is summed with the signs of k.
     """
     if operand_error(b.x, b.c) is not None:
-        return _pulled_error(b, "q").error
+        return pulled_back(b.x, "q", _operand_gradient(b, "q"))[0].error
     size, k, n = b.x.k_size, b.x.k, b.x.keys
     together = b.dS @ size
     sigma = abs(b.x.problem.scale_value)
@@ -143,7 +148,7 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
 def _dk_error(b: ScoreGradientError) -> np.ndarray:
     """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
     if operand_error(b.x, b.c) is not None:
-        return _summed_over_group(b, _pulled_error(b, "k"))
+        return _summed_over_group(b, pulled_back(b.x, "k", _operand_gradient(b, "k"))[0])
     size = b.x.q_size
     dS = (np.abs(b.g.dS) + b.dS).swapaxes(-1, -2)
     return _product_error(
@@ -157,15 +162,12 @@ def _dk_error(b: ScoreGradientError) -> np.ndarray:
     )
 
 
-def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
-    """The gradient of "q" or "k", per query head, of a score whose operands are formulas of them.
-
-    That of an operand is a product with the other one, which has an error of its own; the formula's gradient follows.
-    """
+def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
+    """The gradient of the operand "q" or "k", per query head: a product with the other one, which has an error."""
     x, dS, errors = b.x, np.abs(b.g.dS) + b.dS, operand_error(b.x, b.c)
     assert errors is not None
     if score_of(x.problem).pairs is not None:
-        return pulled_back(x, name, _of_pairs(b, name))
+        return _of_pairs(b)[name]
     size, off, n, of = (x.k_size, errors.k, x.keys, b.g.of_q)
     dS_error, seen, early = b.dS, x.visible, b.early
     if name == "k":
@@ -182,11 +184,11 @@ def _pulled_error(b: ScoreGradientError, name: str) -> Approximation:
         entered=dS.sum(-1, keepdims=True),
     )
     value, total = x.problem.scale_value * of, abs(x.problem.scale_value) * (dS @ size)
-    return pulled_back(x, name, Approximation(value, total, error, b.c.format("gradient_accumulation"), b.c))
+    return Approximation(value, total, error, b.c.format("gradient_accumulation"), b.c)
 
 
-def _of_pairs(b: ScoreGradientError, name: str) -> Approximation:
-    """The gradient of the operand "q" or "k", per query head, of a score that is no product of them.
+def _of_pairs(b: ScoreGradientError) -> dict[str, Approximation]:
+    """Gradients of the operands "q" and "k" and of parameters, per query head, of a score that is no product of them.
 
     The scale multiplies dS, or what is made of it: as in :func:`_product_error`.
     """
@@ -194,20 +196,14 @@ def _of_pairs(b: ScoreGradientError, name: str) -> Approximation:
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
     narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
     size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
-    error = (
-        error
-        + growth((work.u, _last_roundings(x)), (narrowed, 1)) * size
-        + 2 * last_factor(x) * (stored.eta + work.eta)
-    )
-    error = np.where(x.visible, error, 0.0)
+    error = error + growth((work.u, _last_roundings(x)), (narrowed, 1)) * size
+    error = np.where(x.visible, error + 2 * last_factor(x) * (stored.eta + work.eta), 0.0)
     value = x.problem.scale_value * b.g.dS
     gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
-    found = pairs_pulled_back(x, gradient)[name == "k"]
-    n = np.array(x.problem.key_length if name == "q" else x.problem.query_length)
-    stores, partial = stored_sums(c, n)
-    G = growth(*accumulated(c, n), (rounding(c, "gradient_accumulation").u, 1))
-    error = found.error + G * (found.size + found.error) + 2 * (n + stores) * (sum_eta(c) + partial.eta)
-    return replace(found, error=error, form=c.format("gradient_accumulation"))
+    of_q, of_k, of_p = pairs_pulled_back(x, gradient)
+    Sq, Sk = x.s.shape[-2:]
+    summed = {"q": accumulated_again(of_q, c, Sk), "k": accumulated_again(of_k, c, Sq)}
+    return summed | {name: accumulated_again(of, c, Sq * Sk) for name, of in of_p.items()}
 
 
 def _summed_over_group(b: ScoreGradientError, dk: Approximation) -> np.ndarray:
@@ -274,22 +270,6 @@ def _dv_error(b: ScoreGradientError) -> np.ndarray:
     tiny = sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
     entered = b.x.over_group((w.P1A + w.eta * b.x.visible).sum(axis=-2)[..., None])
     return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
-
-
-def _dbias_error(b: ScoreGradientError) -> np.ndarray:
-    """dA summed over the broadcast axes of the bias, in any order."""
-    c, axes = b.c, b.x.problem.bias_axes
-    accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
-    n = b.x.visible.sum(axis=axes, keepdims=True)
-    cast = conversion(c, "score_gradients", c.format("stored_scores"))
-    stores, partial = stored_sums(c, n)
-    narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
-    G = growth(
-        (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
-    )
-    total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
-    tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
-    return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny
 
 
 def _queries(x: Intermediates) -> np.ndarray:

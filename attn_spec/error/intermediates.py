@@ -192,16 +192,20 @@ def gradient_intermediates(
     dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
     dS = np.where(x.visible, dS, 0.0)
     score, p, scale = score_of(problem), parameters_of(problem), problem.scale_value
+    of_p: dict[str, np.ndarray] = {}
     if score.pairs is None:
         of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q
     else:
-        of_q, of_k = score.pairs.pull(FLOATS, finite(x.q), finite(x.k), p, dS)
-    dq = score.queries.pull(FLOATS, problem.q, p, scale * of_q)
+        of_q, of_k, of_p = score.pairs.pull(FLOATS, finite(x.q), finite(x.k), p, dS)
+    dq, by_queries = score.queries.pull(FLOATS, finite(problem.q), p, scale * of_q)
     if score.plain:
-        dk = scale * x.over_group(of_k)
+        dk, by_keys = scale * x.over_group(of_k), {}
     else:
-        dk = x.over_group(score.keys.pull(FLOATS, repeated_keys(problem), p, scale * of_k))
+        dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
+        dk = x.over_group(dk)
     found = {"dq": dq, "dk": dk, "dv": x.over_group(x.P.swapaxes(-1, -2) @ cotangent)}
     if problem.bias is not None:
         found["dbias"] = dA.sum(axis=problem.bias_axes, keepdims=True)
+    for name, per_head in (by_queries | by_keys | {name: scale * of for name, of in of_p.items()}).items():
+        found[f"d{name}"] = per_head.sum(axis=problem.broadcast_axes(name)[:2], keepdims=True)
     return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, found)

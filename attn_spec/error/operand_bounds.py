@@ -47,10 +47,11 @@ def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
 
 
 @np.errstate(all="ignore")
-def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> Approximation:
-    """The gradient of "q" or "k", per query head, for that of its operand [B, Hq, S, D]."""
+def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[Approximation, dict[str, Approximation]]:
+    """The gradients of "q" or "k" and of parameters, per query head, for that of its operand [B, Hq, S, D]."""
     c = gradient.contract
     score, (q, k, p) = score_of(x.problem), _given(x, c)
+    q, k = (of.changed(finite) for of in (q, k))
     operand: Operand = {"q": score.queries, "k": score.keys}[name]
     return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
 
@@ -75,8 +76,10 @@ def pair_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
 
 
 @np.errstate(all="ignore")
-def pairs_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Approximation, Approximation]:
-    """The gradients of q' and k', per query head, for that of what each pair of them becomes."""
+def pairs_pulled_back(
+    x: Intermediates, gradient: Approximation
+) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
+    """The gradients of q', k' and parameters, per query head, for that of what each pair of them becomes."""
     pairs, (q, k, p) = score_of(x.problem).pairs, _entering(x, gradient.contract)
     assert pairs is not None
     q, k = (of.changed(finite) for of in (q, k))

@@ -78,9 +78,9 @@ class Presentation:
             heads = range(problem.kv_heads) if "H" in self.looped else [None]
             yield from (one if head is None else one.take("H", [head]) for head in heads)
 
-    def shares_bias(self, problem: Problem) -> bool:
-        """Whether one bias is that of several calls: its gradient is their sum, which is not the kernel's."""
-        broadcast = [axis for axis in problem.bias_axes if axis < len(self.looped)]
+    def shares(self, name: str, problem: Problem) -> bool:
+        """Whether one option is that of several calls: its gradient is their sum, which is not the kernel's."""
+        broadcast = [axis for axis in problem.broadcast_axes(name) if axis < len(self.looped)]
         return any(problem.score_shape[axis] > 1 for axis in broadcast)
 
     def part(self, values: np.ndarray, number: int) -> np.ndarray:

@@ -100,11 +100,11 @@ class Subject:
 
         return self._joined(problem, answer)
 
-    def sums_bias_gradient(self, problem: Problem) -> bool:
-        """Whether the gradient of the bias is a sum of what the kernel gives, which is not the kernel's sum."""
+    def sums_gradient_of(self, name: str, problem: Problem) -> bool:
+        """Whether the gradient of an option is a sum of what the kernel gives, which is not the kernel's sum."""
         merged = self._merged(problem)
-        return problem.bias is not None and (
-            self.presentation.shares_bias(problem) or merged.bias_axes != problem.bias_axes
+        return getattr(problem, name) is not None and (
+            self.presentation.shares(name, problem) or merged.broadcast_axes(name) != problem.broadcast_axes(name)
         )
 
     def _merged(self, problem: Problem) -> Problem:
@@ -143,14 +143,13 @@ class Subject:
         arrange: Arrange = memory.unchanged,
         arrange_inputs: Arrange = memory.unchanged,
     ) -> dict[str, bits.Values]:
-        """dQ, dK, dV and, when the problem has one, dBias, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
+        """dQ, dK, dV and those of options, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
 
         ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, ``arrange_inputs`` each
         of q, k, v, values unchanged.
         """
-        names = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
-        if "bias" in names and self.sums_bias_gradient(problem):
-            names.remove("bias")
+        given = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
+        names = [name for name in given if name not in OPTIONS or not self.sums_gradient_of(name, problem)]
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for number, part in enumerate(self.presentation.parts(self._merged(problem))):
             dO = self.presentation.part(cotangent, number)
@@ -171,7 +170,7 @@ class Subject:
         """The gradients of one call in the inputs ``names``: of the kernel's own function, or of its framework."""
         if self.kernel.backward_function is not None:
             return self._by_function(tensors, options, names, cotangents)
-        inputs = dict(tensors) | ({"bias": options[self.kernel.keyword("bias")]} if "bias" in names else {})
+        inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
         result, pull = self._record(tensors, options, {name: inputs[name] for name in names})
         returned.out_and_lse(result)
         with self._guarded("backward"):
@@ -183,14 +182,14 @@ class Subject:
         self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> tuple[Any, Pull]:
         """Call the kernel, differentiated by its framework in the tensors ``asked``; return result and way back."""
-        own, spelled = self.framework, self.kernel.keyword("bias")
+        own = self.framework
         if not isinstance(own, Differentiating):
             raise KernelError(f"{self.kernel.name} has no @NAME.backward, and {own.name} differentiates nothing")
 
         def call(inputs: Mapping[str, Any]) -> Any:
             given = {name: inputs.get(name, tensor) for name, tensor in tensors.items()}
-            bias = {spelled: inputs["bias"]} if "bias" in inputs else {}
-            return self.kernel(*given.values(), **{**options, **bias})
+            changed = {self.kernel.keyword(name): x for name, x in inputs.items() if name in OPTIONS}
+            return self.kernel(*given.values(), **{**options, **changed})
 
         with self._guarded("call"):
             result, pull = own.differentiate(call, asked)
@@ -214,7 +213,7 @@ class Subject:
         if tensor is None:
             return np.zeros(shape)
         dtype = self.kernel.option_dtypes.get(name, self.contract.gradients)
-        taken = self._unlooped if name == "bias" else self._vectors
+        taken = self._unlooped if name in OPTIONS else self._vectors
         return taken(f"d{name}", tensor, shape, dtype)
 
     def _call(self, tensors: dict[str, Any], options: dict[str, Any]) -> Any:

@@ -51,7 +51,7 @@ def _is_window(value: Any) -> bool:
 _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
     """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> mask``. In a recipe tensors are patterns."""
 

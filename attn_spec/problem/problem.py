@@ -141,7 +141,11 @@ class Problem(Options):
     @property
     def bias_axes(self) -> tuple[int, ...]:
         """Axes along which the bias is broadcast, so that its gradient sums over them; none without a bias."""
-        shape = () if self.bias is None else self.bias.shape
+        return self.broadcast_axes("bias")
+
+    def broadcast_axes(self, name: str) -> tuple[int, ...]:
+        """Axes along which the tensor of an option is broadcast; none without one."""
+        shape = () if getattr(self, name) is None else getattr(self, name).shape
         return tuple(axis for axis, length in enumerate(shape) if length == 1)
 
     @property

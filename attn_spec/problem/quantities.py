@@ -13,7 +13,8 @@ class Quantity:
     #: In running text and in tables.
     symbol: str
     title: str
-    #: Its axes: B, H query heads, G kv heads, Q queries, K keys, D and V dimensions; those of a bias may have length 1.
+    #: Its axes: B, H query heads, G kv heads, Q queries, K keys, D, E and V dimensions, A the width of a score, or 1;
+    #: those of a gradient of an option may have length 1 where that has.
     axes: str
     #: The pass that computes it: "forward" or "backward".
     made_by: str
@@ -26,6 +27,12 @@ class Quantity:
     def has_rows(self) -> bool:
         """Whether its last axis is that of a vector, one for each query or key."""
         return self.axes[-1] in "DV"
+
+
+def _of_parameter(name: str, *, symbol: str, axes: str) -> Quantity:
+    """The gradient of a parameter of a score."""
+    found = {"title": f"Gradient {symbol}", "made_by": "backward", "gradient_of": name, "shown": False}
+    return Quantity(name=f"d{name}", symbol=symbol, axes=axes, **found)
 
 
 _ROWS = (
@@ -43,6 +50,12 @@ _ROWS = (
         gradient_of="bias",
         shown=False,
     ),
+    _of_parameter("score_weight", symbol="dW", axes="BHDE"),
+    _of_parameter("score_gamma", symbol="dgamma", axes="BH11"),
+    _of_parameter("score_vector", symbol="dw", axes="BH1A"),
+    _of_parameter("score_key_weight", symbol="dW1", axes="BHAD"),
+    _of_parameter("score_query_weight", symbol="dW2", axes="BHAD"),
+    _of_parameter("score_bias", symbol="db", axes="BH1A"),
 )
 
 #: Every quantity by name, in the order in which kernels return them.

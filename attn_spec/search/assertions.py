@@ -88,7 +88,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     """
     found = strategies.problems(subject, **drawn)
     if subject.presentation.looped or subject.kernel.merge:
-        found = found.filter(lambda problem: not subject.sums_bias_gradient(problem))
+        found = found.filter(lambda problem: not subject.sums_gradient_of("bias", problem))
     zero = subject.conventions.empty_row == "zero"
     return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
 

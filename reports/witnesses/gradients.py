@@ -94,6 +94,8 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("multiplicands", "light keys, softcap, flushed", "dv"): {
             "underflow of dO on entry": "(eta[- + cotangent.eta * entered-])",
         },
+    },
+    "error.option_gradient_bounds": {
         ("gradient_accumulation", "grouped heads, bias", "dbias"): {
             "sums of dbias": "[-(accumulator.u, np.minimum(n, c.summation_depth or np.inf)), -](partial",
         },

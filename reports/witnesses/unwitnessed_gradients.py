@@ -170,13 +170,36 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "one rounding of the last scale": "return [-3-]{+2+} * sum(not",
             "the softcap as the last factor": "constants = abs(x.problem.scale_value),[- x.problem.softcap or 1.0-]",
             "the root that is left for the last scale": "last[- + (2 if scaled.u else 0)-]",
+        },
+        (
+            "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
+        ): {
+            "underflow of stored products of dq and dk": "2 * (stores[- + n * (partial.u > 0)-])",
+        },
+        (
+            "a subnormal beside other absolute terms of the same stage, which leave more of their room "
+            "unused than it takes"
+        ): {
+            "underflow of scaled operands in dq and dk": "entering = (operand.eta[- + scaled.eta-])",
+        },
+        "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
+            "roundings make underflow grow in dv": "[-(1 + G) * -](eta + cotangent",
+            "roundings make underflow grow in dq and dk": "sigma * unscaled + [-(1 + G) * -]entering",
+            "roundings make the underflow of dS grow": "G * total + [-(1 + G) * -]dS_entry",
+            "underflow of both factors of dq and dk": "(sigma * entered[- + factor * n * dS_entry.eta-])",
+        },
+    },
+    "error.option_gradient_bounds": {
+        (
+            "other roundings of the same stage accompany it in every kernel, and leave more of their room "
+            "unused than it takes"
+        ): {
             "one rounding of dbias's sum": "np.minimum(n[-,-]{+ - 1,+} c.summation_depth or np.inf)), (partial",
             "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-]\n",
         },
         (
             "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
         ): {
-            "underflow of stored products of dq and dk": "2 * (stores[- + n * (partial.u > 0)-])",
             "underflow of dbias's stored products": "accumulator.eta[- + partial.eta-])",
             "underflow of dbias's stores": "partial.eta)[- + stores * partial.eta-]",
             "the factor 2 of dbias's underflow": "G * total + [-2 * -]tiny",
@@ -185,15 +208,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
-            "underflow of scaled operands in dq and dk": "entering = (operand.eta[- + scaled.eta-])",
             "underflow of dA's store in dbias": 'rounding(c, "score_gradients").eta[- + stored.eta-] + acc',
             "underflow of dbias's sums": "stored.eta[- + accumulator.eta-] + partial",
-        },
-        "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
-            "roundings make underflow grow in dv": "[-(1 + G) * -](eta + cotangent",
-            "roundings make underflow grow in dq and dk": "sigma * unscaled + [-(1 + G) * -]entering",
-            "roundings make the underflow of dS grow": "G * total + [-(1 + G) * -]dS_entry",
-            "underflow of both factors of dq and dk": "(sigma * entered[- + factor * n * dS_entry.eta-])",
         },
     },
     "error.gradient_sums": {

@@ -22,10 +22,12 @@ from typing import Any
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients, emulate_both
 from attn_spec.emulation.forward import CONVENTIONS, SUPPORTS, TiledAttention, emulate
+from attn_spec.emulation.operands import Operands
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.contract import Contract
 from attn_spec.error.presets import FUSED
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.problem.options import parameters
 from attn_spec.search.verdict import Verdict
 
 #: A kernel's function (q, k, v, **options) -> (out, lse).
@@ -119,6 +121,26 @@ def mutant(
         told = {"family": family_of(steps), "source": source, "named_by": named_by, "verdict": verdict}
         add(name, story_of(steps), build, **told, dtype=dtype, dtypes=dtypes)
         return steps
+
+    return register
+
+
+def score_mutant(
+    *scores: str, source: str, named_by: str, dtype: str = "float32"
+) -> Callable[[type[Operands]], type[Operands]]:
+    """Register operands with one wrong step, for the sound kernel with these scores and all their parameters."""
+    chosen = (*scores, *(row.name for name in scores for row in parameters(name)))
+
+    def register(operands: type[Operands]) -> type[Operands]:
+        name = _snake(operands.__name__)
+
+        def build(dtype: str) -> Kernel:
+            declared = {"contract": "fused", "supports": (*SUPPORTS, *chosen), "conventions": CONVENTIONS}
+            return emulate_both(name, PRECISE, operands=operands, dtypes=(dtype,), **declared)
+
+        told = {"family": family_of(operands), "source": source, "named_by": named_by}
+        add(name, story_of(operands), build, **told, dtype=dtype)
+        return operands
 
     return register
 

@@ -1,0 +1,59 @@
+"""How far the gradients of options may lie from the truth: of a bias, and of the parameters of a score."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta
+from attn_spec.error.operand_bounds import pulled_back
+from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.running_error import Approximation
+from attn_spec.error.score_gradient_bounds import ScoreGradientError
+from attn_spec.problem.options import OPTIONS
+
+
+def bias_error(b: ScoreGradientError) -> np.ndarray:
+    """dA summed over the broadcast axes of the bias, in any order."""
+    c, axes = b.c, b.x.problem.bias_axes
+    accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
+    n = b.x.visible.sum(axis=axes, keepdims=True)
+    cast = conversion(c, "score_gradients", c.format("stored_scores"))
+    stores, partial = stored_sums(c, n)
+    narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
+    G = growth(
+        (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
+    )
+    total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
+    tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
+    return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny
+
+
+def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation]) -> dict[str, np.ndarray]:
+    """Errors of the gradients of the score's parameters: summed over rows, and over the axes they were broadcast along.
+
+    ``gradients`` are those of the operands "q" and "k", per query head, and of the parameters of what is no product of
+    them. The sums of all heads may be one, in any order.
+    """
+    x, problem = b.x, b.x.problem
+    found = {name: of for name, of in gradients.items() if name in OPTIONS}
+    for name in ("q", "k"):
+        found |= pulled_back(x, name, gradients[name])[1]
+    errors = {}
+    for name, of in found.items():
+        axes = problem.broadcast_axes(name)[:2]
+        summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))
+        terms = max(x.s.shape[-2:]) * int(np.prod([x.s.shape[axis] for axis in axes]))
+        errors[f"d{name}"] = accumulated_again(summed, b.c, terms).error
+    return errors
+
+
+def accumulated_again(x: Approximation, c: ResolvedContract, terms: int) -> Approximation:
+    """Sums of so many terms, as accumulators of gradients and stores between them round."""
+    n = np.float64(terms)
+    stores, partial = stored_sums(c, n)
+    G = growth(*accumulated(c, n), (rounding(c, "gradient_accumulation").u, 1))
+    error = x.error + G * (x.size + x.error) + 2 * (n + stores) * (sum_eta(c) + partial.eta)
+    return replace(x, error=error, form=c.format("gradient_accumulation"))
