@@ -8,7 +8,9 @@ The formula is that of ``definition``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,7 +52,7 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
     lse = np.zeros((3, *rows, 1))
     with ctx.workprec(working_precision(problem, precision)):
         for b, h in np.ndindex(rows[:2]):
-            output[:, b, h], lse[:, b, h] = map(floats, _head(problem, b, h))
+            output[:, b, h], lse[:, b, h] = (_matrix_floats(balls) for balls in _head(problem, b, h))
     lse[0, problem.empty_rows] = -np.inf
     for quantity in (output, lse):
         quantity[:, undefined] = np.array([np.nan, 0.0, np.inf])[:, None, None]
@@ -128,25 +130,34 @@ def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:
 
 def exact(x: np.ndarray) -> arb_mat:
     """The matrix ``x`` as balls of radius 0; hidden NaN and infinities become 0."""
-    rows, columns = x.shape
-    return arb_mat(rows, columns, np.where(np.isfinite(x), x, 0.0).ravel().tolist())
+    return _exact(np.where(np.isfinite(x), x, 0.0).tobytes(), *x.shape)
 
 
-def floats(balls: arb_mat) -> np.ndarray:
-    """The fields of :class:`Enclosed`, stacked in the first axis."""
-    value = _nearest(balls)
-    rest = balls - exact(value)
-    low = np.where(np.isfinite(value), _nearest(rest), 0.0)
-    left = (rest - exact(low)).entries()
+# A head asks for its operands more than once, and so do the heads of a group for their keys. Nobody changes a matrix.
+@lru_cache(maxsize=8)
+def _exact(values: bytes, rows: int, columns: int) -> arb_mat:
+    return arb_mat(rows, columns, np.frombuffer(values).tolist())
+
+
+def floats(balls: list[arb]) -> np.ndarray:
+    """The fields of :class:`Enclosed`, [3, n]."""
+    # In lists: matrices made for the two differences would take as long again.
+    value = [float(ball) for ball in balls]
+    finite = [math.isfinite(x) for x in value]
+    rest = [ball - x if known else ball for ball, x, known in zip(balls, value, finite, strict=True)]
+    low = [float(r) if known else 0.0 for r, known in zip(rest, finite, strict=True)]
+    left = [r - x if x else r for r, x in zip(rest, low, strict=True)]
     bounds = [float(r.abs_upper()) for r in left]
-    is_zero = np.array([bound == 0 and r.is_zero() for bound, r in zip(bounds, left, strict=True)], dtype=bool)
-    radius = np.where(is_zero, 0.0, np.nextafter(bounds, np.inf))
-    return np.stack([value, low, radius.reshape(value.shape)])
+    radius = [
+        0.0 if bound == 0 and r.is_zero() else math.nextafter(bound, math.inf)
+        for r, bound in zip(left, bounds, strict=True)
+    ]
+    return np.array([value, low, radius])
 
 
-def _nearest(balls: arb_mat) -> np.ndarray:
-    """The midpoints rounded to float64."""
-    return np.array([float(ball) for ball in balls.entries()]).reshape(balls.nrows(), balls.ncols())
+def _matrix_floats(balls: arb_mat) -> np.ndarray:
+    """The same of a matrix, [3, rows, columns]."""
+    return floats(balls.entries()).reshape(3, balls.nrows(), balls.ncols())
 
 
 def sees_nonfinite(problem: Problem) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from attn_spec.attention.arithmetic import BALLS, matrix_of, table
+from attn_spec.attention.arithmetic import BALLS, entries, matrix_of, table
 from attn_spec.attention.definition import working_precision
 from attn_spec.attention.enclosure import (
     Enclosed,
@@ -116,10 +116,11 @@ def _option_gradient(problem: Problem, name: str, whole: np.ndarray, undefined: 
 
 def _stack(parts: list[arb_mat], shape: tuple[int, ...]) -> np.ndarray:
     """The entries of the matrices, one after the other, as an object array of ``shape``."""
-    return np.array([ball for part in parts for ball in part.entries()], dtype=object).reshape(shape)
+    return entries([ball for part in parts for ball in part.entries()], shape)
 
 
 def _enclosed(balls: np.ndarray, undefined: np.ndarray) -> Enclosed:
     """Balls as floats; NaN with infinite radius where ``undefined``, which broadcasts to their shape."""
-    stacked = floats(arb_mat(balls.size, 1, balls.ravel().tolist())).reshape(3, *balls.shape)
+    # NumPy's sum over no balls is the integer 0.
+    stacked = floats([arb(ball) for ball in balls.ravel()]).reshape(3, *balls.shape)
     return Enclosed(*np.where(undefined, np.array([np.nan, 0.0, np.inf]).reshape(3, 1, 1, 1, 1), stacked))
