@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class Kernel:
         """The parameter name the callable uses for an option."""
         return next((spelling for spelling in OPTIONS[option].spellings if spelling in self.parameters), option)
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """Parameters of the callable, by name. Raises :class:`KernelError`."""
         return parameters_of(self.function)

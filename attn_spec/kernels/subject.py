@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Subject:
     #: Entered around every call, with the seconds it may take; a search puts :func:`last_resort` here.
     guard: Guard = contextlib.nullcontext
 
-    @property
+    @cached_property
     def contract(self) -> ResolvedContract:
         """The contract for this dtype, every stage a format."""
         return self.kernel.contract_for(self.dtype)

@@ -109,6 +109,14 @@ def test_is_representable_sees_one_bit_too_many_but_lets_nonfinite_numbers_pass(
     assert bits.is_representable(np.zeros((2, 0)), "float16")
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_is_representable_lets_infinities_and_nan_pass_in_every_native_format(dtype):
+    good = np.array([0.0, -0.0, 1.5, np.nan, np.inf, -np.inf])
+
+    assert bits.is_representable(good, dtype)
+    assert bits.is_representable(np.append(good, np.pi), dtype) == (dtype == "float64")
+
+
 @given(x=st.lists(REAL, min_size=1, max_size=5))
 def test_lowest_bit_exponent_is_that_of_the_coarsest_grid(x):
     exponent = bits.lowest_bit_exponent(np.array(x), axis=0)
