@@ -14,9 +14,11 @@ from attn_spec.error.contract import Contract
 from attn_spec.error.presets import EAGER
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.options import named_by, replaces_score
 
 from .arithmetic import Order
 from .backward import StoredWeights, emulate_both
+from .forward import SUPPORTS
 from .passes import Renormalized, TwoPasses
 from .split import NormalizedSplitAttention, RingAttention
 
@@ -71,6 +73,7 @@ _KERNELS = (
     emulate_both("random_order", _BY_DTYPE, Order(tiles="random", sums="random", kv_tile=8, seed=3), dtypes=DTYPES),
     emulate_both("pairwise", _BY_DTYPE, Order(tiles="reverse", sums="pairwise", kv_tile=64), dtypes=DTYPES),
     emulate_both("base2", _BASE2, dtypes=_NOT_64),
+    emulate_both("other_scores", _BY_DTYPE, supports=(*SUPPORTS, *named_by([replaces_score])), dtypes=DTYPES),
     emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
     emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
     emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),

@@ -100,8 +100,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.intermediates",
         (
-            "-    of_q, of_k, scale = dS @ x.k, dS.swapaxes(-1, -2) @ x.q, problem.scale_value\n"
-            "+    of_q, of_k, scale = dS @ x.k, dS.swapaxes(-1, 2) @ x.q, problem.scale_value"
+            "-        of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q\n"
+            "+        of_q, of_k = dS @ x.k, dS.swapaxes(-1, 2) @ x.q"
         ),
     ): _FOUR_AXES,
     (

@@ -9,6 +9,7 @@ from typing import Any, cast
 from attn_spec.emulation.backward import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
+from attn_spec.problem.quantities import DIFFERENTIABLE
 
 from .mutants import Attention, add, family_of, story_of
 
@@ -59,8 +60,13 @@ def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[
 
 
 def explicit(sound: Kernel) -> Gradients:
-    """The backward pass, which the sound kernel has."""
-    return cast("Gradients", sound.backward_function)
+    """The backward pass, which the sound kernel has, with its gradients in the order of their inputs."""
+
+    def gradients(*saved: Any, **options: Any) -> tuple[Any, ...]:
+        found: Any = cast("Gradients", sound.backward_function)(*saved, **options)
+        return tuple(found[f"d{name}"] for name in DIFFERENTIABLE if f"d{name}" in found)
+
+    return gradients
 
 
 def all_gradients(sound: Kernel) -> Gradients:

@@ -19,9 +19,7 @@ PARAMETERS = "gradients.gradients_of_a_scores_parameters_are_within_their_bounds
 LUONG, GRAVES, BAHDANAU = "arXiv 1508.04025", "arXiv 1410.5401", "arXiv 1409.0473"
 
 
-@score_mutant(
-    "score_weight", "score_vector", source="made up: heads that write over one another", named_by=PARAMETERS
-)
+@score_mutant("score_weight", "score_vector", source="made up: heads that write over one another", named_by=PARAMETERS)
 class ParameterGradientOfOneHead(Operands):
     """The gradient of a parameter that heads share is that of the last of them."""
 

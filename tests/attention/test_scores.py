@@ -17,6 +17,7 @@ from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import ProblemError
+from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 
@@ -116,6 +117,18 @@ def test_gradients_of_an_additive_score():
     found = gradients(problem, np.full((1, 1, 1, 1), 8.0), 80)
     assert found["dk"].astype(float).ravel().tolist() == [-30, 30]
     assert found["dq"].astype(float).ravel().tolist() == [0]
+    assert [float(found[f"dscore_{name}"].item()) for name in ("vector", "key_weight", "query_weight")] == [0, 0, 0]
+
+
+def test_gradients_of_the_parameters_of_an_additive_score():
+    """q = 2, keys 1 and 3, W1 = W2 = 0: h = tanh(b), w = 1, scores are equal and dS = (-2, 2), slopes 1 - h^2.
+
+    dW1 = (1 - h^2)(-2 * 1 + 2 * 3) = 4 (1 - h^2); dW2, db and dw sum -2 and 2 times the same: 0.
+    """
+    problem = one_head([[2]], [[1], [3]], [[0], [1]], **additive((1,), ([0],), ([0],), (1,)))
+    found = gradients(problem, np.full((1, 1, 1, 1), 8.0), 80)
+    assert float(found["dscore_key_weight"].item()) == pytest.approx(4 * (1 - math.tanh(1) ** 2), rel=1e-15)
+    assert [float(found[f"dscore_{name}"].item()) for name in ("query_weight", "bias", "vector")] == [0, 0, 0]
 
 
 def test_gradients_of_a_bilinear_score():
@@ -124,6 +137,7 @@ def test_gradients_of_a_bilinear_score():
     found = gradients(problem, np.full((1, 1, 1, 1), 8.0), 80)
     assert found["dk"].astype(float).ravel().tolist() == [-12, 12]
     assert found["dq"].astype(float).ravel().tolist() == [0]
+    assert found["dscore_weight"].astype(float).ravel().tolist() == [0]  # 3 (5 (-2) + 5 * 2)
 
 
 def test_gradients_of_a_cosine():
@@ -133,7 +147,9 @@ def test_gradients_of_a_cosine():
     gamma (-3 (0, 1) + 3 (1, 0)) = 3 gamma (1, -1), of which (1, 0) is along u: dq = 3 gamma (0, -1) / |q|.
     """
     problem = one_head([[2, 0]], [[0, 1], [1, 0]], [[0], [1]], score_gamma=gamma(math.log(3)))
-    dq = gradients(problem, np.full((1, 1, 1, 1), 16.0), 80)["dq"].astype(float).ravel()
+    found = gradients(problem, np.full((1, 1, 1, 1), 16.0), 80)
+    assert float(found["dscore_gamma"].item()) == 3  # -3 cos 90 + 3 cos 0
+    dq = found["dq"].astype(float).ravel()
     assert dq == pytest.approx([0.0, -1.5 * math.log(3)], rel=1e-15)
 
 
@@ -158,7 +174,8 @@ def test_balls_contain_the_definition(options):
             (truth["output"], definition.attention(problem, BITS)),
             (truth["lse"], definition.log_sum_exp(problem, BITS)),
         ]
-        pairs += [(found[name], by_definition[name]) for name in ("dq", "dk", "dv")]
+        assert found.keys() == by_definition.keys()
+        pairs += [(found[name], by_definition[name]) for name in found]
         for ball, exact in pairs:
             assert ball.radius.max() < 1e-25
             for value, low, radius, true in zip(
@@ -170,11 +187,16 @@ def test_balls_contain_the_definition(options):
                     assert value == true
 
 
-@pytest.mark.parametrize(("name", "at"), [("q", (0, 1, 0, 1)), ("k", (1, 1, 2, 0))])
-@pytest.mark.parametrize("options", CHOSEN.values(), ids=CHOSEN)
-def test_gradients_are_quotients_of_differences(options, name, at):
-    problem, step = drawn(options), 2.0**-30
+INPUTS = [
+    (chosen, name) for chosen, options in CHOSEN.items() for name in ("q", "k", *options) if name in DIFFERENTIABLE
+]
+
+
+@pytest.mark.parametrize(("chosen", "name"), INPUTS)
+def test_gradients_are_quotients_of_differences(chosen, name):
+    problem, step = drawn(CHOSEN[chosen]), 2.0**-30
     dO, dL = cotangents(problem)
+    at = tuple(n // 2 for n in getattr(problem, name).shape)
 
     def loss(sign):
         tensor = getattr(problem, name).copy()
@@ -203,9 +225,9 @@ def test_the_float64_evaluation_is_within_its_bound(options, regime):
     told = not (regime == "tiny" and "score_gamma" in options)  # a kernel may clamp norms as short as those
     assert (bound.in_domain == (told & ~problem.empty_rows)).all()
     assert (np.abs(x.O - truth["output"].value) <= bound.allowed["output"])[bound.in_domain].all()
-    for name in ("dq", "dk", "dv"):
-        inside = np.repeat(backward.in_domain, problem.group, axis=1) if name == "dq" else backward.in_domain
-        assert inside.all() == told
+    assert g.gradients.keys() == true_gradients.keys() == backward.allowed.keys()
+    for name in g.gradients:
+        assert backward.domain_of(name, problem.group).all() == told
         error = np.abs(g.gradients[name] - true_gradients[name].value)
         assert not told or (error <= backward.allowed[name]).all()
 

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from attn_spec.attention.scores import SCORES
 from attn_spec.error.intermediates import intermediates
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem import patterns
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import REGIMES, SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe, RecipeError
 
@@ -184,7 +185,9 @@ PATTERNS = [
 @pytest.mark.parametrize(("option", "name"), PATTERNS)
 def test_every_pattern_takes_every_broadcast(option, name):
     shape = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 5, "key_length": 7, "head_dim": 3}
-    problem = Recipe(**shape, **{option: name}).problem()
+    chosen = OPTIONS[option].of or option
+    beside = {row.name: row.draws[0] for row in (OPTIONS[chosen], *parameters(chosen)) if not row.optional}
+    problem = Recipe(**shape, score_width=6, **{**(beside if chosen in SCORES else {}), option: name}).problem()
     letters, whole = name.partition("@")[2], OPTIONS[option].shape(problem.lengths)
     wanted = tuple(1 if letter == "1" else n for letter, n in zip(letters, whole, strict=True))
     assert getattr(problem, option).shape == wanted

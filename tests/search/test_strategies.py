@@ -14,7 +14,7 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem import patterns
-from attn_spec.problem.options import positional
+from attn_spec.problem.options import parameters, positional
 from attn_spec.search import shapes, strategies
 from attn_spec.search.regimes import SCORE_REGIMES, VALUE_REGIMES
 
@@ -61,8 +61,9 @@ def test_a_kernel_without_options_gets_none():
 
 @pytest.mark.parametrize("option", [*(name for name in strategies._WEIGHTS if name != "causal_alignment"), "empty"])
 def test_an_option_appears_only_when_declared_and_always_when_needed(option):
-    alone = subject(option)
-    assert {frozenset(problem.options()) - {option} for problem in drawn(strategies.problems(alone), 60)} == {
+    further = {row.name for row in parameters(option)}
+    alone = subject(option, *further)
+    assert {frozenset(problem.options()) - {option, *further} for problem in drawn(strategies.problems(alone), 60)} == {
         frozenset()
     }
     needed = drawn(strategies.problems(alone, needs=(option,)), 60)

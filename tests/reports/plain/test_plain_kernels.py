@@ -43,7 +43,9 @@ def worse(kernel):
         return (too_large(returned[0]), *returned[1:]) if isinstance(returned, tuple) else too_large(returned)
 
     def backward(*tensors, **options):
-        return tuple(map(too_large, kernel.backward_function(*tensors, **options)))
+        found = kernel.backward_function(*tensors, **options)
+        named = {name: too_large(x) for name, x in found.items()} if isinstance(found, dict) else None
+        return named or tuple(map(too_large, found))
 
     return replace(kernel, function=forward, backward_function=kernel.backward_function and backward)
 

@@ -73,9 +73,10 @@ def examples(few, many):
 @examples(6, 25)
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_a_sound_kernel_passes_every_property(name, examples):
-    row, _ = examine(name, SOUND["sequential"], "float32", examples)
+    found = [examine(name, SOUND[kernel], "float32", examples)[0] for kernel in ("sequential", "other_scores")]
 
-    assert row.verdict is Verdict.HELD, row.message
+    assert found[1].verdict is Verdict.HELD, found[1].message
+    assert found[0].verdict is Verdict.HELD or "parameters" in name, found[0].message
 
 
 @examples(4, 8)
