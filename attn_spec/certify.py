@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ class Request:
     supports: str | None = None
     #: TOML file of known defects.
     known_defects: Path | None = None
+    #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
+    workers: int = 1
 
     def arguments(self) -> list[str]:
         """The options of the pytest plugin that say the same."""
@@ -78,35 +81,50 @@ class Progress:
     kernel: Event | None = None
     #: Refutations of it that somebody expects.
     known_defects: list[Defect] = field(default_factory=list)
-    #: Every (property, kernel, dtype) there is to examine.
-    keys: list[tuple[str, ...]] = field(default_factory=list)
-    #: The one under examination.
-    current: tuple[str, ...] | None = None
+    #: Every (property, kernel, dtype) there is to examine, by share.
+    shares: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
+    #: Those under examination, by share, the last one begun last.
+    begun: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    #: Problems that the last of them has seen.
     examples: int = 0
     rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
     #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
     refusal: str | None = None
-    ended: bool = False
+    #: Shares whose examination is complete.
+    ended: set[int] = field(default_factory=set)
 
-    def hear(self, event: Event) -> None:
-        """Take in one line of the report."""
+    @property
+    def keys(self) -> list[tuple[str, ...]]:
+        """Every (property, kernel, dtype) there is to examine, in the order of collection: shares take turns."""
+        turns = zip_longest(*(self.shares[number] for number in sorted(self.shares)))
+        return [key for turn in turns for key in turn if key is not None]
+
+    @property
+    def current(self) -> tuple[str, ...] | None:
+        """The last begun of those under examination."""
+        return next(reversed(self.begun.values()), None)
+
+    def hear(self, event: Event, share: int = 0) -> None:
+        """Take in one line of the report on a share."""
         match event:
             case {"kind": "kernel"}:
                 self.kernel = event
                 self.known_defects = [Defect(**row) for row in event["known_defects"]]
             case {"kind": "collected"}:
-                self.keys = self.keys or [tuple(key) for key in event["keys"]]
+                self.shares.setdefault(share, [tuple(key) for key in event["keys"]])
             case {"kind": "start"}:
-                self.current, self.examples = tuple(event["key"]), 0
+                self.begun.pop(share, None)
+                self.begun[share], self.examples = tuple(event["key"]), 0
             case {"kind": "tick"}:
                 self.examples = event["examples"]
             case {"kind": "row"}:
+                self.begun.pop(share, None)
                 self.add(Row.from_json(event["row"]), event.get("block", ""))
             case {"kind": "refusal"}:
                 self.refusal = event["message"]
             case {"kind": "end"}:
-                self.ended = True
+                self.ended.add(share)
 
     def add(self, row: Row, block: str = "") -> None:
         """Take in one verdict."""
@@ -114,7 +132,6 @@ class Progress:
         self.rows[key] = row
         if row.verdict in {Verdict.REFUTED, Verdict.SUSPECT}:
             self.blocks[key] = block
-        self.current = None
 
 
 def certify(
@@ -122,35 +139,33 @@ def certify(
 ) -> tuple[Certificate, Progress]:
     """Examine a kernel; ``watch`` is called as the work goes on. Raises :class:`CannotRunError`."""
     progress = Progress()
-    with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder:
-        child = _Child(request, Path(folder))
-        for _ in range(DEATHS):
-            child.start()
-            for event in child.events():
-                if event:
-                    progress.hear(event)
-                watch(progress)
-            if progress.ended or progress.refusal:
-                break
-            child.blame(progress)
-        output = child.output()
+    with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
+        children = [_Child(request, Path(folder), share) for share in range(request.workers)]
+        going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
+        while going and not progress.refusal:
+            going = [one for one in going if next(one, False)]
+            watch(progress)
+            time.sleep(POLL)
+        output = children[0].output()
     if progress.refusal:
         raise CannotRunError(progress.refusal)
     if progress.kernel is None or not progress.keys:
         raise CannotRunError(f"no property was examined. The last words of pytest were:\n{output}")
-    why = "not run, since the process had died too often" if not progress.ended else "ended without a verdict"
-    for property_id, kernel, dtype in progress.keys:
-        if (property_id, kernel, dtype) not in progress.rows:
+    for share, keys in progress.shares.items():
+        why = "ended without a verdict" if share in progress.ended else "not run, since the process had died too often"
+        for property_id, kernel, dtype in set(keys) - set(progress.rows):
             verdict = Verdict.NOT_EXERCISED
             progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
-    return build(progress.kernel, progress.rows.values()), progress
+    return build(progress.kernel, [progress.rows[key] for key in progress.keys]), progress
 
 
 class _Child:
-    """The pytest process, and its successors when it dies."""
+    """The pytest process that examines a share, and its successors when it dies."""
 
-    def __init__(self, request: Request, folder: Path) -> None:
-        self.request = request
+    def __init__(self, request: Request, home: Path, share: int) -> None:
+        self.request, self.share = request, share
+        folder = home / str(share)
+        folder.mkdir()
         self.report, self.log = folder / "report.jsonl", folder / "output.txt"
         self.folder = folder
         self.heard = 0
@@ -163,6 +178,7 @@ class _Child:
         config.write_text("[pytest]\n", encoding="utf-8")
         command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
         command += [*ALONE, *SUITE, f"--attn-report={self.report}", *self.request.arguments()]
+        command += [f"--attn-share={self.share}/{self.request.workers}"]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
         with self.log.open("w") as log:
@@ -170,22 +186,30 @@ class _Child:
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
-    def events(self) -> Iterator[Event]:
-        """Yield what the child reports, as it does; an empty event at every look. Ends with the child."""
+    def examine(self, progress: Progress) -> Generator[bool, None, None]:
+        """Run, and again after a death, yielding True at every look at the report. Raises :class:`CannotRunError`."""
+        for _ in range(DEATHS):
+            self.start()
+            yield from self._looks(progress)
+            if self.share in progress.ended or progress.refusal:
+                return
+            self.blame(progress)
+
+    def _looks(self, progress: Progress) -> Iterator[bool]:
+        """Tell ``progress`` what the process reports, as it does, until that ends."""
         last = time.monotonic()
         try:
             while True:
                 alive = self.process.poll() is None
                 for event in self._news():
                     last = time.monotonic()
-                    yield event
+                    progress.hear(event, self.share)
                 if not alive:
                     return
                 if time.monotonic() - last > self.silence:
                     self.stalled = True
                     self.process.kill()
-                yield {}
-                time.sleep(POLL)
+                yield True
         finally:
             self.process.kill()
             self.process.wait()
@@ -194,11 +218,11 @@ class _Child:
         """The child died: refute the claim it was checking, with the case it had in flight."""
         reason = self._cause()
         case = InFlight(process=self.process.pid).take(reason)
-        if progress.current is None:
-            if not progress.keys:
+        if self.share not in progress.begun:
+            if self.share not in progress.shares:
                 raise CannotRunError(f"{reason} before the first property was examined.\n{self.output()}")
             return
-        property_id, kernel, dtype = progress.current
+        property_id, kernel, dtype = progress.begun[self.share]
         verdict = Verdict.REFUTED if case and not self.stalled else Verdict.NOT_EXERCISED
         row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
         if case:
@@ -209,7 +233,7 @@ class _Child:
         if case:
             block += f"\n  problem   {case.problem!r}\n  replay    attn-spec replay {case.id}"
         event = {"kind": "row", "row": row.to_json(), "block": block}
-        progress.hear(event)
+        progress.hear(event, self.share)
         with self.report.open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
 

@@ -6,6 +6,7 @@ torch nor a kernel.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,9 @@ def main() -> None:
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
 @click.option(
+    "--workers", type=click.IntRange(1), help="Processes. Default: two on a CPU with two cores or more, one elsewhere."
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -80,6 +84,9 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
     from attn_spec.evidence import certificate
 
     live = screen.Live()
+    if chosen["workers"] is None:  # each imports the kernel's framework anew, and properties left out take no time
+        several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1 and not chosen["only"]
+        chosen["workers"] = 2 if several else 1
     try:
         document, progress = run(Request(kernel=kernel, **chosen), live.show)
     except CannotRunError as error:

@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "call-limit": {"type": float, "default": 60.0, "help": "seconds one kernel call may take (default: 60)"},
     "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
     "continue": {"action": "store_true", "help": "keep the verdicts in the report and run only what has none"},
+    "share": {"help": "examine one of N shares, I/N with I from 0: every N-th property, kernel and dtype"},
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
     "brief": {"action": "store_true", "help": "give kernels that are slow, or built for few shapes, no more problems "
               "than a verdict takes"},
@@ -90,12 +91,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note what there is to examine; with --attn-continue, drop what has a verdict already."""
+    """Note what there is to examine: of a share; with --attn-continue, of what has no verdict yet."""
     session = config.stash[_SESSION]
     done = session.reported() if config.getoption("attn_continue") else set()
     keys = {item: key_of(item) for item in items}
-    config.hook.pytest_deselected(items=[item for item in items if keys[item] in done])
-    items[:] = [item for item in items if keys[item] not in done]
+    first, count = map(int, (config.getoption("attn_share") or "0/1").split("/"))
+    kept = [item for item in items[first::count] if keys[item] not in done]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
     session.collected = [key for item in items if (key := keys[item])]
     session.tell("collected", keys=session.collected)
 

@@ -68,8 +68,8 @@ def test_a_part_of_the_properties_certifies_nothing(toy, attn_spec):
 
 
 def test_a_sound_kernel_is_certified_twice_alike(toy, attn_spec):
-    first = attn_spec("certify", "toy.py:sound", "-o", "one.json")
-    second = attn_spec("certify", "toy.py:sound", "-o", "two.json")
+    first = attn_spec("certify", "toy.py:sound", "-o", "one.json", "--workers", "1")
+    second = attn_spec("certify", "toy.py:sound", "-o", "two.json", "--workers", "3")
 
     assert first.returncode == second.returncode == 0, first.stdout
     assert first.stdout.endswith("certificate: one.json\nCERTIFIED\n")
