@@ -6,6 +6,7 @@ a property is collected. Rows travel in ``report.user_properties``, which pytest
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 _SESSION = pytest.StashKey[Session]()
 
+
+def _share(text: str) -> tuple[int, int]:
+    """The numbers of I/N."""
+    number, slash, count = text.partition("/")
+    if slash and number.isdecimal() and count.isdecimal() and int(number) < int(count):
+        return int(number), int(count)
+    raise ArgumentTypeError(f"must be I/N with 0 <= I < N, e.g. 0/2, not {text!r}")
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "kernel": {"action": "append", "default": [], "help": "kernel to examine, file.py:name, package.module:name or a "
                "short name; may be repeated; default: every kernel of attn_spec.implementations"},
@@ -37,7 +47,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "call-limit": {"type": float, "default": 60.0, "help": "seconds one kernel call may take (default: 60)"},
     "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
     "continue": {"action": "store_true", "help": "keep the verdicts in the report and run only what has none"},
-    "share": {"help": "examine one of N shares, I/N with I from 0: every N-th property, kernel and dtype"},
+    "share": {"type": _share, "default": (0, 1), "metavar": "I/N", "help": "examine one of N shares, I/N with I from "
+              "0: every N-th property, kernel and dtype"},
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
     "brief": {"action": "store_true", "help": "give kernels that are slow, or built for few shapes, no more problems "
               "than a verdict takes"},
@@ -95,10 +106,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session = config.stash[_SESSION]
     done = session.reported() if config.getoption("attn_continue") else set()
     keys = {item: key_of(item) for item in items}
-    first, count = map(int, (config.getoption("attn_share") or "0/1").split("/"))
-    kept = [item for item in items[first::count] if keys[item] not in done]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    number, count = session.option("share")
+    kept = {item for item in items[number::count] if keys[item] not in done}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
     session.collected = [key for item in items if (key := keys[item])]
     session.tell("collected", keys=session.collected)
 

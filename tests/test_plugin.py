@@ -102,6 +102,20 @@ def test_workers_of_xdist_send_their_rows_home(suite):
     run(suite, "-n", "2").stdout.fnmatch_lines([DENOMINATOR])
 
 
+def test_shares_examine_everything_once(suite):
+    keys = []
+    for number in range(3):
+        suite.runpytest_subprocess(
+            "--attn-kernel", "toy.py:attention", f"--attn-share={number}/3", f"--attn-report={number}.jsonl"
+        )
+        lines = map(json.loads, suite.path.joinpath(f"{number}.jsonl").read_text(encoding="utf-8").splitlines())
+        collected = next(line["keys"] for line in lines if line["kind"] == "collected")
+        keys.append([tuple(key) for key in collected])
+
+    assert [len(found) for found in keys] == [3, 3, 2]
+    assert len({key for found in keys for key in found}) == 8
+
+
 def test_failures_are_shrunk_and_end_in_a_line_to_paste(suite):
     done = run(suite, "--attn-dtype", "float32", "-k", "short")
 
@@ -222,6 +236,8 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
             ("--attn-kernel", "toy.py:attention", "--attn-dtype", "bfloat16"),
             "ERROR: toy declares float32, float64, not *",
         ),
+        (("--attn-share", "2/2"), "*argument --attn-share: must be I/N with 0 <= I < N, e.g. 0/2, not '2/2'"),
+        (("--attn-share", "half"), "*argument --attn-share: must be I/N with 0 <= I < N, e.g. 0/2, not 'half'"),
         (("--attn-profile", "lazy"), "*argument --attn-profile: invalid choice: 'lazy' (choose from *smoke*"),
     ],
 )

@@ -48,7 +48,8 @@ class TiledGradients(TiledAttention):
         heads = self.q.shape[1]
         dq = self.array(np.zeros(tuple(self.q.shape)))
         dk, dv = (self.array(np.zeros((len(x), heads, *x.shape[2:]))) for x in (self.k, self.v))
-        dbias, self.dS = (self.array(np.zeros((*self.q.shape[:3], self.Sk))) for _ in range(2))
+        dbias = self.array(np.zeros((*self.q.shape[:3], self.Sk)))
+        self.dS = self.array(np.zeros(dbias.shape if self.pair_scores is not None else 0))
         with np.errstate(all="ignore"):
             delta = self.delta()
             for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads

@@ -123,7 +123,7 @@ def gradients_in_domain(
     rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
-    largest = c.largest(*stages, x.problem.dtype_of("bias", c.gradients))
+    largest = c.largest(*stages)
     magnitude = (np.abs(g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     delta = (np.abs(g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
     factor = max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))  # dS may be scaled early

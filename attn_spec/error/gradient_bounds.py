@@ -18,7 +18,7 @@ import numpy as np
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
-from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta
+from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back
 from attn_spec.error.option_gradient_bounds import accumulated_again, bias_error, parameter_errors
@@ -28,7 +28,6 @@ from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification,
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
-from attn_spec.numbers.formats import FORMATS, Format
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.quantities import QUANTITIES
 
@@ -52,7 +51,7 @@ class GradientBound:
     def domain_of(self, name: str, group: int) -> np.ndarray:
         """Where the domain holds, broadcastable to a gradient: by heads of q, k and v, of ``group`` to a kv head.
 
-        That of an option, which may be summed over heads, is inside as a whole.
+        That of an option may be summed over heads: it is inside where all of them are and its sums cannot overflow.
         """
         inside = self.in_domain[..., None, None]
         match QUANTITIES[name].gradient_of:
@@ -60,7 +59,7 @@ class GradientBound:
                 return np.repeat(inside, group, axis=1)
             case "k" | "v":
                 return inside
-        return np.all(inside, keepdims=True)
+        return np.all(inside, keepdims=True) & np.isfinite(self.allowed[name])
 
 
 @np.errstate(all="ignore")
@@ -73,31 +72,31 @@ def gradient_bound(
     """
     b = score_gradient_error(x, g, contract, 0.0 if slack is None else slack.X)
     evaluated = {} if slack is None else slack.allowed
-    errors = {"dq": _dq_error(b, evaluated.get("dq", 0.0)), "dk": _dk_error(b), "dv": _dv_error(b)}
+    plain = operand_error(x, contract) is None
+    errors = {"dq": _dq_error(b, evaluated.get("dq", 0.0)), "dk": _dk_error(b)} if plain else _operand_errors(b)
+    errors["dv"] = _dv_error(b)
     if "dbias" in g.gradients:
         errors["dbias"] = bias_error(b)
-    if operand_error(x, contract) is not None:
-        of_pairs = _of_pairs(b) if score_of(x.problem).pairs else {}
-        errors |= parameter_errors(b, of_pairs | {name: _operand_gradient(b, name) for name in ("q", "k")})
     finished: dict[str, np.ndarray] = {}
-    for name, error in errors.items():
-        size = np.abs(g.gradients[name]) + evaluated.get(name, 0.0)
-        out = _last_cast(contract, FORMATS[x.problem.dtype_of(name[1:], contract.gradients)])
+    for name, value in g.gradients.items():
+        error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
+        dtype = x.problem.dtype_of(name[1:], contract.gradients)
+        out = _last_cast(contract, dtype)
         total = (error + out.u * (size + error) + out.eta) * _widening(x, name, error.shape) * INFLATION
-        finished[name] = np.where(np.isnan(total), np.inf, total)
+        finished[name] = np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
     inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
-    if operand_error(x, contract) is not None:  # infinite where an operation could overflow or divide by 0
+    if not plain:  # infinite where an operation could overflow or divide by 0
         keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
         rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
         inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1)
     return GradientBound(finished, X=b.X, in_domain=inside)
 
 
-def _last_cast(c: ResolvedContract, form: Format) -> Rounding:
-    """Rounding of a finished gradient to ``form``, from the wider of the formats it was summed and scaled in."""
+def _last_cast(c: ResolvedContract, dtype: str) -> Rounding:
+    """Rounding of a finished gradient to ``dtype``, from the wider of the formats it was summed and scaled in."""
     stages = ("gradient_accumulation", "score_accumulation")
     widest = max((c.format(stage) for stage in stages), key=lambda form: form.precision)
-    return conversion(c, form.name, widest)
+    return conversion(c, dtype, widest)
 
 
 def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -123,8 +122,6 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
 
     What the errors dS_j of a row have in common is summed with the signs of k.
     """
-    if operand_error(b.x, b.c) is not None:
-        return pulled_back(b.x, "q", _operand_gradient(b, "q"))[0].error
     size, k, n = b.x.k_size, b.x.k, b.x.keys
     together = b.dS @ size
     sigma = abs(b.x.problem.scale_value)
@@ -147,8 +144,6 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
 
 def _dk_error(b: ScoreGradientError) -> np.ndarray:
     """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
-    if operand_error(b.x, b.c) is not None:
-        return _summed_over_group(b, pulled_back(b.x, "k", _operand_gradient(b, "k"))[0])
     size = b.x.q_size
     dS = (np.abs(b.g.dS) + b.dS).swapaxes(-1, -2)
     return _product_error(
@@ -162,12 +157,21 @@ def _dk_error(b: ScoreGradientError) -> np.ndarray:
     )
 
 
+def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
+    """Errors of dQ, of dK and of the gradients of parameters, behind operands that are formulas of q and of k."""
+    if score_of(b.x.problem).pairs is None:
+        of_q, of_k, of_parameters = _operand_gradient(b, "q"), _operand_gradient(b, "k"), {}
+    else:
+        of_q, of_k, of_parameters = _of_pairs(b)
+    (dq, by_queries), (dk, by_keys) = pulled_back(b.x, "q", of_q), pulled_back(b.x, "k", of_k)
+    of_inputs = {"dq": dq.error, "dk": _summed_over_group(b, dk)}
+    return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
+
+
 def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
     """The gradient of the operand "q" or "k", per query head: a product with the other one, which has an error."""
     x, dS, errors = b.x, np.abs(b.g.dS) + b.dS, operand_error(b.x, b.c)
     assert errors is not None
-    if score_of(x.problem).pairs is not None:
-        return _of_pairs(b)[name]
     size, off, n, of = (x.k_size, errors.k, x.keys, b.g.of_q)
     dS_error, seen, early = b.dS, x.visible, b.early
     if name == "k":
@@ -187,7 +191,7 @@ def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
     return Approximation(value, total, error, b.c.format("gradient_accumulation"), b.c)
 
 
-def _of_pairs(b: ScoreGradientError) -> dict[str, Approximation]:
+def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
     """Gradients of the operands "q" and "k" and of parameters, per query head, of a score that is no product of them.
 
     The scale multiplies dS, or what is made of it: as in :func:`_product_error`.
@@ -202,15 +206,15 @@ def _of_pairs(b: ScoreGradientError) -> dict[str, Approximation]:
     gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
     of_q, of_k, of_p = pairs_pulled_back(x, gradient)
     Sq, Sk = x.s.shape[-2:]
-    summed = {"q": accumulated_again(of_q, c, Sk), "k": accumulated_again(of_k, c, Sq)}
-    return summed | {name: accumulated_again(of, c, Sq * Sk) for name, of in of_p.items()}
+    return accumulated_again(of_q, c, Sk), accumulated_again(of_k, c, Sq), of_p
 
 
 def _summed_over_group(b: ScoreGradientError, dk: Approximation) -> np.ndarray:
     """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each."""
     error, size = b.x.over_group(dk.error), b.x.over_group(dk.size)
     G = growth(*accumulated(b.c, np.float64(b.x.problem.group)))
-    return error + G * (size + error) + 2 * b.x.problem.group * (sum_eta(b.c) + stored_sum(b.c).eta)
+    error = error + G * (size + error) + 2 * b.x.problem.group * (sum_eta(b.c) + stored_sum(b.c).eta)
+    return where_sums_fit(b.c, size, error)
 
 
 def _product_error(

@@ -30,3 +30,9 @@ def stored_sum(c: ResolvedContract) -> Rounding:
 def sum_eta(c: ResolvedContract) -> float:
     """Underflow of one sum."""
     return sum_underflow(c, "gradient_accumulation")
+
+
+def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """The error of sums, infinite where one could overflow: ``size`` is the sum of the sizes of their terms."""
+    largest = c.largest("gradient_accumulation", "inner_accumulation", "partial_gradients")
+    return np.where(2 * (size + error) < largest, error, np.inf)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
+from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta
-from attn_spec.error.operand_bounds import pulled_back
+from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
-from attn_spec.problem.options import OPTIONS
 
 
 def bias_error(b: ScoreGradientError) -> np.ndarray:
@@ -28,24 +28,21 @@ def bias_error(b: ScoreGradientError) -> np.ndarray:
     )
     total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
-    return b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny
+    return where_sums_fit(c, total, b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny)
 
 
 def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation]) -> dict[str, np.ndarray]:
     """Errors of the gradients of the score's parameters: summed over rows, and over the axes they were broadcast along.
 
-    ``gradients`` are those of the operands "q" and "k", per query head, and of the parameters of what is no product of
-    them. The sums of all heads may be one, in any order.
+    ``gradients`` are theirs per query head. The sums of all heads may be one, in any order. Where the score is no
+    product of operands, each term may be that of a pair of them.
     """
-    x, problem = b.x, b.x.problem
-    found = {name: of for name, of in gradients.items() if name in OPTIONS}
-    for name in ("q", "k"):
-        found |= pulled_back(x, name, gradients[name])[1]
-    errors = {}
-    for name, of in found.items():
-        axes = problem.broadcast_axes(name)[:2]
+    problem, lengths = b.x.problem, b.x.s.shape
+    rows, errors = math.prod(lengths[2:]) if score_of(problem).pairs else max(lengths[2:]), {}
+    for name, of in gradients.items():
+        axes = tuple(axis for axis in problem.broadcast_axes(name) if axis < 2)
         summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))
-        terms = max(x.s.shape[-2:]) * int(np.prod([x.s.shape[axis] for axis in axes]))
+        terms = rows * math.prod(lengths[axis] for axis in axes)
         errors[f"d{name}"] = accumulated_again(summed, b.c, terms).error
     return errors
 
@@ -56,4 +53,4 @@ def accumulated_again(x: Approximation, c: ResolvedContract, terms: int) -> Appr
     stores, partial = stored_sums(c, n)
     G = growth(*accumulated(c, n), (rounding(c, "gradient_accumulation").u, 1))
     error = x.error + G * (x.size + x.error) + 2 * (n + stores) * (sum_eta(c) + partial.eta)
-    return replace(x, error=error, form=c.format("gradient_accumulation"))
+    return replace(x, error=where_sums_fit(c, x.size, error), form=c.format("gradient_accumulation"))

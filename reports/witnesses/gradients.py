@@ -107,7 +107,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "all roundings of dbias": "keepdims=True)[- + G * total-] + 2",
         },
         ("probabilities", "tiny bias, flushed", "dbias"): {
-            "the error of dA in dbias": "return [-b.dA.sum(axis=axes, keepdims=True) + -]G",
+            "the error of dA in dbias": "total, [-b.dA.sum(axis=axes, keepdims=True) + -]G",
         },
         ("score_gradients", "tiny cotangents, grouped, bias, kept", "dbias"): {
             "underflow of dbias": "G * total[- + 2 * tiny-]",

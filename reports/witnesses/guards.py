@@ -130,7 +130,7 @@ def _gradients_are_refuted() -> bool:
     """Whether gradients of NaN are refuted where scores may overflow."""
     found = {"dq": np.full((1, 1, 1, 1), NAN), "dv": np.full((1, 1, 2, 1), NAN)}
     contract = replace(_FLOAT32, score_accumulation="float16")
-    return measure.judge_gradients(_OVERFLOWING, contract, np.ones((1, 1, 1, 1)), found).refuted
+    return measure.judge_gradients(_problem(((2.0**12,),)), contract, np.ones((1, 1, 1, 1)), found).refuted
 
 
 def _measured(got: float) -> measure.Measurement:
@@ -138,6 +138,14 @@ def _measured(got: float) -> measure.Measurement:
     truth = Enclosed(np.zeros(1), np.zeros(1), np.ones(1))
     one = np.ones(1)
     return measure._measure("output", "float32", got * one, truth=truth, allowed=one, measured=one > 0)  # noqa: SLF001
+
+
+def _overflowing_sum() -> measure.Judgement:
+    """Of an infinite gradient of a bias, whose sum over 64 queries float16 does not hold."""
+    problem = _problem(((0.0,),) * 64, ((2e3,), (-2e3,)), bias=np.zeros((1, 1, 1, 2)))
+    contract = replace(_FLOAT32, gradient_accumulation="float16")
+    found = {"dbias": np.full((1, 1, 1, 2), np.inf)}
+    return measure.judge_gradients(problem, contract, np.ones((1, 1, 64, 1)), found)
 
 
 _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
@@ -148,8 +156,18 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "a NaN bound of a gradient is infinite": (
         "error.gradient_bounds",
-        "np.where(np.isnan(total), [-np.inf-]{+0.0+}, total)",
+        "< contract.largest(dtype), total, [-np.inf-]{+0.0+})",
         lambda: bool(np.isinf(_nan_bound()).all()),
+    ),
+    "sums of gradients that overflow have no bound": (
+        "error.gradient_sums",
+        "np.where(2 * (size + error) < largest, error, [-np.inf-]{+error+})",
+        lambda: not _overflowing_sum().refuted,
+    ),
+    "a gradient of an option without a bound is not measured": (
+        "error.gradient_bounds",
+        "np.all(inside, keepdims=True)[- & np.isfinite(self.allowed[name])-]",
+        lambda: not _overflowing_sum().exercised,
     ),
     "a NaN error of a row sum is infinite": (
         "error.row_sum_bounds",

@@ -15,7 +15,7 @@ from attn_spec.error.bounds import evaluation_error
 from attn_spec.error.gradient_bounds import gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.problem.option import SCORE
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import OPTIONS, replaces_score
 from attn_spec.problem.problem import ProblemError
 from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.search.regimes import Recipe
@@ -190,6 +190,10 @@ def test_balls_contain_the_definition(options):
 INPUTS = [
     (chosen, name) for chosen, options in CHOSEN.items() for name in ("q", "k", *options) if name in DIFFERENTIABLE
 ]
+
+
+def test_every_parameter_of_a_score_has_a_gradient():
+    assert {name for name, row in OPTIONS.items() if replaces_score(row)} <= set(DIFFERENTIABLE)
 
 
 @pytest.mark.parametrize(("chosen", "name"), INPUTS)

@@ -33,6 +33,47 @@ GRADIENTS = {
     "dV": Edge(lambda z: (head([0.0], [0.0], [0.0]), z), NARROW_SUMS, 2e4, 1e4),
 }
 
+#: Gradients of options, which are sums over all rows: of 64 rows that are equal.
+ROWS = 64
+ONE = np.ones((1, 1, 1, 1))
+LAYERS = {"score_key_weight": ONE, "score_query_weight": ONE}
+OPTIONS = {
+    "dbias": Edge(lambda z: head([0.0] * ROWS, [0.0, 0.0], [z, -z], bias=np.zeros((1, 1, 1, 2))), {}, 2e3, 5e2),
+    "dscore_weight": Edge(lambda z: head([1.0] * ROWS, [32.0, -32.0], [z, -z], score_weight=ONE / 1024), {}, 100, 4),
+    "dscore_vector": Edge(
+        lambda z: head([0.0] * ROWS, [3.0, -3.0] * 2, [z, -z] * 2, score_vector=ONE, **LAYERS), {}, 2e3, 5e2
+    ),
+}
+
+
+def backward(problem, contract, cotangent):
+    """The bound for a cotangent with all its entries the same."""
+    x = intermediates(problem)
+    return gradient_bound(x, gradient_intermediates(x, np.full(x.O.shape, cotangent), None), contract)
+
+
+@pytest.mark.parametrize("stage", ["gradient_accumulation", "partial_gradients", "gradients"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_gradient_of_an_option_whose_sum_could_overflow_is_left_out(name, stage):
+    edge = OPTIONS[name]
+    contract = replace(PRECISE, **{stage: "float16"}).at("float32")
+    edge.check(f"{name} in {stage}", lambda z: backward(edge.make(z), contract, 1.0).domain_of(name, 1))
+    assert backward(edge.make(edge.outside), contract, 1.0).domain_of("dk", 1).all()
+
+
+def test_a_gradient_of_an_option_may_overflow_in_its_own_dtype():
+    problem = OPTIONS["dbias"].make(2e3).replace(option_dtypes={"bias": "float16"})
+    assert not backward(problem, PRECISE.at("float32"), 1.0).domain_of("dbias", 1).any()
+    assert backward(problem, PRECISE.at("float32"), 1.0).domain_of("dq", 1).all()
+
+
+def test_a_gradient_of_an_input_may_overflow_behind_its_operand():
+    """dK is W^T of what fits, and too large for float16."""
+    contract = replace(PRECISE, gradients="float16").at("float32")
+    for size, inside in ((6e4, False), (1e3, True)):
+        problem = head([1.0], [0.0, 0.0], [4.0, -4.0], score_weight=size * ONE, scale=1.0)
+        assert backward(problem, contract, 1.0).in_domain.all() == inside
+
 
 @pytest.mark.parametrize("what", GRADIENTS)
 def test_gradients_that_could_overflow_are_outside_the_domain(what):
@@ -41,7 +82,6 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
 
     def found(size):
         problem, dO = edge.make(size)
-        x = intermediates(problem)
-        return gradient_bound(x, gradient_intermediates(x, np.full((1, 1, 1, 1), dO), None), contract).in_domain
+        return backward(problem, contract, dO).in_domain
 
     edge.check(what, found)

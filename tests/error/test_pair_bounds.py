@@ -1,14 +1,18 @@
 """Bounds of additive scores: they hold for every order of evaluation, and refute less precision."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.intermediates import intermediates
 from attn_spec.error.operand_bounds import pair_error
 from attn_spec.error.presets import EAGER, FP32
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 
 REGIMES = ("normal", "large", "integers", "activations", "cancellation", "near_ties", "one_hot")
@@ -108,3 +112,20 @@ def test_a_saturated_tanh_leaves_the_error_of_its_argument_behind():
     )
     errors = [pair_error(x, FP32.at("float32")).item() for x in (near, far)]
     assert errors[1] < errors[0]
+
+
+def test_the_sums_of_all_pairs_and_heads_may_be_one():
+    """8,192 equal terms, added one by one in float16: the sum stops growing long before."""
+    heads, rows, one = 32, 16, np.ones((1, 1, 1, 1))
+    zeros = np.zeros((1, heads, rows, 1))
+    layers = {"score_key_weight": one, "score_query_weight": one, "score_bias": 0.5 * one, "score_vector": one}
+    problem = Problem(q=zeros, k=zeros, v=zeros, dtype="float16", **layers)
+    terms = np.full(heads * rows**2, np.tanh(0.5) / rows, dtype=np.float16)  # P dL tanh
+    found = np.add.accumulate(terms)[-1].astype(np.float64).reshape(1, 1, 1, 1)
+    assert found < 0.6 * terms.sum(dtype=np.float64)
+
+    contract = replace(PRECISE, gradient_accumulation="float16").at("float16")
+    dL = np.ones((1, heads, rows))
+    judged = judge_gradients(problem, contract, zeros, {"dscore_vector": found}, dL)
+    assert judged.exercised
+    assert not judged.refuted

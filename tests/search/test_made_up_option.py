@@ -93,8 +93,11 @@ def verdicts(folder, *, positional):
 def test_no_property_accuses_a_sound_kernel_of_an_option_it_has_not_heard_of(tmp_path):
     found = verdicts(tmp_path, positional=True)
 
-    assert {name for name, verdict in found.items() if verdict not in ("held", "not claimed")} == set()
-    assert sum(verdict == "held" for verdict in found.values()) > 60
+    silent = {name for name, verdict in found.items() if verdict != "held"}
+    # The kernel computes the gradient of no parameter.
+    assert silent == {"gradients.gradients_of_a_scores_parameters_are_within_their_bounds"}
+    assert found[silent.pop()] == "not claimed"
+    assert len(found) > 60
 
 
 def test_the_row_is_what_keeps_properties_from_it(tmp_path):

@@ -44,8 +44,9 @@ def worse(kernel):
 
     def backward(*tensors, **options):
         found = kernel.backward_function(*tensors, **options)
-        named = {name: too_large(x) for name, x in found.items()} if isinstance(found, dict) else None
-        return named or tuple(map(too_large, found))
+        if isinstance(found, dict):
+            return {name: too_large(x) for name, x in found.items()}
+        return tuple(map(too_large, found))
 
     return replace(kernel, function=forward, backward_function=kernel.backward_function and backward)
 
