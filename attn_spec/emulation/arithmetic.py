@@ -73,6 +73,15 @@ def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", *, flushed: bo
     return np.where(np.abs(y) < FORMATS[dtype].smallest_normal, np.copysign(0.0, y), y) if flushed else y
 
 
+def rounding_of(c: ResolvedContract, stage: str) -> Callable[[Any], np.ndarray]:
+    """What rounds results of a stage: the innermost loop of emulated kernels, found once for all of them."""
+    form, way = c.format(stage), direction(c, stage)
+    flushed = flushes(c, form, entering=stage == "multiplicands")
+    if way == "nearest" and not flushed and form.name in _NATIVE:
+        return lambda x: np.asarray(x, form.name).astype(np.float64)
+    return lambda x: rounded(np.asarray(x, np.float64), form.name, way, flushed=flushed)
+
+
 class Arithmetic:
     """The operations of a kernel under a resolved contract."""
 
@@ -81,6 +90,7 @@ class Arithmetic:
 
     def __init__(self, contract: ResolvedContract, order: Order) -> None:
         self.c, self.order = contract, order
+        self._roundings: dict[str, Callable[[Any], np.ndarray]] = {}
 
     def array(self, x: Any) -> Any:
         """An array of this namespace from one of NumPy's."""
@@ -103,9 +113,9 @@ class Arithmetic:
 
     def round(self, x: Any, stage: str) -> Any:
         """One result of a stage."""
-        form = self.c.format(stage)
-        flushed = flushes(self.c, form, entering=stage == "multiplicands")
-        return rounded(np.asarray(x, np.float64), form.name, direction(self.c, stage), flushed=flushed)
+        if stage not in self._roundings:
+            self._roundings[stage] = rounding_of(self.c, stage)
+        return self._roundings[stage](x)
 
     def convert(self, x: Any, stage: str, source: str) -> Any:  # noqa: ARG002 - where conversions are exact it is read
         """A number that the stage ``source`` has rounded, or one of the format ``source``, as a number of a stage."""
