@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.scores import AS_GIVEN
+from attn_spec.attention.scores import AS_GIVEN, Score
 from attn_spec.emulation.operands import Number, Operands
 
 from .mutants import score_mutant
@@ -16,6 +16,9 @@ from .mutants import score_mutant
 OUTPUT = "accuracy.output_is_within_its_bound"
 QUERY_AND_KEY = "gradients.query_and_key_gradients_are_within_their_bounds"
 PARAMETERS = "gradients.gradients_of_a_scores_parameters_are_within_their_bounds"
+PRODUCT = "scores.a_bilinear_score_is_the_product_with_keys_that_the_weight_has_changed"
+LENGTHS = "scores.a_cosine_does_not_see_the_lengths_of_q_and_k"
+ODD = "scores.an_additive_score_without_a_bias_is_odd"
 LUONG, GRAVES, BAHDANAU = "arXiv 1508.04025", "arXiv 1410.5401", "arXiv 1409.0473"
 
 
@@ -96,3 +99,104 @@ class SlopeOfTanhForgotten(Operands):
 
         self.score = replace(self.score, pairs=replace(pairs, pull=pull))
         return super().backward(run, v, *outputs)
+
+
+def _with_queries(score: Score, value: Callable[..., Any]) -> Score:
+    """The score with another formula of queries, and the gradient that it has."""
+    return replace(score, queries=replace(score.queries, value=value))
+
+
+@score_mutant("score_weight", source="made up: one projection for both sides", named_by=PRODUCT)
+class WeightOnBothSides(Operands):
+    """W multiplies the queries too."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.score = _with_queries(self.score, self.score.keys.value)
+
+
+@score_mutant("score_weight", source=f"{LUONG}: a score of raw products", named_by=PRODUCT)
+class BilinearScoreUnscaled(Operands):
+    """The score is not divided by sqrt(D)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.options.get("scale") is None:
+            self.options["scale"] = 1.0
+
+
+@score_mutant("score_gamma", source="made up: x / (|x| + 1e-3)", named_by=LENGTHS)
+class EpsilonAddedToNorm(Operands):
+    """A thousandth is added to the norm of a query, against a division by 0."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+
+        def value(A: Any, q: Number, p: Any) -> Number:
+            del p
+            norm = A.root(A.total(q * q))
+            return A.quotient(q, replace(norm, values=norm.values + 1e-3))
+
+        self.score = _with_queries(self.score, value)
+
+
+@score_mutant("score_gamma", source="made up: a square root left out", named_by=LENGTHS)
+class DividedBySquaredNorm(Operands):
+    """A query is divided by the sum of its squares."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.score = _with_queries(self.score, lambda A, q, p: A.quotient(q, A.total(q * q)))
+
+
+@score_mutant("score_gamma", source="made up: normalized in the batch", named_by=LENGTHS)
+class NormOfAllQueries(Operands):
+    """The queries of a head share the largest of their norms."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+
+        def value(A: Any, q: Number, p: Any) -> Number:
+            del p
+            norm = A.root(A.total(q * q))
+            largest = norm.values.max(axis=-2, keepdims=True, initial=0.0)
+            return A.quotient(q, replace(norm, values=np.broadcast_to(largest, norm.values.shape)))
+
+        self.score = _with_queries(self.score, value)
+
+
+def _bent_by(score: Score, bend: Callable[[Any, Number], Number]) -> Score:
+    """The additive score with another function in place of tanh."""
+    assert score.pairs is not None
+
+    def value(A: Any, x: Number, y: Number, p: Any) -> Number:
+        return A.grid(A.product(bend(A, A.pairs(x, y)), A.transposed(p["score_vector"])), x, y)
+
+    return replace(score, pairs=replace(score.pairs, value=value))
+
+
+@score_mutant("score_vector", source="made up: (1 - e) / (1 + e) for e = exp(-2|x|)", named_by=ODD)
+class SignOfTanhLost(Operands):
+    """tanh(|x|), which never underflows, without the sign of x."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.score = _bent_by(self.score, lambda A, x: A.tanh(replace(x, values=np.abs(x.values))))
+
+
+@score_mutant("score_vector", source="made up: a fast tanh that is cut at 4", named_by=ODD)
+class TanhCutOnOneSide(Operands):
+    """Arguments above 4 are taken for 4, those below -4 are not."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.score = _bent_by(self.score, lambda A, x: A.tanh(replace(x, values=np.minimum(x.values, 4.0))))
+
+
+@score_mutant("score_vector", source=f"{BAHDANAU}: divided by the root of its width", named_by=OUTPUT)
+class AdditiveScoreScaled(Operands):
+    """The score is divided by sqrt(D), as a product is."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.options["scale"] = self.options["scale"] / np.sqrt(self.q.values.shape[-1])
