@@ -60,6 +60,17 @@ def test_kv_heads_carry_their_groups_along(subject: Subject, problem: Problem) -
 
 
 @attention_property(
+    source="the heads of multi-head attention are separate problems (Vaswani et al. (2017), section 3.2.2)",
+    hunts="heads split or joined by a view without a transpose, summed, or normalized together",
+    problems=lambda subject: problems(subject, without=("empty", "gqa"), query_heads=3, kv_heads=3),
+)
+def test_heads_carry_their_answers_along(subject: Subject, problem: Problem) -> None:
+    """Three heads in another order get the same answers in that order."""
+    order = np.roll(np.arange(problem.kv_heads), 1)
+    assert_within_bound(subject, problem, reordered(subject(problem.take("H", order)), np.argsort(order), 1))
+
+
+@attention_property(
     source="batch entries are separate problems",
     hunts="the mask or bias of another batch entry read when the head axis is broadcast",
     problems=lambda subject: problems(subject, without=("empty",), batch=3),
