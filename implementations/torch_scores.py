@@ -37,8 +37,10 @@ def cosine(
 ) -> tuple[Tensor, Tensor]:
     """Scores gamma cos(q, k), gamma [B or 1, Hq or 1, 1, 1]; shapes and results as those of ``torch_eager``."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    scaled = score_gamma * normalize(k, dim=-1)
-    return eager(normalize(q, dim=-1), scaled, v, scale=1.0 if scale is None else scale, **options)
+    # The default, 1e-12, is 0 in float16: it would make NaN of zeros, and so of gradients of what nobody sees.
+    smallest = torch.finfo(q.dtype).smallest_normal * torch.finfo(q.dtype).eps
+    q, k = (normalize(x, dim=-1, eps=smallest) for x in (q, k))
+    return eager(q, score_gamma * k, v, scale=1.0 if scale is None else scale, **options)
 
 
 @kernel(

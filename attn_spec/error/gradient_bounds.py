@@ -20,7 +20,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
-from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back
+from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back, unknown_operands
 from attn_spec.error.option_gradient_bounds import accumulated_again, bias_error, parameter_errors
 from attn_spec.error.products import entry, left_out, terms
 from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
@@ -88,7 +88,7 @@ def gradient_bound(
     if not plain:  # infinite where an operation could overflow or divide by 0
         keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
         rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
-        inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1)
+        inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1) & ~unknown_operands(x, contract)
     return GradientBound(finished, X=b.X, in_domain=inside)
 
 

@@ -40,10 +40,33 @@ def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
     score = score_of(x.problem)
     if score.plain:
         return None
-    A, (q, k, p) = RunningErrors(c), _given(x, c)
-    errors = (_stored(operand.value(A, x, p)).error for operand, x in ((score.queries, q), (score.keys, k)))
-    of_q, of_k = (np.where(_norm(x) < score.shortest, np.inf, e) for x, e in zip((q, k), errors, strict=True))
-    return OperandError(of_q, of_k)
+    lengths = (np.linalg.norm(given, axis=-1, keepdims=True) for given in (x.problem.q, repeated_keys(x.problem)))
+    q, k = (np.where(norm < score.shortest, np.inf, e) for norm, e in zip(lengths, _errors(x, c), strict=True))
+    return OperandError(q, k)
+
+
+@kept
+@np.errstate(all="ignore")
+def _errors(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of q' and k', infinite where an operation could overflow or divide by 0."""
+    A, score, (q, k, p) = RunningErrors(c), score_of(x.problem), _given(x, c)
+    return _stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error
+
+
+@np.errstate(all="ignore")
+def unknown_operands(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """bool [B, Hkv]: groups in which an operand of finite numbers may be anything, though nobody sees it.
+
+    An infinity times a score gradient of 0 is NaN. That of a vector of zeros is defined.
+    """
+    problem = x.problem
+    if operand_error(x, c) is None:
+        return np.zeros((problem.batch, problem.kv_heads), dtype=bool)
+    unknown = []
+    for vectors, error in zip((problem.q, repeated_keys(problem)), _errors(x, c), strict=True):
+        numbers = np.isfinite(vectors).all(axis=-1) & vectors.any(axis=-1)
+        unknown.append((numbers & ~np.isfinite(error).all(axis=-1)).any(axis=-1))
+    return np.logical_or(*unknown).reshape(problem.batch, problem.kv_heads, -1).any(axis=-1)
 
 
 @np.errstate(all="ignore")
@@ -98,10 +121,6 @@ def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, App
     sides = (x.q, x.q_size, errors.q), (x.k, x.k_size, errors.k)
     q, k = (Approximation(value, size, e + G * (size + e), form, c) for value, size, e in sides)
     return q, k, _given(x, c)[2]
-
-
-def _norm(x: Approximation) -> np.ndarray:
-    return np.linalg.norm(x.value, axis=-1, keepdims=True)
 
 
 def _stored(x: Approximation) -> Approximation:

@@ -16,11 +16,13 @@ import numpy as np
 from attn_spec.attention.scores import parameters_of
 from attn_spec.error.gradient_bounds import gradient_bound, gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.error.operand_bounds import unknown_operands
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.options import named_by, replaces_score
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search import strategies
 from attn_spec.search.property import Refutation, observe, observe_reading
@@ -84,13 +86,21 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     """Problems, drawn as by ``strategies.problems``, whose gradients every convention of the subject agrees on.
 
     A query that sees no key has gradients of 0 if its output is 0, whatever the inputs; a mean of V or NaN has others.
-    The gradient of a bias is never a sum of what the kernel gives.
+    The gradient of a bias is never a sum of what the kernel gives. No operand of a score may overflow.
     """
     found = strategies.problems(subject, **drawn)
     if subject.presentation.looped or subject.kernel.merge:
         found = found.filter(lambda problem: not subject.sums_gradient_of("bias", problem))
+    if named_by([replaces_score]) & subject.kernel.supports:
+        found = found.filter(lambda problem: not _has_unknown_operands(subject, problem))
     zero = subject.conventions.empty_row == "zero"
     return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
+
+
+def _has_unknown_operands(subject: Subject, problem: Problem) -> bool:
+    """Whether the operand of a query or key, seen or not, may overflow."""
+    x = intermediates(problem)
+    return any(unknown_operands(x, reading).any() for reading in readings(subject.contract))
 
 
 def cotangent(subject: Subject, problem: Problem) -> np.ndarray:

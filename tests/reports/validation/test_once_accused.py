@@ -1,5 +1,6 @@
 """Sound kernels that random search once saw accused: by a property that asked too much, or a bound without a term."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,12 @@ from attn_spec.emulation.forward import emulate
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
+from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.profiles import Profile
-from attn_spec.search.property import load_all
+from attn_spec.search.property import Refutation, load_all
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
@@ -119,3 +121,42 @@ def test_score_gradients_may_wait_for_their_products_divided_by_the_softcap():
     dO = cotangent(subject := Subject(kernel, "float16"), problem)
 
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float16",),
+    contract="eager",
+    supports=("mask", "score_gamma", "backward"),
+    always=("score_gamma",),
+    conventions={"masked_nonfinite": "may_leak"},
+)
+def cosine(q, k, v, *, score_gamma, mask=None):
+    q, k = (x / (x * x).sum(-1, keepdim=True).sqrt() for x in (q, k))
+    s = q @ (score_gamma * k).mT
+    return (s if mask is None else s.masked_fill(~mask, -math.inf)).softmax(-1) @ v
+
+
+def test_an_operand_that_nobody_sees_may_be_infinite():
+    """The squares of a key of 1e-5 are 0 in float16, and so is its norm: 1e-5 / 0, times a score gradient of 0."""
+    one = Recipe(key_length=2, head_dim=2, value_dim=2, score_gamma="one", dtype="float16").problem()
+    problem = one.replace(mask=np.array([[[[True, False]]]]), k=np.array([[[[1.0, 1.0], [2.0**-17, 2.0**-17]]]]))
+    dO = np.ones((1, 1, 1, 2))
+
+    found = (subject := Subject(cosine, "float16")).gradients(problem, dO)
+
+    assert np.isnan(found["dq"]).all()
+    assert_gradients_within_bound(subject, problem, dO, found)
+
+
+def test_a_zero_that_nobody_sees_has_the_cosine_0():
+    """torch.nn.functional.normalize makes NaN of it: its epsilon, 1e-12, is 0 in float16."""
+    one = Recipe(query_length=2, key_length=2, head_dim=2, value_dim=2, dtype="float16", score_gamma="one").problem()
+    problem = one.replace(mask=np.array([[[[True, True], [False, False]]]]), q=one.q * np.array([[1.0], [0.0]]))
+    dO = np.ones((1, 1, 2, 2))
+    sound = Subject(resolve("torch_scores:cosine"), "float16")
+
+    assert_gradients_within_bound(sound, problem, dO, sound.gradients(problem, dO))
+    for name, found in sound.gradients(problem, dO).items():
+        with pytest.raises(Refutation):
+            assert_gradients_within_bound(sound, problem, dO, {name: found * np.nan})
