@@ -39,7 +39,7 @@ def cosine(
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     # The default, 1e-12, is 0 in float16: it would make NaN of zeros, and so of gradients of what nobody sees.
     smallest = torch.finfo(q.dtype).smallest_normal * torch.finfo(q.dtype).eps
-    q, k = (normalize(x, dim=-1, eps=smallest) for x in (q, k))
+    q, k = (normalize(x, dim=-1, eps=max(smallest, 1e-12)) for x in (q, k))
     return eager(q, score_gamma * k, v, scale=1.0 if scale is None else scale, **options)
 
 

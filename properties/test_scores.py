@@ -75,7 +75,7 @@ def test_a_cosine_does_not_see_the_lengths_of_q_and_k(subject: Subject, problem:
 @attention_property(
     source="tanh(-x) = -tanh(x): without b the additive score of -q and -k is minus that of q and k",
     hunts="the sign lost in a tanh that is made of exp(-2|x|), an offset inside it, a bias that is never left out",
-    needs=("score_vector",),
+    needs=("score_vector", "score_key_weight", "score_query_weight"),
     problems=lambda subject: chosen(subject, "score_vector", score_bias=None),
 )
 def test_an_additive_score_without_a_bias_is_odd(subject: Subject, problem: Problem) -> None:

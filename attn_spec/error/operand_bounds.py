@@ -53,6 +53,12 @@ def _errors(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarr
     return _stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error
 
 
+def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
+    """Whether the error of every operand, and so its size, has a bound."""
+    errors = operand_error(x, c)
+    return errors is None or bool(np.isfinite(errors.q).all() and np.isfinite(errors.k).all())
+
+
 @np.errstate(all="ignore")
 def unknown_operands(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """bool [B, Hkv]: groups in which an operand of finite numbers may be anything, though nobody sees it.

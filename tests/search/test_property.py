@@ -13,7 +13,7 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.options import OPTIONS, named_by, replaces_score
 from attn_spec.search.property import load_all
 
 REGISTRY = load_all()
@@ -29,6 +29,7 @@ FAMILIES = [
     "online_rescaling",
     "permutation",
     "scaling",
+    "scores",
     "softmax",
     "special_values",
     "statistics",
@@ -79,7 +80,8 @@ def test_a_property_draws_problems_that_use_what_it_needs(claim):
 def able_of(claim):
     """A kernel with every option but other scores; one with these, for a property that is about them."""
     kernel = resolve("torch_eager")
-    return SOUND["other_scores"] if claim.not_applicable(Subject(kernel, "float32")) else kernel
+    other = named_by([replaces_score]) & set(claim.needs) or claim.not_applicable(Subject(kernel, "float32"))
+    return SOUND["other_scores"] if other else kernel
 
 
 @pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
