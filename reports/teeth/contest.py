@@ -10,6 +10,7 @@ from typing import Any
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import PROFILES
 
+from ..peers.recipes import PeerError
 from ..peers.trial import PEERS, dtype_for, try_out
 from ..peers.work import Meter
 from ..zoo.mutants import Mutant
@@ -68,11 +69,17 @@ def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
 
 
 def by_peer(name: str, mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
-    """Draw problems of the peer's own recipe and judge the answers by its own rule, until the budget is spent."""
+    """Draw problems of the peer's own recipe and judge the answers by its own rule, until the budget is spent.
+
+    A mutant that takes none of them, for want of grouped heads for instance, is not shown to it.
+    """
     dtype = dtype_for(PEERS[name], mutant)
     if dtype is None:
         return Outcome(contestant=name, mutant=mutant.id)
-    found = try_out(PEERS[name], Subject(mutant.at(dtype), dtype), work=budget, seed=seed)
+    try:
+        found = try_out(PEERS[name], Subject(mutant.at(dtype), dtype), work=budget, seed=seed)
+    except PeerError:
+        return Outcome(contestant=name, mutant=mutant.id)
     return Outcome(
         contestant=name,
         mutant=mutant.id,

@@ -27,14 +27,18 @@ GRADIENTS = "gradients.query_and_key_gradients_are_within_their_bounds"
 
 
 def printed(
-    *, source: str, named_by: str, supports: tuple[str, ...] = ("mask",), **declared: Any
+    *, source: str, named_by: str, without: tuple[str, ...] = (), **declared: Any
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a function of q, k, v [B, H, S, D] and a mask, one head of k for each of q."""
+    """Register a function of q, k, v [B, H, S, D] and a mask, which holds all that hides a key.
+
+    Each head of q has its own of k. ``without`` are shapes that the function does not take.
+    """
+    takes = {"mask", "causal", "causal_alignment", "window", "dv", "cross", "backward"} - set(without)
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def build(dtype: str) -> Kernel:
             facts = {"framework": "torch", "contract": "eager", "conventions": {"empty_row": "nan"}}
-            return kernel(dtypes=(dtype,), supports=("backward", *supports), **facts, **declared)(function)
+            return kernel(dtypes=(dtype,), supports=takes, merge="mask", **facts, **declared)(function)
 
         told = {"family": family_of(function), "source": source, "named_by": named_by}
         add(function.__name__, story_of(function), build, **told, dtype="float32")
@@ -153,7 +157,7 @@ def heads_summed(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None)
     return out.sum(dim=1, keepdim=True).expand(out.shape)
 
 
-@printed(source="made up: attention applied to attention", named_by=OUTPUT)
+@printed(source="made up: attention applied to attention", named_by=OUTPUT, without=("cross",))
 def values_weighted_twice(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The values are multiplied by the weights twice."""
     weights = scores(q, k, mask).softmax(-1)

@@ -199,9 +199,10 @@ def test_the_suite_catches_a_mutant_within_its_budget_and_not_without_one():
     assert (starved.caught, starved.applies, starved.why) == (False, True, "")
 
 
-def test_a_peer_that_covers_no_dtype_of_a_defect_was_not_asked():
-    name = next(name for name, peer in PEERS.items() if "float32" not in peer.dtypes)
-    outcome = contest.by_peer(name, ZOO["tf32_multiplicands"], 2**20)
+@pytest.mark.parametrize("mutant", ["tf32_multiplicands", "heads_viewed"])
+def test_a_peer_that_covers_no_dtype_of_a_defect_or_whose_scale_it_does_not_take_was_not_asked(mutant):
+    """Triton's tutorial is in float16, with a scale in every problem."""
+    outcome = contest.by_peer("Triton tutorial", ZOO[mutant], 2**20)
 
     assert (outcome.applies, outcome.caught, outcome.problems) == (False, False, 0)
 
