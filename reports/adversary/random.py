@@ -24,6 +24,8 @@ from .cases import FINE, NARROW, STAGES, small_problem
 
 #: Formats of narrow stages, NARROW as often as all others.
 _FORMATS = (NARROW, NARROW, "bfloat16", "tf32")
+#: Those that are dtypes, of what a kernel returns.
+_DTYPES = (NARROW, NARROW, "bfloat16", "float32")
 
 
 def random_attacks(count: int, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
@@ -63,7 +65,7 @@ def _contract(rng: np.random.Generator, order: Order) -> Contract:
     """An arithmetic without errors but those of one to three stages, and of the functions."""
     narrow = rng.choice(STAGES, size=one_of(rng, (1, 1, 1, 2, 3)), replace=False)
     formats: dict[str, Any] = {stage: getattr(FINE, stage) for stage in STAGES}
-    formats |= {str(stage): one_of(rng, _FORMATS) for stage in narrow}
+    formats |= {str(stage): one_of(rng, _DTYPES if stage in ("output", "gradients") else _FORMATS) for stage in narrow}
     unit = elementary_error(replace(FINE, **formats, exp_error=1.0).at("float64"), "exp_error")
     errors = {name: one_of(rng, (0.0, 0.0, 2.0**-12 / unit)) for name in ("exp_error", "log_error", "tanh_error")}
     drawn = executed_arithmetic(rng, "float64", order)

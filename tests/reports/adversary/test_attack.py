@@ -105,6 +105,13 @@ def test_a_missing_rounding_is_found():
     assert attained(shallow, ("lse",))["lse"] > 1
 
 
+def test_every_seed_draws_an_arithmetic():
+    contracts = [case.contract for _, _, case in random_attacks(300)]
+    narrow = {stage for contract in contracts for stage in STAGES if getattr(contract, stage) != "float64"}
+
+    assert narrow >= {"output", "gradients", "softmax"}
+
+
 def test_problems_are_made_of_narrow_numbers():
     for way in WAYS:
         problem = small_problem(**way.problem)
