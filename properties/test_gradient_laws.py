@@ -172,7 +172,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     scaled = subject.gradients(problem, -8 * dO)
     x = intermediates(problem)
     stages = ("multiplicands", "score_accumulation", "stored_scores", "score_gradients", "inner_accumulation")
-    stages = (*stages, "gradient_accumulation", "partial_gradients", "output", "gradients")
+    stages = (*stages, "operands", "gradient_accumulation", "partial_gradients", "output", "gradients")
     used = {getattr(c, stage) for c in gradient_readings(subject.contract) for stage in stages} - {None}
     wide = all(FORMATS[form].emin <= FORMATS["float32"].emin for form in used)
     reach = np.where(x.visible, x.M - x.s, 0.0).max(initial=0.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import emulate_both
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.forward import SUPPORTS, emulate
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
@@ -41,6 +41,18 @@ KERNELS = {
     ),
     "causality.decoding_one_query_gives_its_row_of_the_whole": emulate(
         "renormalized", RENORMALIZED, Order(kv_tile=1), steps=Renormalized
+    ),
+    "scores.a_bilinear_score_is_the_product_with_keys_that_the_weight_has_changed": emulate(
+        "half_operands", replace(PRECISE, operands="float16"), supports=(*SUPPORTS, "score_weight")
+    ),
+    "scores.a_cosine_does_not_see_the_lengths_of_q_and_k": emulate(
+        "half_sums", replace(PRECISE, score_accumulation="float16"), supports=(*SUPPORTS, "score_gamma")
+    ),
+    "gradient_laws.scaling_the_cotangent_by_a_power_of_two_scales_the_gradients": emulate_both(
+        "half_operands",
+        replace(PRECISE, operands="float16"),
+        supports=(*SUPPORTS, "score_weight"),
+        always=("score_weight",),
     ),
     "masking.a_mask_is_a_bias_of_minus_infinity": emulate(
         "narrow_scores", replace(PRECISE, stored_scores="bfloat16", exponent="base2", rounding="toward_zero")
