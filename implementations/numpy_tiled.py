@@ -22,6 +22,9 @@ import numpy as np
 
 from attn_spec import kernel
 
+from .rotary import OPTIONS as ROTARY
+from .rotary import first_position, turned_array
+
 Tile = tuple[np.ndarray, np.ndarray, np.ndarray]  # live scores and allowed [B, Hq, rows, cols], v [B, Hq, cols, Dv]
 
 DECLARED: dict[str, Any] = {
@@ -33,7 +36,7 @@ DECLARED: dict[str, Any] = {
         "float16": "fused",
     },
     "supports": (
-        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
+        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", *ROTARY),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
@@ -76,15 +79,24 @@ class Scores:
         mask: np.ndarray | None = None,
         bias: np.ndarray | None = None,
         softcap: float | None = None,
+        rotary: str | None = None,
+        rotary_base: float | None = None,
+        rotary_dim: int | None = None,
     ) -> None:
         (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
-        self.q, self.k = wide(q), np.repeat(wide(k), Hq // Hkv, axis=1)  # query head h reads head h // (Hq // Hkv)
         self.scale = 1 / math.sqrt(D) if scale is None else scale
-        self.offset = Sk - Sq if causal_alignment == "bottom_right" else 0
+        self.offset = first_position(causal_alignment, Sq, Sk)
+        self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
+        self.q, k = self.turned(wide(q), self.offset), self.turned(wide(k), 0)
+        self.k = np.repeat(k, Hq // Hkv, axis=1)  # query head h reads head h // (Hq // Hkv)
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
         self.mask, self.bias = (None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias))
         self.softcap = softcap
+
+    def turned(self, x: np.ndarray, first: int, *, back: bool = False) -> np.ndarray:
+        """q or k, or its gradient, turned by the positions that count from `first`."""
+        return turned_array(x, first, **self.turn, back=back)
 
     def tile(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
         """Scores, -inf where hidden; which keys are allowed; ds/dx for x before the softcap: [B, Hq, rows, cols]."""
@@ -202,6 +214,7 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
                 add_to(dbias, da, rows, cols)
 
     dk, dv = (x.reshape(B, Hkv, Hq // Hkv, *x.shape[2:]).sum(axis=2) for x in (dk, dv))
+    dq, dk = scores.turned(dq, scores.offset, back=True), scores.turned(dk, 0, back=True)
     found = (scores.scale * dq, scores.scale * dk, dv) + (() if dbias is None else (dbias,))
     return tuple(x.astype(stored) for x in found)
 

@@ -1,8 +1,8 @@
-"""Attention with other scores than a product of q and k, in PyTorch: bilinear, cosine and additive.
+"""Attention with other scores than a product of q and k, in PyTorch: bilinear, cosine, rotary and additive.
 
-Luong et al., arXiv 1508.04025, section 3.1 (general), Graves et al., arXiv 1410.5401, and Bahdanau et al., arXiv
-1409.0473, appendix A.1.2. The first two change q or k and call textbook attention, as their users do; the third has
-scores of its own. PyTorch differentiates all of them.
+Luong et al., arXiv 1508.04025, section 3.1 (general), Graves et al., arXiv 1410.5401, Su et al., arXiv 2104.09864, and
+Bahdanau et al., arXiv 1409.0473, appendix A.1.2. All but the last change q or k and call textbook attention, as their
+users do; additive scores are their own. PyTorch differentiates all of them.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from attn_spec import kernel
 
+from . import rotary as positions
 from . import torch_eager
 
 eager, from_scores = torch_eager.attention.function, torch_eager.from_scores
@@ -41,6 +42,25 @@ def cosine(
     smallest = torch.finfo(q.dtype).smallest_normal * torch.finfo(q.dtype).eps
     q, k = (normalize(x, dim=-1, eps=max(smallest, 1e-12)) for x in (q, k))
     return eager(q, score_gamma * k, v, scale=1.0 if scale is None else scale, **options)
+
+
+@kernel(**FACTS, supports=SUPPORTS | set(positions.OPTIONS), always=("rotary",))
+def rotary(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    rotary: str,
+    rotary_base: float | None = None,
+    rotary_dim: int | None = None,
+    causal_alignment: str = "top_left",
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Scores of q and k turned by their positions; shapes and results as those of ``torch_eager``."""
+    turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
+    first = positions.first_position(causal_alignment, q.shape[2], k.shape[2])
+    q, k = positions.turned(q, first, **turn), positions.turned(k, 0, **turn)
+    return eager(q, k, v, causal_alignment=causal_alignment, **options)
 
 
 @kernel(

@@ -23,8 +23,11 @@ from torch.autograd.function import once_differentiable
 
 from attn_spec import kernel
 
+from .rotary import OPTIONS as ROTARY
+from .rotary import first_position, turned
+
 KV_TILE = 32
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap")
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", *ROTARY)
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -43,17 +46,24 @@ class Scores:
         window: tuple[int | None, int | None] | None = None,
         mask: Tensor | None = None,
         softcap: float | None = None,
+        rotary: str | None = None,
+        rotary_base: float | None = None,
+        rotary_dim: int | None = None,
     ) -> None:
         (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
-        self.q, self.k = wide(q), per_query_head(k, Hq)
+        self.first = first_position(causal_alignment, Sq, Sk)
+        self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
+        self.q, self.k = self.turned(wide(q), self.first), per_query_head(self.turned(wide(k), 0), Hq)
         self.scale = 1 / math.sqrt(D) if scale is None else scale
-        self.diagonal = torch.arange(Sq, device=q.device)[:, None]
-        if causal_alignment == "bottom_right":
-            self.diagonal += Sk - Sq
+        self.diagonal = torch.arange(Sq, device=q.device)[:, None] + self.first
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
         self.mask, self.bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
         self.softcap = softcap
+
+    def turned(self, x: Tensor, first: int, *, back: bool = False) -> Tensor:
+        """q or k, or its gradient, turned by the positions that count from `first`."""
+        return turned(x, first, **self.turn, back=back)
 
     def tile(self, cols: slice) -> tuple[Tensor, Tensor, Tensor | float]:
         """Scores, -inf where hidden; which keys are hidden; ds/dx for x before the softcap: [B, Hq, Sq, cols]."""
@@ -166,6 +176,8 @@ class TiledAttention(torch.autograd.Function):
                 part = dbias if dbias.shape[-1] == 1 else dbias[..., cols]
                 part += da.sum_to_size(part.shape)
         dk, dv = (None if x is None else x.unflatten(1, (k.shape[1], -1)).sum(dim=2) for x in (dk, dv))
+        dq = None if dq is None else scores.turned(dq, scores.first, back=True)
+        dk = None if dk is None else scores.turned(dk, 0, back=True)
         return *(None if x is None else x.to(q.dtype) for x in (dq, dk, dv, dbias)), None
 
 

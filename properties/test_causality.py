@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import hides_keys
+from attn_spec.problem.options import hides_keys, positional, positional_absolutely
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
     assert_hidden_keys_have_no_influence,
@@ -25,8 +25,13 @@ def causal_problems(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def prefilled(subject: Subject) -> SearchStrategy[Problem]:
-    """Causal problems that a decoding step can be cut out of."""
-    return problems(subject, needs=("causal", "cross"), without=("empty", hides_keys), regimes=TAME)
+    """Causal problems that a decoding step can be cut out of.
+
+    Its one query is aligned with the last key from the bottom-right corner, and with the first from the other.
+    """
+    last = subject.conventions.causal_alignment == "bottom_right"
+    moved = positional_absolutely if last else positional
+    return problems(subject, needs=("causal", "cross"), without=("empty", hides_keys, moved), regimes=TAME)
 
 
 @attention_property(

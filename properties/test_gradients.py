@@ -124,7 +124,7 @@ def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Probl
 
 def _scores(subject: Subject) -> list[str]:
     """Scores with parameters that the kernel has; the one that it always uses, if there is one."""
-    found = [name for name, row in OPTIONS.items() if row.kind == SCORE and subject.supports(name)]
+    found = [name for name, row in OPTIONS.items() if row.kind == SCORE and row.tensor and subject.supports(name)]
     return [name for name in found if name in subject.kernel.limits.always] or found
 
 

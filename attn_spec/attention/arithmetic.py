@@ -14,6 +14,8 @@ import numpy as np
 from flint import arb, arb_mat
 from mpmath import mp
 
+from attn_spec.attention.rotations import Rotation
+
 
 class Arithmetic(Protocol):
     """What numbers can do beside ``*``, ``+`` and ``-``."""
@@ -38,6 +40,13 @@ class Arithmetic(Protocol):
 
     def complement(self, x: Any) -> Any:
         """1 - x."""
+
+    def tables(self, turn: Rotation) -> tuple[Any, Any]:
+        """cos and sin of the angles of a rotation, [rows, columns]; 1 and 0 in columns that stay."""
+        ...
+
+    def swapped(self, x: Any, turn: Rotation) -> Any:
+        """x with the columns of each pair in the other's place, the one that comes first with a minus."""
 
     def pairs(self, x: Any, y: Any) -> Any:
         """x_i + y_j for rows i of x and j of y, in rows: those of the first i come first."""
@@ -82,6 +91,9 @@ class _Arrays:
 
     #: The sum of nothing.
     zero: Any
+
+    def swapped(self, x: np.ndarray, turn: Rotation) -> np.ndarray:
+        return turn.swapped(x)
 
     def complement(self, x: np.ndarray) -> np.ndarray:
         return 1 - x
@@ -136,6 +148,12 @@ class Reals(_Arrays):
     def tanh(self, x: np.ndarray) -> np.ndarray:
         return entries([mp.tanh(entry) for entry in x.ravel()], x.shape)
 
+    def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
+        frequencies = [mp.power(turn.base, -mp.mpf(2 * m) / turn.turned) for m in range(turn.turned // 2)]
+        angles = np.array([int(n) for n in turn.positions], dtype=object)[:, None] * np.array(frequencies, dtype=object)
+        cos, sin = (entries([of(angle) for angle in angles.ravel()], angles.shape) for of in (mp.cos, mp.sin))
+        return turn.spread(cos, mp.one), turn.spread(sin, mp.zero)
+
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([mp.exp(entry) for entry in x.ravel()], x.shape)
 
@@ -181,6 +199,13 @@ class Balls(_Arrays):
     def tanh(self, x: np.ndarray) -> np.ndarray:
         return entries([ball.tanh() for ball in x.ravel()], x.shape)
 
+    def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
+        frequencies = [arb(turn.base) ** (arb(-2 * m) / turn.turned) for m in range(turn.turned // 2)]
+        found = [(int(n) * frequency).sin_cos() for n in turn.positions for frequency in frequencies]
+        shape = len(turn.positions), turn.turned // 2
+        sin, cos = (entries([pair[at] for pair in found], shape) for at in (0, 1))
+        return turn.spread(cos, arb(1)), turn.spread(sin, arb(0))
+
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([ball.exp() for ball in x.ravel()], x.shape)
 
@@ -225,6 +250,10 @@ class Floats(_Arrays):
 
     def tanh(self, x: np.ndarray) -> np.ndarray:
         return np.tanh(x)
+
+    def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
+        angles = turn.positions[:, None] * np.power(turn.base, turn.exponents)
+        return turn.spread(np.cos(angles), 1.0), turn.spread(np.sin(angles), 0.0)
 
 
 REALS, BALLS, FLOATS = Reals(), Balls(), Floats()

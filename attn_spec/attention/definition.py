@@ -22,6 +22,7 @@ import numpy as np
 from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
+from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Pairs, parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 
@@ -99,9 +100,9 @@ def operands(problem: Problem) -> tuple[PerHead, PerHead]:
     return found
 
 
-def parameters(problem: Problem, b: int, h: int) -> dict[str, np.ndarray]:
-    """The parameters of the score of one batch entry and query head."""
-    return {name: exact(tensor[b, h]) for name, tensor in parameters_of(problem).items()}
+def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
+    """The parameters of the score of one batch entry and query head, and the rotations of its operands."""
+    return {name: exact(tensor[b, h]) for name, tensor in parameters_of(problem).items()} | rotations_of(problem)
 
 
 def real_scale(problem: Problem) -> Any:
@@ -122,6 +123,8 @@ def working_precision(problem: Problem, precision: int) -> int:
     if factors := parameters_of(problem):  # a norm may divide what is small, and leave what is large
         product = sum(max(magnitude(x), 0) for x in (problem.q, problem.k, scale, *factors.values()))
         terms *= problem.head_dim * problem.score_width
+    if problem.rotary is not None:  # an angle has as many bits before the point as its position
+        product += (problem.query_length + problem.key_length).bit_length() + 2
     bias = 0 if problem.bias is None else magnitude(problem.bias)
     return precision + max(product, bias, 0) + terms.bit_length() + 16
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flint import arb, arb_mat, ctx
 
 from attn_spec.attention.arithmetic import BALLS, entries, matrix_of, table
 from attn_spec.attention.definition import working_precision
+from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 
@@ -113,9 +114,10 @@ def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     return matrix_of(score.queries.value(BALLS, table(q), p)), matrix_of(score.keys.value(BALLS, table(k), p))
 
 
-def parameters(problem: Problem, b: int, h: int) -> dict[str, np.ndarray]:
-    """The parameters of the score of one head, as balls of radius 0."""
-    return {name: table(exact(tensor[b, h])) for name, tensor in parameters_of(problem).items()}
+def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
+    """The parameters of the score of one head, as balls of radius 0, and the rotations of its operands."""
+    found = {name: table(exact(tensor[b, h])) for name, tensor in parameters_of(problem).items()}
+    return found | rotations_of(problem)
 
 
 def real_scale(problem: Problem) -> arb:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.attention.arithmetic import Arithmetic
-from attn_spec.problem.options import parameters
+from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 
 
@@ -115,6 +115,21 @@ def _through_bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any], t: Any) -
     return A.over_second(u, x, y), A.over_first(u, x, y), {"score_vector": A.product(A.transposed(t), h)}
 
 
+def _turned(side: str) -> Operand:
+    """x turned by its position; the gradient is turned back."""
+
+    def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
+        cos, sin = A.tables(p[side])
+        return x * cos + A.swapped(x, p[side]) * sin
+
+    def pull(A: Arithmetic, x: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
+        del x
+        cos, sin = A.tables(p[side])
+        return t * cos - A.swapped(t, p[side]) * sin, {}
+
+    return Operand(value=value, pull=pull)
+
+
 #: The score of each option that chooses one; of None, the product of q and k.
 SCORES: dict[str | None, Score] = {
     None: Score(
@@ -150,6 +165,12 @@ SCORES: dict[str | None, Score] = {
         keys=_layer("score_key_weight"),
         pairs=Pairs(value=_bent, pull=_through_bent),
     ),
+    "rotary": Score(
+        formula="(R_i q).(R_j k)",
+        source="Su et al., RoFormer, arXiv 2104.09864, equation 16",
+        queries=_turned("queries"),
+        keys=_turned("keys"),
+    ),
 }
 
 
@@ -162,5 +183,6 @@ def parameters_of(problem: Problem) -> dict[str, np.ndarray]:
     """The tensors [B, Hq, .., ..] that the score of a problem has, by option; a plain one has none."""
     chosen, heads = problem.score_option, problem.score_shape[:2]
     names = [] if chosen is None else [chosen, *(row.name for row in parameters(chosen))]
-    tensors = {name: getattr(problem, name) for name in names if getattr(problem, name) is not None}
+    given = {name: getattr(problem, name) for name in names if OPTIONS[name].tensor}
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     return {name: np.broadcast_to(tensor, (*heads, *tensor.shape[2:])) for name, tensor in tensors.items()}

@@ -277,7 +277,8 @@ def emulate_both(
         vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
         dO, lse = shown.back(dout, query_heads), shown.all_rows(lse)
         rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
-        options = {**options, **rows, "option_dtypes": made.option_dtypes}
+        aligned = {"causal_alignment": made.conventions.causal_alignment}
+        options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
 
         def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any]) -> TiledGradients:
             return gradients(c, chosen, dO, saved, **options)

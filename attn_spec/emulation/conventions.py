@@ -39,8 +39,7 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
     calls: Iterator[int]
 
     def __init__(self, contract: ResolvedContract, order: Order, *tensors: Any, **options: Any) -> None:
-        alignment = {"causal_alignment": self.agreed.causal_alignment}
-        super().__init__(contract, self.reordered(order, tensors[0]), *tensors, **{**alignment, **options})
+        super().__init__(contract, self.reordered(order, tensors[0]), *tensors, **options)
 
     def reordered(self, order: Order, first: Any) -> Order:
         """The order of this call."""

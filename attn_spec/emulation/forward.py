@@ -237,7 +237,7 @@ def emulate(
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
         q, k, v = (shown.back(x, heads) for x, heads in ((q, query_heads), (k, kv_heads), (v, kv_heads)))
         tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
-        options = {**options, **tensors}
+        options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
         if chooses_score(options):
             call = operands(c, chosen, q, k, options)
             (q, k), v, options = call(), call.repeated(v), call.options
@@ -245,4 +245,5 @@ def emulate(
         tensor = TORCH.give(shown.hand(out), c.output)
         return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor
 
-    return kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
+    made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
+    return made

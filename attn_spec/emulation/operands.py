@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS, by_pair
+from attn_spec.attention.rotations import Rotation, rotations
 from attn_spec.attention.scores import SCORES, Score
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
@@ -79,6 +80,19 @@ class Execution:
     def tanh(self, x: Number) -> Number:
         return replace(x, values=self.steps.tanh(x.values), source="stored_scores")
 
+    def tables(self, turn: Rotation) -> tuple[Number, Number]:
+        steps, stage = self.steps, "score_accumulation"
+        power = np.power(turn.base, turn.exponents)
+        frequencies = steps.round(power * (1 + steps.error_of("exp_error", power)), stage)
+        angles = steps.round(turn.positions[:, None] * frequencies, stage)
+        cos, sin = (steps.round(of(angles) + steps.error_of("sine_error", angles), stage) for of in (np.cos, np.sin))
+        cos, sin = (steps.convert(table, "rotary_tables", stage) for table in (cos, sin))
+        found = turn.spread(cos, 1.0), turn.spread(sin, 0.0)
+        return Number(found[0], "rotary_tables", steps), Number(found[1], "rotary_tables", steps)
+
+    def swapped(self, x: Number, turn: Rotation) -> Number:
+        return replace(x, values=turn.swapped(x.values))
+
     def complement(self, x: Number) -> Number:
         return self.finished(1 - x.values)
 
@@ -118,7 +132,14 @@ class Operands:
             self.options["scale"] = 1.0
         of_keys = np.repeat(values_of(k), self.group, axis=1)
         self.q, self.k = self.given(values_of(q)), self.given(of_keys)
-        self.p = {name: self.given(values_of(options[name])) for name in names if options.get(name) is not None}
+        used = {name: options[name] for name in names if options.get(name) is not None}
+        self.p: dict[str, Any] = {
+            name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor
+        }
+        if "rotary" in used:
+            aligned = {"causal_alignment": options.get("causal_alignment", "top_left")}
+            lengths = {"query_length": q.shape[2], "key_length": k.shape[2], "columns": q.shape[3]}
+            self.p |= rotations(**lengths, **used, **aligned)
 
     def given(self, x: np.ndarray) -> Number:
         """What the call is given."""

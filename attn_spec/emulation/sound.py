@@ -29,11 +29,11 @@ _NO_MORE: dict[str, Any] = {
     "subnormals": "kept",
     "matrix_rounding": None,
     "kv_tile": 1,
-    **dict.fromkeys(("exp_error", "log_error", "tanh_error"), 2.0**-20),
+    **dict.fromkeys(("exp_error", "log_error", "tanh_error", "sine_error"), 2.0**-20),
 }
 PRECISE = Contract(**_NO_MORE)
 #: The same in float64 itself, where NumPy's functions are within 4 units.
-PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0)
+PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0, sine_error=4.0)
 
 _BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
 _HALVES = ("float16", "bfloat16")

@@ -49,6 +49,8 @@ class Contract:
     stored_scores: str = "work"
     #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``).
     operands: str = "input"
+    #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated.
+    rotary_tables: str = "work"
     #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
@@ -66,6 +68,8 @@ class Contract:
     log_error: float = 4.0
     #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
     tanh_error: float = 8.0
+    #: The same of one cosine or sine of an angle of ``rotary``.
+    sine_error: float = 8.0
     #: What is subtracted from the scores of a row: their running "maximum"; "zero"; or "upper_bound": one number per
     #: row, from the maximum up to |scale| |q| max |k| (plus the largest bias, or the softcap if that is less).
     reference: str = "maximum"
@@ -200,6 +204,7 @@ _STAGES = (
     "score_accumulation",
     "stored_scores",
     "operands",
+    "rotary_tables",
     "softmax",
     "row_sum",
     "probabilities",
@@ -239,7 +244,7 @@ _COUNTS = (
 )
 _AT_LEAST: dict[str, float] = {
     **dict.fromkeys(("multiplicand_pieces", "matrix_block", "inner_terms", "kv_tile", "summation_depth"), 1),
-    **dict.fromkeys(("exp_error", "log_error", "tanh_error", "reference_range", "reference_slack"), 0),
+    **dict.fromkeys(("exp_error", "log_error", "tanh_error", "sine_error", "reference_range", "reference_slack"), 0),
     **dict.fromkeys(("lse_merges", "gradient_stores"), 0),
     # Fewer would leave an accumulator of float16 no bit at all.
     "matrix_extra_bits": -10,

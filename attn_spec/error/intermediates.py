@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.error.presets import FP64
 from attn_spec.error.running_error import Approximation, RunningErrors, given
@@ -143,8 +144,9 @@ def _of_pairs(
     return found.value, found.size
 
 
-def _parameters(problem: Problem) -> dict[str, Approximation]:
-    return {name: given(_FLOAT64, x, FORMATS["float64"]) for name, x in parameters_of(problem).items()}
+def _parameters(problem: Problem) -> dict[str, Any]:
+    found = {name: given(_FLOAT64, x, FORMATS["float64"]) for name, x in parameters_of(problem).items()}
+    return found | rotations_of(problem)
 
 
 def finite(x: np.ndarray) -> np.ndarray:
@@ -191,7 +193,7 @@ def gradient_intermediates(
     dA = x.P * X
     dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
     dS = np.where(x.visible, dS, 0.0)
-    score, p, scale = score_of(problem), parameters_of(problem), problem.scale_value
+    score, p, scale = score_of(problem), parameters_of(problem) | rotations_of(problem), problem.scale_value
     of_p: dict[str, np.ndarray] = {}
     if score.pairs is None:
         of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q

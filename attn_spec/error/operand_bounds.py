@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of, score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, finite, kept, repeated_keys
@@ -85,12 +87,13 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[A
     return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
 
 
-def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
-    """q, k and the parameters by name, kv heads repeated."""
+def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
+    """q, k, the parameters by name, and the rotations of operands; kv heads repeated."""
     problem, form = x.problem, FORMATS[x.problem.dtype]
     q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
     tensors = parameters_of(problem).items()
-    return q, k, {name: given(c, tensor, FORMATS[problem.dtype_of(name)]) for name, tensor in tensors}
+    p = {name: given(c, tensor, FORMATS[problem.dtype_of(name)]) for name, tensor in tensors}
+    return q, k, p | rotations_of(problem)
 
 
 @kept
@@ -115,7 +118,7 @@ def pairs_pulled_back(
     return pairs.pull(RunningErrors(gradient.contract), q, k, p, gradient)
 
 
-def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
+def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
     """The operands with their errors, and the parameters.
 
     Where both are added first they may be one product, of q and k side by side, whose sums are as long as theirs

@@ -21,6 +21,7 @@ TF32 = Contract(multiplicands="tf32", probabilities="tf32", score_gradients="tf3
 #: matmul, softmax over whole rows, matmul; every result stored in the inputs' format.
 EAGER = Contract(
     stored_scores="input",
+    rotary_tables="input",
     softmax="input",
     exp_error=32.0,
     normalize="before_product",
@@ -34,10 +35,9 @@ EAGER = Contract(
 SPLIT_KV = Contract(lse_merges=1, kv_tile=1)
 #: Everything in float64.
 FP64 = Contract(
-    **dict.fromkeys(
-        ("score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities", "output_accumulation"), "float64"
-    ),
-    **dict.fromkeys(("lse", "partial_outputs", "score_gradients", "gradient_accumulation"), "float64"),
+    **dict.fromkeys(("score_accumulation", "stored_scores", "rotary_tables", "softmax", "row_sum"), "float64"),
+    **dict.fromkeys(("probabilities", "output_accumulation", "lse", "partial_outputs"), "float64"),
+    **dict.fromkeys(("score_gradients", "gradient_accumulation"), "float64"),
     partial_gradients="float64",
     subnormals="kept",
     kv_tile=1,
@@ -45,7 +45,7 @@ FP64 = Contract(
 
 #: What a kernel that declares nothing is free to do, whatever its kind.
 _FREE: dict[str, Any] = {"scale_on": "operands", "delta": "either", "score_gradients_of": "cast"}
-_FREE |= {"partial_gradients": "input"}
+_FREE |= {"partial_gradients": "input", "rotary_tables": "input"}
 #: What is held against a callable that declares nothing: one of these must explain all of an answer. They are eager;
 #: the same compiled, with a softmax in float32 whose row sum is found tile by tile; fused, or split and merged, which
 #: is more; and eager with weights exp(s - LSE).

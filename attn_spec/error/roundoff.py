@@ -72,7 +72,7 @@ def conversion(c: ResolvedContract, stage: str, source: Format) -> Rounding:
 
 
 def elementary_error(c: ResolvedContract, name: str) -> float:
-    """Error of an elementary function: ``exp_error``, ``log_error`` or ``tanh_error``, as a real number."""
+    """Error of an elementary function, ``exp_error`` or another field of its kind, as a real number."""
     work = "float64" if c.format("score_accumulation").precision == FORMATS["float64"].precision else "float32"
     return getattr(c, name) * FORMATS[work].unit_roundoff
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS, as_pairs
+from attn_spec.attention.rotations import Rotation
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
@@ -123,6 +124,32 @@ class RunningErrors:
         error = np.minimum(x.error * np.cosh(np.minimum(least, 300.0)) ** -2.0, 2.0)
         error = np.where(np.isnan(error), np.inf, error + elementary_error(self.contract, "tanh_error"))
         return finished(self.contract, value, np.abs(value), error)
+
+    def tables(self, turn: Rotation) -> tuple[Approximation, Approximation]:
+        """An error of the angle theta = position base^e, e = -2m / R, costs its cosine and sine no more than itself.
+
+        theta (1 + d): e, the base and its logarithm are rounded or off by ``log_error``, which changes base^e by at
+        most 8 u (1 + |log base|) |e|; the power itself, a reciprocal and the product are three more roundings.
+        """
+        c, work, form = (
+            self.contract,
+            rounding(self.contract, "score_accumulation"),
+            self.contract.format("rotary_tables"),
+        )
+        off = 8 * work.u * (1 + abs(math.log(turn.base))) * np.abs(turn.exponents)
+        d = np.expm1(off + np.log1p(elementary_error(c, "exp_error")) + math.log1p(growth((work.u, 3))))
+        angles = np.abs(turn.positions[:, None]) * np.power(turn.base, turn.exponents)
+        off = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
+        stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
+        off = off + growth((work.u, 1), (stored.u, 1)) * (1 + off) + work.eta + stored.eta
+        cos, sin = (
+            Approximation(table, np.abs(table), turn.spread(off, 0.0), form, c) for table in FLOATS.tables(turn)
+        )
+        return cos, sin
+
+    def swapped(self, x: Approximation, turn: Rotation) -> Approximation:
+        value, size, error = turn.swapped(x.value), x.size[..., turn.partner], x.error[..., turn.partner]
+        return Approximation(value, size, error, x.form, x.contract)
 
     def complement(self, x: Approximation) -> Approximation:
         return finished(self.contract, 1 - x.value, 1 + x.size, x.error)

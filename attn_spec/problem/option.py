@@ -34,6 +34,8 @@ class Option:
     #: What a value must be, and whether one is that.
     wanted: str
     accepts: Callable[[Any], bool]
+    #: Of a plain value: whether it goes with the lengths of the axes.
+    fits: Callable[[Any, Mapping[str, int]], bool] = lambda value, lengths: True
     #: Which keys it leaves visible in a problem that uses it: bool, broadcastable to [B, Hq, Sq, Sk]. None: all.
     sees: Callable[[Any], np.ndarray] | None = None
     #: Its value in a problem that does not use it.
@@ -49,8 +51,10 @@ class Option:
     #: Of a PARAMETER: the option that chooses its score, and whether that can do without it.
     of: str = ""
     optional: bool = False
-    #: Whether it depends on where in its sequence a query or a key stands.
+    #: Whether it depends on where in its sequence a query or a key stands; and then whether all that counts is how far
+    #: a key stands from the one that the query is aligned with.
     positional: bool = False
+    relative: bool = False
     #: A value for one call that only shows whether the kernel takes the option, given the lengths of the axes;
     #: None: no such call is made.
     plain: Callable[[Mapping[str, int]], Any] | None = None
@@ -77,7 +81,8 @@ class Option:
     def refusal(self, value: Any, lengths: Mapping[str, int], dtype: str) -> str | None:
         """Why a problem with these lengths of the axes cannot have this value, as the end of a sentence."""
         if self.tensor is None:
-            return None if self.accepts(value) else f"must be {self.wanted}, not {value!r}"
+            right = self.accepts(value) and self.fits(value, lengths)
+            return None if right else f"must be {self.wanted}, not {value!r}"
         if value is None:
             return None
         shape = self.shape(lengths)

@@ -65,6 +65,7 @@ class Options:
         accepts=lambda value: isinstance(value, bool | np.bool_),
         sees=lambda p: masks.causal(p.causal_alignment).dense(p.query_length, p.key_length),
         positional=True,
+        relative=True,
         plain=lambda _: True,
         draws=(True,),
     )
@@ -77,6 +78,7 @@ class Options:
         accepts=lambda value: value is None or _is_window(value),
         sees=lambda p: masks.window(p.window[0], p.window[1], p.causal_alignment).dense(p.query_length, p.key_length),
         positional=True,
+        relative=True,
         plain=lambda _: (2, 2),
         draws=tuple(product(_SIDES, _SIDES)),
     )
@@ -185,7 +187,44 @@ class Options:
         of="score_vector",
         optional=True,
     )
-    #: Which corner the diagonal of ``causal`` and ``window`` starts from when Sq != Sk.
+    #: Which columns of q and k are a pair that is turned by its position: "half" or "interleaved"; None: no turn.
+    rotary: str | None = _option(
+        says="turns q and k by their positions, as rotary='half' or 'interleaved' pairs columns",
+        kind=SCORE,
+        spellings=("rotary",),
+        wanted="'half', 'interleaved' or None",
+        accepts=lambda value: value in (None, "half", "interleaved"),
+        positional=True,
+        relative=True,
+        plain=lambda _: "half",
+        draws=("half", "interleaved"),
+    )
+    #: base of the angles position * base^(-2m / R); None is 10000.
+    rotary_base: float | None = _option(
+        says="takes the base of the angles of rotary",
+        kind=PARAMETER,
+        of="rotary",
+        optional=True,
+        spellings=("rotary_base",),
+        wanted="a number above 0 or None",
+        accepts=lambda value: value is None or (_is_number(value) and value > 0),
+        draws=(None, 500000.0, 100.0, 2.0),
+        weight=0,
+    )
+    #: R, how many columns are turned, the first ones; None is D, less the last one of an odd number.
+    rotary_dim: int | None = _option(
+        says="takes the number of columns that rotary turns, the first ones",
+        kind=PARAMETER,
+        of="rotary",
+        optional=True,
+        spellings=("rotary_dim",),
+        wanted="an even number from 0 to D or None",
+        accepts=lambda value: value is None or (isinstance(value, int) and value >= 0 and value % 2 == 0),
+        fits=lambda value, lengths: value is None or value <= lengths["D"],
+        draws=(None, 2, 4, 8, 16, 32),
+        weight=0,
+    )
+    #: Which corner the diagonal of ``causal`` and ``window`` starts from, and positions count from, when Sq != Sk.
     causal_alignment: str = _option(
         off="top_left",
         says="takes causal_alignment; without it the alignment is the declared convention",
@@ -213,6 +252,11 @@ Trait = Callable[[Option], bool]
 def positional(row: Option) -> bool:
     """The option depends on where in its sequence a query or a key stands."""
     return row.positional
+
+
+def positional_absolutely(row: Option) -> bool:
+    """The option depends on more than the distance of a key from the one that a query is aligned with."""
+    return row.positional and not row.relative
 
 
 def hides_keys(row: Option) -> bool:

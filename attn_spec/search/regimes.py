@@ -193,6 +193,12 @@ class Recipe(Options):
             **{name: self._option(name, row) for name, row in OPTIONS.items()},
         )
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Of the axes, as those of the problem."""
+        lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim, self.score_width)
+        return dict(zip("BHQKDA", lengths, strict=True))
+
     def with_values_of(self, other: Recipe) -> Recipe:
         """The same shape and options, and values made as those of ``other``."""
         return replace(self, regime=other.regime, shift=other.shift, seed=other.seed)
@@ -206,8 +212,7 @@ class Recipe(Options):
         value = getattr(self, name)
         if row.tensor is None or value is None:
             return value
-        lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim, self.score_width)
-        shape = row.shape(dict(zip("BHQKDA", lengths, strict=True)))
+        shape = row.shape(self.lengths)
         tensor = patterns.made(row.patterns, value, self._stream(name), shape).astype(row.tensor)
         dtype = dict(self.option_dtypes).get(name, self.dtype)
         return _rounded(tensor, dtype) if row.tensor is np.float64 else tensor

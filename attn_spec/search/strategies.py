@@ -125,6 +125,8 @@ def recipes(
         given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
     unlimited = "query_length" in fixed
     recipe = shapes.within_limits(replace(recipe, **given), subject, unlimited=unlimited)
+    unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), recipe.lengths)}
+    recipe = replace(recipe, **unfit) if unfit else recipe
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)
     return recipe

@@ -33,7 +33,7 @@ from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES, FORMATS
-from attn_spec.problem.options import parameters
+from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
@@ -49,6 +49,7 @@ _UNUSUAL = (0.0, 0.1, 0.2, 0.4)
 _NUMPY_ERROR = (2.0**-20, 4.0)
 #: Errors of elementary functions, in the same units.
 _ERRORS = (0.0, 2.0, 8.0, 32.0)
+_FUNCTIONS = ("exp_error", "log_error", "tanh_error")
 #: The longest row of keys that is searched.
 LONGEST = max(TILE_EDGES)
 #: Query heads that share a kv head, at most, whose gradients are stored one after the other.
@@ -78,9 +79,9 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     order = drawn_order(rng)
     executes = executed_arithmetic(rng, dtype, order)
     declares = _declared(rng, dtype, executes, order)
-    scores, operands = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
+    scores, formats = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
     changes, own, rounds = _dtypes(np.random.default_rng([seed, 2]))
-    executes, declares = (_with(contract, operands=operands, **changes) for contract in (executes, declares))
+    executes, declares = (_with(contract, **formats, **changes) for contract in (executes, declares))
     executes, order = replace(executes, **worse), replace(order, bias_rounded=rounds)
     given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
     kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, **given)
@@ -112,17 +113,18 @@ def _kernel(
     return emulate_both(name, executes, order, gradients=gradients, **declared)
 
 
-def _scores(rng: np.random.Generator) -> tuple[list[str], str]:
-    """Which scores a kernel has beside the plain one, and the format of their operands."""
+def _scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
+    """Which scores a kernel has beside the plain one, and the formats of their operands and tables."""
     scores = [name for name in CHOICES if rng.random() < 0.25]
     scores += [row.name for name in scores for row in parameters(name)]
-    return scores, one_of(rng, ("input", "input", *FORMATS)) if scores else "input"
+    formats = {"operands": one_of(rng, ("input", "input", *FORMATS)), "rotary_tables": one_of(rng, ("work", *FORMATS))}
+    return scores, formats if scores else {}
 
 
 def _dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, str], bool]:
     """Dtypes of the results, by stage; those of options; and whether a bias is rounded to that of scores."""
     results = {stage: one_of(rng, DTYPES) for stage in ("output", "gradients") if rng.random() < 0.2}
-    own = {"bias": one_of(rng, DTYPES)} | {name: one_of(rng, DTYPES) for name in CHOICES}
+    own = {"bias": one_of(rng, DTYPES)} | {name: one_of(rng, DTYPES) for name in CHOICES if OPTIONS[name].tensor}
     return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
 
 
@@ -192,7 +194,7 @@ def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> C
         lse_merges=one_of(rng, (0, 0, SplitAttention.splits - 1)) if normalize == "after_product" else 0,
         merging=one_of(rng, ("weighted", "difference")),
     )
-    errors = {name: one_of(rng, _ERRORS) for name in ("exp_error", "log_error", "tanh_error")}
+    errors = {name: one_of(rng, _ERRORS) for name in _FUNCTIONS}
     return replace(contract, **errors, gradient_stores=_stores(contract.at(dtype), order))
 
 
@@ -237,7 +239,7 @@ def _tiles(order: Order) -> int:
 def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: Order) -> Contract:
     """What a user would promise: the executed arithmetic, in some fields less than it keeps."""
     numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
-    errors = {name: getattr(executes, name) + numpy_error for name in ("exp_error", "log_error", "tanh_error")}
+    errors = {name: getattr(executes, name) + numpy_error for name in (*_FUNCTIONS, "sine_error")}
     declares = replace(executes, **errors, kv_tile=one_of(rng, (1, order.kv_tile)))
     plain = executes.multiplicand_pieces == 1 and executes.inner_accumulation is None and not executes.matrix_rounding
     if order.sums == "pairwise" and plain and rng.random() < 0.5:

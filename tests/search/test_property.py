@@ -28,6 +28,7 @@ FAMILIES = [
     "masking",
     "online_rescaling",
     "permutation",
+    "positions",
     "scaling",
     "scores",
     "softmax",

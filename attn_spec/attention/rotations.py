@@ -1,0 +1,119 @@
+"""Rotary positions: pairs of columns turned by an angle that grows with the position (Su et al., arXiv 2104.09864).
+
+With R columns turned, the pair m = 0 .. R/2 - 1 of row i is turned by
+
+    theta_im = position_i base^(-2m / R)        (x, y) -> (x cos theta - y sin theta, y cos theta + x sin theta)
+
+A pair is the columns m and m + R/2 ("half", as GPT-NeoX and Llama have it) or 2m and 2m + 1 ("interleaved", as in the
+paper and in GPT-J). Columns from R on stay as they are. A turn is x cos + swapped(x) sin, where ``swapped`` puts -y in
+the place of x and x in that of y; its gradient is the turn back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attn_spec.problem.masks import diagonal_offset
+
+if TYPE_CHECKING:
+    from attn_spec.problem.problem import Problem
+
+LAYOUTS = ("half", "interleaved")
+#: The base where none is given.
+BASE = 10000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """How the rows of one side are turned."""
+
+    #: Integers [S].
+    positions: np.ndarray
+    base: float
+    #: R and D.
+    turned: int
+    columns: int
+    layout: str
+
+    @cached_property
+    def exponents(self) -> np.ndarray:
+        """-2m / R of each pair, [R/2]."""
+        return -2 * np.arange(self.turned // 2) / max(self.turned, 1)
+
+    @cached_property
+    def pair(self) -> np.ndarray:
+        """The pair m of each turned column, [R]."""
+        half = np.arange(self.turned // 2)
+        return np.tile(half, 2) if self.layout == "half" else half.repeat(2)
+
+    @cached_property
+    def partner(self) -> np.ndarray:
+        """The column of the same pair, [D]; of one that stays, itself."""
+        found, column = np.arange(self.columns), np.arange(self.turned)
+        if self.layout == "half":
+            found[: self.turned] = np.roll(column, self.turned // 2)
+        else:
+            found[: self.turned] = column ^ 1
+        return found
+
+    @cached_property
+    def sign(self) -> np.ndarray:
+        """-1 of the first column of each pair, to which its partner comes with a minus, and 1, [D]."""
+        found, column = np.ones(self.columns), np.arange(self.turned)
+        first = column < self.turned // 2 if self.layout == "half" else column % 2 == 0
+        found[: self.turned][first] = -1.0
+        return found
+
+    def swapped(self, x: np.ndarray) -> np.ndarray:
+        """-y in place of x and x in place of y, for arrays [.., D] of any numbers: no rounding."""
+        return x[..., self.partner] * self.sign
+
+    def spread(self, table: np.ndarray, rest: object) -> np.ndarray:
+        """A table [S, R/2] of pairs as one of columns, [S, D]; ``rest`` in those that stay."""
+        found = np.full((len(self.positions), self.columns), rest, dtype=table.dtype)
+        found[:, : self.turned] = table[:, self.pair]
+        return found
+
+
+def turned_columns(head_dim: int, rotary_dim: int | None) -> int:
+    """R: as many as are asked for, or all but the last of an odd number."""
+    return head_dim - head_dim % 2 if rotary_dim is None else rotary_dim
+
+
+def rotations_of(problem: Problem) -> dict[str, Rotation]:
+    """Those of "queries" and "keys", none without rotary positions.
+
+    Key j stands at j, query i at the key that it is aligned with: i, or i + Sk - Sq from the bottom-right corner.
+    """
+    if problem.rotary is None:
+        return {}
+    return rotations(
+        query_length=problem.query_length,
+        key_length=problem.key_length,
+        columns=problem.head_dim,
+        rotary=problem.rotary,
+        rotary_base=problem.rotary_base,
+        rotary_dim=problem.rotary_dim,
+        causal_alignment=problem.causal_alignment,
+    )
+
+
+def rotations(
+    *,
+    query_length: int,
+    key_length: int,
+    columns: int,
+    rotary: str,
+    rotary_base: float | None = None,
+    rotary_dim: int | None = None,
+    causal_alignment: str = "top_left",
+) -> dict[str, Rotation]:
+    """The same for options as a call has them."""
+    first = diagonal_offset(causal_alignment, query_length, key_length)
+    positions = {"queries": first + np.arange(query_length), "keys": np.arange(key_length)}
+    base, turned = rotary_base or BASE, turned_columns(columns, rotary_dim)
+    return {side: Rotation(at, base, turned, columns, rotary) for side, at in positions.items()}

@@ -1,0 +1,209 @@
+"""Mutants of rotary positions: pairs, angles and what they turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.attention.rotations import Rotation
+from attn_spec.emulation.arithmetic import rounded
+from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.forward import CONVENTIONS, SUPPORTS
+from attn_spec.emulation.operands import Operands
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.problem.options import parameters
+
+from .mutants import add, score_mutant
+
+TURNED = "positions.turned_queries_and_keys_give_an_answer_within_its_bound"
+DISTANCE = "positions.only_the_distance_between_positions_counts"
+FIRST = "positions.at_position_zero_nothing_is_turned"
+BACK = "positions.gradients_are_turned_back"
+
+
+class _Turns(Operands):
+    """Rotations with one thing changed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        for side in ("queries", "keys"):
+            self.p[side] = self.changed(side, self.p[side])
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:
+        """The rotation of one side as the mutant has it."""
+        raise NotImplementedError
+
+
+@score_mutant("rotary", source="huggingface/candle#3948", named_by=TURNED)
+class PairsOfTheOtherLayout(_Turns):
+    """Halves are read as interleaved pairs, and pairs as halves, on both sides."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+        return replace(turn, layout="half" if turn.layout == "interleaved" else "interleaved")
+
+
+@score_mutant("rotary", source="made up: the keys of the cache turned when they are written", named_by=TURNED)
+class KeysNotTurned(_Turns):
+    """The queries alone are turned."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:
+        return turn if side == "queries" else replace(turn, positions=0 * turn.positions)
+
+
+@score_mutant("rotary", source="made up: a query counted after it was appended", named_by=FIRST)
+class QueriesCountedFromOne(_Turns):
+    """The first query stands at position 1, the first key at 0."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:
+        return replace(turn, positions=turn.positions + (side == "queries"))
+
+
+@score_mutant("rotary", source="made up: a base that is a constant", named_by=TURNED)
+class BaseIgnored(_Turns):
+    """The base is 10000 whatever the caller says."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+        return replace(turn, base=10000.0)
+
+
+@score_mutant("rotary", source="made up: rotary_dim read after it was used", named_by=TURNED)
+class AllColumnsTurned(_Turns):
+    """All columns are turned, however few should be."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+        return replace(turn, turned=turn.columns - turn.columns % 2)
+
+
+class _Angles(_Turns):
+    """Rotations whose angles are another function of the positions."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+        made = replace(turn)
+        made.__dict__["exponents"] = self.exponents(turn)
+        return made
+
+    def exponents(self, turn: Rotation) -> np.ndarray:
+        """The powers of the base."""
+        raise NotImplementedError
+
+
+@score_mutant("rotary", source="made up: m for 2m", named_by=TURNED)
+class ExponentHalved(_Angles):
+    """Frequencies are base^(-m / R)."""
+
+    def exponents(self, turn: Rotation) -> np.ndarray:
+        return turn.exponents / 2
+
+
+@score_mutant("rotary", source="made up: the dimension of the head for that of the turn", named_by=TURNED)
+class ExponentOfAllColumns(_Angles):
+    """Frequencies are base^(-2m / D) where fewer columns than D are turned."""
+
+    def exponents(self, turn: Rotation) -> np.ndarray:
+        return turn.exponents * turn.turned / turn.columns
+
+
+@score_mutant("rotary", source="made up: frequencies in falling order", named_by=TURNED)
+class FrequenciesReversed(_Angles):
+    """The last pair turns fastest."""
+
+    def exponents(self, turn: Rotation) -> np.ndarray:
+        return turn.exponents[::-1]
+
+
+@score_mutant("rotary", source="sgl-project/sglang-jax#1472", named_by=TURNED)
+class FrequenciesInBfloat16(_Angles):
+    """Frequencies are rounded to bfloat16 before they are multiplied by the positions."""
+
+    def exponents(self, turn: Rotation) -> np.ndarray:
+        rounded_powers = rounded(np.power(turn.base, turn.exponents), "bfloat16")
+        return np.log(rounded_powers) / np.log(turn.base)
+
+
+@score_mutant("rotary", source="EleutherAI/gpt-neox#1016", named_by=DISTANCE)
+class PositionsOfFewBits(_Turns):
+    """Positions are numbers of 4 bits, a scale model of bfloat16: from 16 on some are one."""
+
+    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+        fraction, exponent = np.frexp(turn.positions)
+        return replace(turn, positions=np.ldexp(np.rint(fraction * 16) / 16, exponent))
+
+
+def _signed(score: Any, side: str, value: Callable[..., Any]) -> Any:
+    """The score with another formula of one side."""
+    return replace(score, **{side: replace(getattr(score, side), value=value)})
+
+
+@score_mutant("rotary", source="made up: x cos + y sin, y cos - x sin", named_by=TURNED)
+class QueriesTurnedBack(Operands):
+    """The queries are turned the other way."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        pull = self.score.queries.pull
+        self.score = _signed(self.score, "queries", lambda A, q, p: pull(A, q, p, q)[0])
+
+
+@score_mutant("rotary", source="made up: a sign lost in rotate_half", named_by=TURNED)
+class MinusForgotten(Operands):
+    """(x cos + y sin, y cos + x sin), on both sides."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+
+        def made(side: str) -> Callable[..., Any]:
+            def value(A: Any, x: Any, p: Any) -> Any:
+                cos, sin = A.tables(p[side])
+                return x * cos + replace(x, values=x.values[..., p[side].partner]) * sin
+
+            return value
+
+        for side in ("queries", "keys"):
+            self.score = _signed(self.score, side, made(side))
+
+
+@score_mutant("rotary", source="made up: a backward pass of the product alone", named_by=BACK)
+class GradientsNotTurnedBack(Operands):
+    """dQ and dK are those of the turned queries and keys."""
+
+    def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> dict[str, np.ndarray]:
+        for side in ("queries", "keys"):
+            operand = replace(getattr(self.score, side), pull=lambda A, x, p, t: (t, {}))
+            self.score = replace(self.score, **{side: operand})
+        return super().backward(run, v, *outputs)
+
+
+@score_mutant("rotary", source="made up: one turn for both passes", named_by=BACK)
+class GradientsTurnedAgain(Operands):
+    """dQ and dK are turned forward once more."""
+
+    def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> dict[str, np.ndarray]:
+        def again(value: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda A, x, p, t: (value(A, t, p), {})
+
+        for side in ("queries", "keys"):
+            operand = getattr(self.score, side)
+            self.score = replace(self.score, **{side: replace(operand, pull=again(operand.value))})
+        return super().backward(run, v, *outputs)
+
+
+def _with_coarse_tables(dtype: str) -> Kernel:
+    supports = (*SUPPORTS, "rotary", *(row.name for row in parameters("rotary")))
+    declared: dict[str, Any] = {"contract": "fused", "supports": supports, "conventions": CONVENTIONS}
+    executes = replace(PRECISE, rotary_tables="bfloat16")
+    return emulate_both("tables_in_bfloat16", executes, dtypes=(dtype,), **declared)
+
+
+add(
+    "tables_in_bfloat16",
+    "Cosines and sines are stored in bfloat16, float32 is declared.",
+    _with_coarse_tables,
+    family="positions",
+    source="KellerJordan/modded-nanogpt#39",
+    named_by=TURNED,
+    dtype="float32",
+)

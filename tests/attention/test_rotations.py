@@ -1,0 +1,152 @@
+"""Rotary positions: turns by hand, what they leave as it is, and what layouts and frequencies mean."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sympy as sp
+from mpmath import mp
+
+from attn_spec.attention import definition
+from attn_spec.attention.arithmetic import BALLS, FLOATS, REALS
+from attn_spec.attention.rotations import LAYOUTS, Rotation, rotations_of, turned_columns
+from attn_spec.error.presets import FP32
+from attn_spec.error.running_error import RunningErrors
+from attn_spec.problem.problem import ProblemError
+from attn_spec.search.regimes import Recipe
+from tests.one_head import one_head
+
+BITS = 200
+TURN = Rotation(np.arange(-2, 5), 100.0, 4, 5, "half")
+
+
+def scores(problem):
+    return definition.scores(problem, BITS)[0, 0]
+
+
+def by_hand(*, rotary, **options):
+    """One query (1, 0) at position 2 and keys (1, 0), (0, 1) at 0 and 1."""
+    queries = [[9.0, 9.0], [9.0, 9.0], [1.0, 0.0]]
+    return scores(one_head(queries, [[1.0, 0.0], [0.0, 1.0]], [[0.0], [0.0]], rotary=rotary, scale=1.0, **options))[2]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_columns_turn_by_the_position_in_radians(layout):
+    """R_2 (1, 0).R_0 (1, 0) = cos 2; R_2 (1, 0).R_1 (0, 1) = (cos 2, sin 2).(-sin 1, cos 1) = sin 1."""
+    with mp.workprec(BITS):
+        at_0, at_1 = by_hand(rotary=layout)
+        assert abs(at_0 - mp.cos(2)) < 2.0**-190
+        assert abs(at_1 - mp.sin(1)) < 2.0**-190
+
+
+def test_from_the_bottom_right_corner_the_last_query_stands_at_the_last_key():
+    with mp.workprec(BITS):
+        at_0, at_1 = by_hand(rotary="half", causal_alignment="bottom_right")  # position 2 + 2 - 3
+        assert abs(at_0 - mp.cos(1)) < 2.0**-190
+        assert at_1 == 0 or abs(at_1) < 2.0**-190
+
+
+def test_a_score_depends_on_the_distance_of_positions_alone():
+    """sympy turns both by their positions; m and n are left as n - m."""
+    m, n, theta, a, b, c, d = sp.symbols("m n theta a b c d", real=True)
+
+    def turned(x, y, position):
+        cos, sin = sp.cos(position * theta), sp.sin(position * theta)
+        return x * cos - y * sin, y * cos + x * sin
+
+    (x, y), (u, v) = turned(a, b, m), turned(c, d, n)
+    far_u, far_v = turned(c, d, n - m)
+    assert sp.simplify(sp.expand_trig(x * u + y * v - (a * far_u + b * far_v))) == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rotary_dim", [None, 2, 6])
+def test_later_positions_give_the_scores_of_earlier_ones(layout, rotary_dim):
+    sizes = {"query_length": 4, "key_length": 5, "head_dim": 7, "value_dim": 1, "dtype": "float64"}
+    whole = Recipe(rotary=layout, rotary_dim=rotary_dim, **sizes).problem()
+    rest = whole.take("Q", [2, 3]).take("K", [2, 3, 4])
+
+    distance = scores(whole)[2:, 2:] - scores(rest)
+    assert max(abs(float(x)) for x in distance.ravel()) < 2.0**-180
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_turn_leaves_norms_as_they_are(layout):
+    x = np.random.default_rng(0).standard_normal((7, 5))
+    turn = replace(TURN, layout=layout)
+    cos, sin = FLOATS.tables(turn)
+    y = x * cos + FLOATS.swapped(x, turn) * sin
+
+    np.testing.assert_allclose(np.linalg.norm(y, axis=1), np.linalg.norm(x, axis=1), rtol=1e-14)
+    assert (y[:, 4] == x[:, 4]).all()  # the fifth column stays
+    assert (y[2] == x[2]).all()  # and so does position 0
+
+
+def test_layouts_differ_by_the_order_of_columns():
+    one, order = Recipe(query_length=3, key_length=3, head_dim=6, rotary="half").problem(), [0, 3, 1, 4, 2, 5]
+    other = one.replace(q=one.q[..., order], k=one.k[..., order], rotary="interleaved")
+
+    assert max(abs(float(x)) for x in (scores(one) - scores(other)).ravel()) < 2.0**-180
+    assert max(abs(float(x)) for x in (scores(one) - scores(other.replace(rotary="half"))).ravel()) > 0.1
+
+
+def test_every_arithmetic_has_the_same_tables():
+    with mp.workprec(BITS):
+        exact = [table.astype(float) for table in REALS.tables(TURN)]
+    balls = [np.vectorize(float)(table) for table in BALLS.tables(TURN)]
+    running = RunningErrors(FP32.at("float32")).tables(TURN)
+
+    for table, ball, number, approximation in zip(exact, balls, FLOATS.tables(TURN), running, strict=True):
+        np.testing.assert_allclose(ball, table, rtol=1e-14, atol=1e-15)
+        np.testing.assert_allclose(number, table, rtol=0, atol=1e-15)
+        half = table.astype(np.float32).astype(np.float64)
+        assert (np.abs(half - table) <= approximation.error).all()
+
+
+@pytest.mark.parametrize("base", [2.0, 1e4, 5e5])
+def test_the_error_of_a_table_covers_float32_however_its_frequencies_are_found(base):
+    turn = Rotation(np.array([0, 1, 5, 300, 4000]), base, 64, 64, "half")
+    with mp.workprec(BITS):
+        exact = [table.astype(float) for table in REALS.tables(turn)]
+    pair = np.arange(32, dtype=np.float32)
+    ways = (
+        1 / np.power(np.float32(base), 2 * pair / np.float32(64)),
+        np.exp(-np.log(np.float32(base)) * 2 * pair / np.float32(64)),
+        np.float32(base) ** (-pair / np.float32(32)),
+    )
+    allowed = [table.error for table in RunningErrors(FP32.at("float32")).tables(turn)]
+    for frequencies in ways:
+        assert frequencies.dtype == np.float32
+        angles = turn.positions.astype(np.float32)[:, None] * frequencies
+        for of, table, error in zip((np.cos, np.sin), exact, allowed, strict=True):
+            assert (np.abs(np.tile(of(angles), 2) - table) <= error).all()
+
+
+def test_a_coarser_table_exceeds_the_error_where_positions_are_large():
+    turn = Rotation(np.array([257]), 1e4, 8, 8, "half")
+    allowed = RunningErrors(FP32.at("float32")).tables(turn)[0].error
+    off = FLOATS.tables(replace(turn, positions=np.array([256])))[0] - FLOATS.tables(turn)[0]
+
+    assert (np.abs(off[0, [0, 1]]) > 100 * allowed[0, [0, 1]]).all()
+
+
+@pytest.mark.parametrize(("head_dim", "rotary_dim", "turned"), [(5, None, 4), (1, None, 0), (8, 2, 2), (8, 0, 0)])
+def test_how_many_columns_are_turned(head_dim, rotary_dim, turned):
+    assert turned_columns(head_dim, rotary_dim) == turned
+    problem = Recipe(head_dim=head_dim, rotary="half", rotary_dim=rotary_dim).problem()
+    assert rotations_of(problem)["keys"].turned == turned
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rotary": "quarter"}, "rotary must be 'half', 'interleaved' or None, not 'quarter'"),
+        ({"rotary": "half", "rotary_dim": 3}, "rotary_dim must be an even number from 0 to D or None, not 3"),
+        ({"rotary": "half", "rotary_dim": 6}, "rotary_dim must be an even number from 0 to D or None, not 6"),
+        ({"rotary": "half", "rotary_base": 0.0}, "rotary_base must be a number above 0 or None, not 0.0"),
+        ({"rotary_base": 2.0}, "rotary_base is a parameter of the score of rotary; give that too, or leave this out"),
+    ],
+)
+def test_what_is_no_rotation_is_refused(options, message):
+    with pytest.raises(ProblemError, match=message):
+        Recipe(head_dim=4).problem().replace(**options)
