@@ -12,6 +12,13 @@ import torch
 from torch import Tensor
 
 OPTIONS = ("rotary", "rotary_base", "rotary_dim")
+#: The base where the caller gives none.
+BASE = 10000.0
+
+
+def turned_columns(D: int, rotary_dim: int | None) -> int:
+    """R: all columns, less the last of an odd number, unless the caller says how many."""
+    return D - D % 2 if rotary_dim is None else rotary_dim
 
 
 def pairs(rotary: str, R: int) -> tuple[slice, slice]:
@@ -32,8 +39,8 @@ def turned_array(
     if rotary is None:
         return x
     S, D = x.shape[-2:]
-    R = D - D % 2 if rotary_dim is None else rotary_dim
-    frequencies = np.power(rotary_base or 10000.0, -np.arange(0, R, 2, dtype=x.dtype) / x.dtype.type(R or 1))
+    R = turned_columns(D, rotary_dim)
+    frequencies = np.power(rotary_base or BASE, -np.arange(0, R, 2, dtype=x.dtype) / x.dtype.type(R or 1))
     angles = np.arange(first, first + S, dtype=x.dtype)[:, None] * frequencies.astype(x.dtype)
     cos, sin = np.cos(angles), np.sin(-angles if back else angles)
     one, other = pairs(rotary, R)
@@ -50,9 +57,9 @@ def turned(
     if rotary is None:
         return x
     S, D = x.shape[-2:]
-    R = D - D % 2 if rotary_dim is None else rotary_dim
+    R = turned_columns(D, rotary_dim)
     work: Any = {"dtype": torch.promote_types(x.dtype, torch.float32), "device": x.device}
-    frequencies = 1.0 / (rotary_base or 10000.0) ** (torch.arange(0, R, 2, **work) / max(R, 1))
+    frequencies = 1.0 / (rotary_base or BASE) ** (torch.arange(0, R, 2, **work) / max(R, 1))
     angles = torch.arange(first, first + S, **work)[:, None] * frequencies
     cos, sin = angles.cos().to(x.dtype), (-angles if back else angles).sin().to(x.dtype)
     a, b = (x[..., columns] for columns in pairs(rotary, R))

@@ -7,11 +7,11 @@ in balls (``enclosure``), in float64 (``intermediates``) and in float64 with a r
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, Protocol
 
 import numpy as np
-from flint import arb, arb_mat
+from flint import arb, arb_mat, ctx
 from mpmath import mp
 
 from attn_spec.attention.rotations import Rotation
@@ -149,10 +149,7 @@ class Reals(_Arrays):
         return entries([mp.tanh(entry) for entry in x.ravel()], x.shape)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
-        frequencies = [mp.power(turn.base, -mp.mpf(2 * m) / turn.turned) for m in range(turn.turned // 2)]
-        angles = np.array([int(n) for n in turn.positions], dtype=object)[:, None] * np.array(frequencies, dtype=object)
-        cos, sin = (entries([of(angle) for angle in angles.ravel()], angles.shape) for of in (mp.cos, mp.sin))
-        return turn.spread(cos, mp.one), turn.spread(sin, mp.zero)
+        return _real_tables(turn, mp.prec)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([mp.exp(entry) for entry in x.ravel()], x.shape)
@@ -200,11 +197,7 @@ class Balls(_Arrays):
         return entries([ball.tanh() for ball in x.ravel()], x.shape)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
-        frequencies = [arb(turn.base) ** (arb(-2 * m) / turn.turned) for m in range(turn.turned // 2)]
-        found = [(int(n) * frequency).sin_cos() for n in turn.positions for frequency in frequencies]
-        shape = len(turn.positions), turn.turned // 2
-        sin, cos = (entries([pair[at] for pair in found], shape) for at in (0, 1))
-        return turn.spread(cos, arb(1)), turn.spread(sin, arb(0))
+        return _ball_tables(turn, ctx.prec)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return entries([ball.exp() for ball in x.ravel()], x.shape)
@@ -257,6 +250,26 @@ class Floats(_Arrays):
 
 
 REALS, BALLS, FLOATS = Reals(), Balls(), Floats()
+
+
+# Heads, batch entries and gradients turn by the same tables. Nobody changes one.
+@lru_cache(maxsize=8)
+def _real_tables(turn: Rotation, precision: int) -> tuple[np.ndarray, np.ndarray]:
+    with mp.workprec(precision):
+        frequencies = [mp.power(turn.base, -mp.mpf(2 * m) / turn.turned) for m in range(turn.turned // 2)]
+        angles = np.array([int(n) for n in turn.positions], dtype=object)[:, None] * np.array(frequencies, dtype=object)
+        cos, sin = (entries([of(angle) for angle in angles.ravel()], angles.shape) for of in (mp.cos, mp.sin))
+    return turn.spread(cos, mp.one), turn.spread(sin, mp.zero)
+
+
+@lru_cache(maxsize=8)
+def _ball_tables(turn: Rotation, precision: int) -> tuple[np.ndarray, np.ndarray]:
+    with ctx.workprec(precision):
+        frequencies = [arb(turn.base) ** (arb(-2 * m) / turn.turned) for m in range(turn.turned // 2)]
+        found = [(int(n) * frequency).sin_cos() for n in turn.positions for frequency in frequencies]
+    shape = len(turn.positions), turn.turned // 2
+    sin, cos = (entries([pair[at] for pair in found], shape) for at in (0, 1))
+    return turn.spread(cos, arb(1)), turn.spread(sin, arb(0))
 
 
 def matrix_of(x: np.ndarray) -> arb_mat:

@@ -12,7 +12,7 @@ the place of x and x in that of y; its gradient is the turn back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,6 @@ from attn_spec.problem.masks import diagonal_offset
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
-LAYOUTS = ("half", "interleaved")
 #: The base where none is given.
 BASE = 10000.0
 
@@ -102,6 +101,8 @@ def rotations_of(problem: Problem) -> dict[str, Rotation]:
     )
 
 
+# Equal settings give the same rotation, whose tables are then found once. Nobody changes one.
+@lru_cache(maxsize=64)
 def rotations(
     *,
     query_length: int,

@@ -131,20 +131,15 @@ class RunningErrors:
         theta (1 + d): e, the base and its logarithm are rounded or off by ``log_error``, which changes base^e by at
         most 8 u (1 + |log base|) |e|; the power itself, a reciprocal and the product are three more roundings.
         """
-        c, work, form = (
-            self.contract,
-            rounding(self.contract, "score_accumulation"),
-            self.contract.format("rotary_tables"),
-        )
-        off = 8 * work.u * (1 + abs(math.log(turn.base))) * np.abs(turn.exponents)
-        d = np.expm1(off + np.log1p(elementary_error(c, "exp_error")) + math.log1p(growth((work.u, 3))))
+        c, work = self.contract, rounding(self.contract, "score_accumulation")
+        of_power = 8 * work.u * (1 + abs(math.log(turn.base))) * np.abs(turn.exponents)
+        d = np.expm1(of_power + np.log1p(elementary_error(c, "exp_error")) + math.log1p(growth((work.u, 3))))
         angles = np.abs(turn.positions[:, None]) * np.power(turn.base, turn.exponents)
-        off = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
+        error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
         stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
-        off = off + growth((work.u, 1), (stored.u, 1)) * (1 + off) + work.eta + stored.eta
-        cos, sin = (
-            Approximation(table, np.abs(table), turn.spread(off, 0.0), form, c) for table in FLOATS.tables(turn)
-        )
+        error = error + growth((work.u, 1), (stored.u, 1)) * (1 + error) + work.eta + stored.eta
+        form, off = c.format("rotary_tables"), turn.spread(error, 0.0)
+        cos, sin = (Approximation(table, np.abs(table), off, form, c) for table in FLOATS.tables(turn))
         return cos, sin
 
     def swapped(self, x: Approximation, turn: Rotation) -> Approximation:

@@ -61,7 +61,7 @@ class Option:
     #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
     draws: tuple[Any, ...]
     patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
-    #: How often it is drawn, beside other options and abilities.
+    #: How often it is drawn, beside other options and abilities; a PARAMETER comes with its score.
     weight: int = 2
 
     def is_used(self, value: Any) -> bool:

@@ -34,7 +34,6 @@ def _parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **ro
         axes=axes,
         draws=(None, *names) if row.get("optional") else names,
         patterns=values,
-        **({"weight": 0} if kind == PARAMETER else {}),
         **row,
     )
 
@@ -48,6 +47,8 @@ def _is_window(value: Any) -> bool:
     return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
 
 
+#: How ``rotary`` pairs columns: m and m + R/2, or 2m and 2m + 1.
+LAYOUTS = ("half", "interleaved")
 _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
 
@@ -189,15 +190,15 @@ class Options:
     )
     #: Which columns of q and k are a pair that is turned by its position: "half" or "interleaved"; None: no turn.
     rotary: str | None = _option(
-        says="turns q and k by their positions, as rotary='half' or 'interleaved' pairs columns",
+        says=f"turns q and k by their positions, as rotary={' or '.join(map(repr, LAYOUTS))} pairs columns",
         kind=SCORE,
         spellings=("rotary",),
-        wanted="'half', 'interleaved' or None",
-        accepts=lambda value: value in (None, "half", "interleaved"),
+        wanted=f"{', '.join(map(repr, LAYOUTS))} or None",
+        accepts=lambda value: value in (None, *LAYOUTS),
         positional=True,
         relative=True,
-        plain=lambda _: "half",
-        draws=("half", "interleaved"),
+        plain=lambda _: LAYOUTS[0],
+        draws=LAYOUTS,
     )
     #: base of the angles position * base^(-2m / R); None is 10000.
     rotary_base: float | None = _option(
@@ -209,7 +210,6 @@ class Options:
         wanted="a number above 0 or None",
         accepts=lambda value: value is None or (_is_number(value) and value > 0),
         draws=(None, 500000.0, 100.0, 2.0),
-        weight=0,
     )
     #: R, how many columns are turned, the first ones; None is D, less the last one of an odd number.
     rotary_dim: int | None = _option(
@@ -222,7 +222,6 @@ class Options:
         accepts=lambda value: value is None or (isinstance(value, int) and value >= 0 and value % 2 == 0),
         fits=lambda value, lengths: value is None or value <= lengths["D"],
         draws=(None, 2, 4, 8, 16, 32),
-        weight=0,
     )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from, and positions count from, when Sq != Sk.
     causal_alignment: str = _option(

@@ -98,9 +98,9 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 
 def _has_unknown_operands(subject: Subject, problem: Problem) -> bool:
-    """Whether the operand of a query or key, seen or not, may overflow."""
-    x = intermediates(problem)
-    return any(unknown_operands(x, reading).any() for reading in readings(subject.contract))
+    """Whether the operand of a query or key, seen or not, may overflow; q and k themselves do not."""
+    x = intermediates(problem) if problem.score_option else None
+    return x is not None and any(unknown_operands(x, reading).any() for reading in readings(subject.contract))
 
 
 def cotangent(subject: Subject, problem: Problem) -> np.ndarray:

@@ -20,6 +20,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.option import PARAMETER
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, Trait, named_by, parameters, replaces_score
 from attn_spec.problem.problem import Problem
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 TAME = ("normal", "integers", "ties", "large", "one_hot", "first_key_dominates", "rising", "falling")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
-#: How often options and abilities are drawn, one beside the other; lengths of zero are rarer.
-_WEIGHTS = {name: row.weight for name, row in {**OPTIONS, **ABILITIES}.items() if row.weight}
+#: How often options and abilities are drawn, one beside the other; lengths of zero are rarer. A score brings its own.
+_DRAWN = {**{name: row for name, row in OPTIONS.items() if row.kind != PARAMETER}, **ABILITIES}
+_WEIGHTS = {name: row.weight for name, row in _DRAWN.items() if row.weight}
 
 
 def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
@@ -125,7 +127,8 @@ def recipes(
         given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
     unlimited = "query_length" in fixed
     recipe = shapes.within_limits(replace(recipe, **given), subject, unlimited=unlimited)
-    unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), recipe.lengths)}
+    lengths = recipe.lengths
+    unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
     recipe = replace(recipe, **unfit) if unfit else recipe
     event("dtype", recipe.dtype)
     event("regime", recipe.regime)

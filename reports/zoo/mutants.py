@@ -126,9 +126,12 @@ def mutant(
 
 
 def score_mutant(
-    *scores: str, source: str, named_by: str, dtype: str = "float32"
+    *scores: str, source: str, named_by: str, dtype: str = "float32", executes: Contract = PRECISE
 ) -> Callable[[type[Operands]], type[Operands]]:
-    """Register operands with one wrong step, for the sound kernel with these scores and all their parameters."""
+    """Register operands with one wrong step, for the sound kernel with these scores and all their parameters.
+
+    Or with right steps in a worse arithmetic, ``executes``, than is declared.
+    """
     chosen = (*scores, *(row.name for name in scores for row in parameters(name)))
 
     def register(operands: type[Operands]) -> type[Operands]:
@@ -136,7 +139,7 @@ def score_mutant(
 
         def build(dtype: str) -> Kernel:
             declared = {"contract": "fused", "supports": (*SUPPORTS, *chosen), "conventions": CONVENTIONS}
-            return emulate_both(name, PRECISE, operands=operands, dtypes=(dtype,), **declared)
+            return emulate_both(name, executes, operands=operands, dtypes=(dtype,), **declared)
 
         told = {"family": family_of(operands), "source": source, "named_by": named_by}
         add(name, story_of(operands), build, **told, dtype=dtype)

@@ -10,14 +10,11 @@ import numpy as np
 
 from attn_spec.attention.rotations import Rotation
 from attn_spec.emulation.arithmetic import rounded
-from attn_spec.emulation.backward import emulate_both
-from attn_spec.emulation.forward import CONVENTIONS, SUPPORTS
 from attn_spec.emulation.operands import Operands
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.kernels.kernel import Kernel
-from attn_spec.problem.options import parameters
 
-from .mutants import add, score_mutant
+from .mutants import score_mutant
+from .scores import with_formulas
 
 TURNED = "positions.turned_queries_and_keys_give_an_answer_within_its_bound"
 DISTANCE = "positions.only_the_distance_between_positions_counts"
@@ -30,19 +27,26 @@ class _Turns(Operands):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        for side in ("queries", "keys"):
-            self.p[side] = self.changed(side, self.p[side])
+        self.p |= {"queries": self.queries(self.p["queries"]), "keys": self.keys(self.p["keys"])}
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:
-        """The rotation of one side as the mutant has it."""
-        raise NotImplementedError
+    def queries(self, turn: Rotation) -> Rotation:
+        """The rotation of the queries as the mutant has it."""
+        return self.either(turn)
+
+    def keys(self, turn: Rotation) -> Rotation:
+        """That of the keys."""
+        return self.either(turn)
+
+    def either(self, turn: Rotation) -> Rotation:
+        """That of a side, where both are changed alike."""
+        return turn
 
 
 @score_mutant("rotary", source="huggingface/candle#3948", named_by=TURNED)
 class PairsOfTheOtherLayout(_Turns):
     """Halves are read as interleaved pairs, and pairs as halves, on both sides."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+    def either(self, turn: Rotation) -> Rotation:
         return replace(turn, layout="half" if turn.layout == "interleaved" else "interleaved")
 
 
@@ -50,23 +54,23 @@ class PairsOfTheOtherLayout(_Turns):
 class KeysNotTurned(_Turns):
     """The queries alone are turned."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:
-        return turn if side == "queries" else replace(turn, positions=0 * turn.positions)
+    def keys(self, turn: Rotation) -> Rotation:
+        return replace(turn, positions=0 * turn.positions)
 
 
 @score_mutant("rotary", source="made up: a query counted after it was appended", named_by=FIRST)
 class QueriesCountedFromOne(_Turns):
     """The first query stands at position 1, the first key at 0."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:
-        return replace(turn, positions=turn.positions + (side == "queries"))
+    def queries(self, turn: Rotation) -> Rotation:
+        return replace(turn, positions=turn.positions + 1)
 
 
 @score_mutant("rotary", source="made up: a base that is a constant", named_by=TURNED)
 class BaseIgnored(_Turns):
     """The base is 10000 whatever the caller says."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+    def either(self, turn: Rotation) -> Rotation:
         return replace(turn, base=10000.0)
 
 
@@ -74,14 +78,14 @@ class BaseIgnored(_Turns):
 class AllColumnsTurned(_Turns):
     """All columns are turned, however few should be."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+    def either(self, turn: Rotation) -> Rotation:
         return replace(turn, turned=turn.columns - turn.columns % 2)
 
 
 class _Angles(_Turns):
     """Rotations whose angles are another function of the positions."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+    def either(self, turn: Rotation) -> Rotation:
         made = replace(turn)
         made.__dict__["exponents"] = self.exponents(turn)
         return made
@@ -128,14 +132,9 @@ class FrequenciesInBfloat16(_Angles):
 class PositionsOfFewBits(_Turns):
     """Positions are numbers of 4 bits, a scale model of bfloat16: from 16 on some are one."""
 
-    def changed(self, side: str, turn: Rotation) -> Rotation:  # noqa: ARG002 - both sides alike
+    def either(self, turn: Rotation) -> Rotation:
         fraction, exponent = np.frexp(turn.positions)
         return replace(turn, positions=np.ldexp(np.rint(fraction * 16) / 16, exponent))
-
-
-def _signed(score: Any, side: str, value: Callable[..., Any]) -> Any:
-    """The score with another formula of one side."""
-    return replace(score, **{side: replace(getattr(score, side), value=value)})
 
 
 @score_mutant("rotary", source="made up: x cos + y sin, y cos - x sin", named_by=TURNED)
@@ -145,7 +144,7 @@ class QueriesTurnedBack(Operands):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         pull = self.score.queries.pull
-        self.score = _signed(self.score, "queries", lambda A, q, p: pull(A, q, p, q)[0])
+        self.score = with_formulas(self.score, "queries", value=lambda A, q, p: pull(A, q, p, q)[0])
 
 
 @score_mutant("rotary", source="made up: a sign lost in rotate_half", named_by=TURNED)
@@ -163,7 +162,7 @@ class MinusForgotten(Operands):
             return value
 
         for side in ("queries", "keys"):
-            self.score = _signed(self.score, side, made(side))
+            self.score = with_formulas(self.score, side, value=made(side))
 
 
 @score_mutant("rotary", source="made up: a backward pass of the product alone", named_by=BACK)
@@ -171,9 +170,7 @@ class GradientsNotTurnedBack(Operands):
     """dQ and dK are those of the turned queries and keys."""
 
     def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> dict[str, np.ndarray]:
-        for side in ("queries", "keys"):
-            operand = replace(getattr(self.score, side), pull=lambda A, x, p, t: (t, {}))
-            self.score = replace(self.score, **{side: operand})
+        self.score = with_formulas(self.score, "queries", "keys", pull=lambda A, x, p, t: (t, {}))
         return super().backward(run, v, *outputs)
 
 
@@ -186,24 +183,15 @@ class GradientsTurnedAgain(Operands):
             return lambda A, x, p, t: (value(A, t, p), {})
 
         for side in ("queries", "keys"):
-            operand = getattr(self.score, side)
-            self.score = replace(self.score, **{side: replace(operand, pull=again(operand.value))})
+            self.score = with_formulas(self.score, side, pull=again(getattr(self.score, side).value))
         return super().backward(run, v, *outputs)
 
 
-def _with_coarse_tables(dtype: str) -> Kernel:
-    supports = (*SUPPORTS, "rotary", *(row.name for row in parameters("rotary")))
-    declared: dict[str, Any] = {"contract": "fused", "supports": supports, "conventions": CONVENTIONS}
-    executes = replace(PRECISE, rotary_tables="bfloat16")
-    return emulate_both("tables_in_bfloat16", executes, dtypes=(dtype,), **declared)
-
-
-add(
-    "tables_in_bfloat16",
-    "Cosines and sines are stored in bfloat16, float32 is declared.",
-    _with_coarse_tables,
-    family="positions",
+@score_mutant(
+    "rotary",
     source="KellerJordan/modded-nanogpt#39",
     named_by=TURNED,
-    dtype="float32",
+    executes=replace(PRECISE, rotary_tables="bfloat16"),
 )
+class TablesInBfloat16(Operands):
+    """Cosines and sines are stored in bfloat16, float32 is declared."""

@@ -22,6 +22,11 @@ ODD = "scores.an_additive_score_without_a_bias_is_odd"
 LUONG, GRAVES, BAHDANAU = "arXiv 1508.04025", "arXiv 1410.5401", "arXiv 1409.0473"
 
 
+def with_formulas(score: Score, *sides: str, **formulas: Callable[..., Any]) -> Score:
+    """The score with other formulas, ``value`` or ``pull``, of the operands of some sides."""
+    return replace(score, **{side: replace(getattr(score, side), **formulas) for side in sides})
+
+
 @score_mutant("score_weight", "score_vector", source="made up: heads that write over one another", named_by=PARAMETERS)
 class ParameterGradientOfOneHead(Operands):
     """The gradient of a parameter that heads share is that of the last of them."""
@@ -60,7 +65,7 @@ class NormIsConstant(Operands):
             del p
             return A.quotient(t, A.root(A.total(q * q))), {}
 
-        self.score = replace(self.score, queries=replace(self.score.queries, pull=pull))
+        self.score = with_formulas(self.score, "queries", pull=pull)
         return super().backward(run, v, *outputs)
 
 
@@ -101,18 +106,13 @@ class SlopeOfTanhForgotten(Operands):
         return super().backward(run, v, *outputs)
 
 
-def _with_queries(score: Score, value: Callable[..., Any]) -> Score:
-    """The score with another formula of queries, and the gradient that it has."""
-    return replace(score, queries=replace(score.queries, value=value))
-
-
 @score_mutant("score_weight", source="made up: one projection for both sides", named_by=PRODUCT)
 class WeightOnBothSides(Operands):
     """W multiplies the queries too."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.score = _with_queries(self.score, self.score.keys.value)
+        self.score = with_formulas(self.score, "queries", value=self.score.keys.value)
 
 
 @score_mutant("score_weight", source=f"{LUONG}: a score of raw products", named_by=PRODUCT)
@@ -125,44 +125,43 @@ class BilinearScoreUnscaled(Operands):
             self.options["scale"] = 1.0
 
 
-@score_mutant("score_gamma", source="made up: x / (|x| + 1e-3)", named_by=LENGTHS)
-class EpsilonAddedToNorm(Operands):
-    """A thousandth is added to the norm of a query, against a division by 0."""
+class _Divided(Operands):
+    """Queries that are divided by another number than their norm."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.score = with_formulas(self.score, "queries", value=lambda A, q, p: A.quotient(q, self.divisor(A, q)))
 
-        def value(A: Any, q: Number, p: Any) -> Number:
-            del p
-            norm = A.root(A.total(q * q))
-            return A.quotient(q, replace(norm, values=norm.values + 1e-3))
+    def divisor(self, A: Any, q: Number) -> Number:
+        """What queries [.., S, D] are divided by, [.., S, 1]."""
+        return A.root(A.total(q * q))
 
-        self.score = _with_queries(self.score, value)
+
+@score_mutant("score_gamma", source="made up: x / (|x| + 1e-3)", named_by=LENGTHS)
+class EpsilonAddedToNorm(_Divided):
+    """A thousandth is added to the norm of a query, against a division by 0."""
+
+    def divisor(self, A: Any, q: Number) -> Number:
+        norm = super().divisor(A, q)
+        return replace(norm, values=norm.values + 1e-3)
 
 
 @score_mutant("score_gamma", source="made up: a square root left out", named_by=LENGTHS)
-class DividedBySquaredNorm(Operands):
+class DividedBySquaredNorm(_Divided):
     """A query is divided by the sum of its squares."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.score = _with_queries(self.score, lambda A, q, p: A.quotient(q, A.total(q * q)))
+    def divisor(self, A: Any, q: Number) -> Number:
+        return A.total(q * q)
 
 
 @score_mutant("score_gamma", source="made up: normalized in the batch", named_by=LENGTHS)
-class NormOfAllQueries(Operands):
+class NormOfAllQueries(_Divided):
     """The queries of a head share the largest of their norms."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-
-        def value(A: Any, q: Number, p: Any) -> Number:
-            del p
-            norm = A.root(A.total(q * q))
-            largest = norm.values.max(axis=-2, keepdims=True, initial=0.0)
-            return A.quotient(q, replace(norm, values=np.broadcast_to(largest, norm.values.shape)))
-
-        self.score = _with_queries(self.score, value)
+    def divisor(self, A: Any, q: Number) -> Number:
+        norm = super().divisor(A, q)
+        largest = norm.values.max(axis=-2, keepdims=True, initial=0.0)
+        return replace(norm, values=np.broadcast_to(largest, norm.values.shape))
 
 
 def _bent_by(score: Score, bend: Callable[[Any, Number], Number]) -> Score:

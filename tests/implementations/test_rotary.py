@@ -6,9 +6,10 @@ import torch
 from attn_spec.implementations.rotary import first_position, turned, turned_array
 
 from attn_spec.attention.arithmetic import FLOATS
-from attn_spec.attention.rotations import LAYOUTS, Rotation
+from attn_spec.attention.rotations import Rotation
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import LAYOUTS
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.regimes import Recipe
 
