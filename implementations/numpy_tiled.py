@@ -36,7 +36,7 @@ DECLARED: dict[str, Any] = {
         "float16": "fused",
     },
     "supports": (
-        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", *ROTARY),
+        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
@@ -78,6 +78,7 @@ class Scores:
         window: tuple[int | None, int | None] | None = None,
         mask: np.ndarray | None = None,
         bias: np.ndarray | None = None,
+        alibi_slopes: np.ndarray | None = None,
         softcap: float | None = None,
         rotary: str | None = None,
         rotary_base: float | None = None,
@@ -92,6 +93,7 @@ class Scores:
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
         self.mask, self.bias = (None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias))
+        self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
 
     def turned(self, x: np.ndarray, first: int, *, back: bool = False) -> np.ndarray:
@@ -107,12 +109,18 @@ class Scores:
             s, slope = self.softcap * t, np.where(allowed, 1 - t * t, 0)
         if self.bias is not None:
             s = s + self.bias[..., rows, cols].astype(s.dtype)
+        if self.slopes is not None:
+            diagonal, j = self.places(rows, cols)
+            s = s - self.slopes * np.abs(diagonal - j).astype(s.dtype)
         return np.where(allowed, s, -np.inf), allowed, slope
 
+    def places(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray]:
+        """The key i + offset that each query is aligned with, [rows, 1], and the keys, [cols]."""
+        return np.arange(rows.start, rows.stop)[:, None] + self.offset, np.arange(cols.start, cols.stop)
+
     def attended(self, shape: tuple[int, ...], rows: slice, cols: slice) -> np.ndarray:
-        """Tell whether query i may attend key j: boolean [B, Hq, rows, cols]. The diagonal is j = i + offset."""
-        diagonal = np.arange(rows.start, rows.stop)[:, None] + self.offset
-        j = np.arange(cols.start, cols.stop)
+        """Tell whether query i may attend key j: boolean [B, Hq, rows, cols]."""
+        diagonal, j = self.places(rows, cols)
         allowed = np.ones(shape, dtype=bool)
         if self.left is not None:
             allowed &= j >= diagonal - self.left

@@ -13,8 +13,15 @@ from torch import Tensor
 
 from attn_spec import Contract, kernel
 
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap")
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap")
 SHAPES = ("gqa", "dv", "cross", "empty")
+
+
+def places(s: Tensor, causal_alignment: str) -> tuple[Tensor, Tensor]:
+    """The key that each query is aligned with, [Sq, 1], and the keys, [Sk]."""
+    Sq, Sk = s.shape[-2:]
+    first = Sk - Sq if causal_alignment == "bottom_right" else 0
+    return torch.arange(Sq, device=s.device)[:, None] + first, torch.arange(Sk, device=s.device)
 
 
 def attended(
@@ -27,11 +34,9 @@ def attended(
     bias: Tensor | None = None,
 ) -> Tensor:
     """Tell whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
-    Sq, Sk = s.shape[-2:]
-    diagonal = torch.arange(Sq, device=s.device)[:, None] + (Sk - Sq if causal_alignment == "bottom_right" else 0)
-    j = torch.arange(Sk, device=s.device)
+    diagonal, j = places(s, causal_alignment)
     left, right = window or (None, None)
-    allowed = torch.ones(Sq, Sk, dtype=torch.bool, device=s.device)
+    allowed = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
     if causal:
         allowed = allowed & (j <= diagonal)
     if left is not None:
@@ -79,6 +84,7 @@ def attention(
     window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
@@ -86,19 +92,31 @@ def attention(
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
+    added = {"bias": bias, "alibi_slopes": alibi_slopes}
     seen = {"causal": causal, "causal_alignment": causal_alignment, "window": window, "mask": mask}
-    return from_scores(q @ k.transpose(-1, -2) * scale, v, bias=bias, softcap=softcap, **seen)
+    return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen)
 
 
 def from_scores(
-    s: Tensor, v: Tensor, *, bias: Tensor | None = None, softcap: float | None = None, **seen: Any
+    s: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float | None = None,
+    causal_alignment: str = "top_left",
+    **seen: Any,
 ) -> tuple[Tensor, Tensor]:
     """The same from scaled scores [B, Hq, Sq, Sk] and a v [B, Hq, Sk, Dv] for each query head."""
     if softcap is not None:
         s = softcap * torch.tanh(s / softcap)
     if bias is not None:
         s = s + bias
-    allowed = attended(s, bias=bias, **seen)
+    if alibi_slopes is not None:  # in the arithmetic of s: float16 holds no distance above 2,048 exactly
+        diagonal, j = places(s, causal_alignment)
+        wide = alibi_slopes.to(torch.promote_types(s.dtype, torch.float32))
+        s = s - (wide * (diagonal - j).abs()).to(s.dtype)
+    allowed = attended(s, causal_alignment=causal_alignment, bias=bias, **seen)
     out = masked_softmax(s, allowed) @ v
 
     # For inspection, outside the graph: the log-sum-exp of the scores as they were stored.

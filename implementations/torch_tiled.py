@@ -27,7 +27,7 @@ from .rotary import OPTIONS as ROTARY
 from .rotary import first_position, turned
 
 KV_TILE = 32
-OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap", *ROTARY)
+OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY)
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -45,6 +45,7 @@ class Scores:
         causal_alignment: str = "top_left",
         window: tuple[int | None, int | None] | None = None,
         mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
         softcap: float | None = None,
         rotary: str | None = None,
         rotary_base: float | None = None,
@@ -59,6 +60,7 @@ class Scores:
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
         self.mask, self.bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
+        self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
 
     def turned(self, x: Tensor, first: int, *, back: bool = False) -> Tensor:
@@ -73,12 +75,18 @@ class Scores:
             s, slope = self.softcap * t, 1 - t * t
         if self.bias is not None:
             s = s + self.bias[..., cols]
+        if self.slopes is not None:
+            s = s - self.slopes * (self.diagonal - self.keys(cols)).abs()
         hidden = ~self.attended(cols)
         return s.masked_fill(hidden, -math.inf), hidden, slope
 
+    def keys(self, cols: slice) -> Tensor:
+        """The keys of a tile, [cols]."""
+        return torch.arange(cols.start, cols.stop, device=self.q.device)
+
     def attended(self, cols: slice) -> Tensor:
         """Tell whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
-        j = torch.arange(cols.start, cols.stop, device=self.q.device)
+        j = self.keys(cols)
         allowed = torch.ones(len(self.diagonal), len(j), dtype=torch.bool, device=j.device)
         if self.left is not None:
             allowed = allowed & (j >= self.diagonal - self.left)

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import hides_keys, positional, positional_absolutely
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import hides_keys, positional, positional_absolutely
 from attn_spec.search.assertions import (
     assert_hidden_keys_have_no_influence,
     assert_rows_within_bound,

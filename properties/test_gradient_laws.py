@@ -16,9 +16,9 @@ from attn_spec.error.operand_bounds import operands_are_bounded
 from attn_spec.error.readings import gradient_readings
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS
-from attn_spec.problem.options import bends_scores, changes_scores, positional
 from attn_spec.problem.patterns import BIASES, BROADCASTS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import bends_scores, changes_scores, positional
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     compares_bits,

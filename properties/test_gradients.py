@@ -10,8 +10,9 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.option import SCORE
-from attn_spec.problem.options import OPTIONS, hides_keys
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import adds_to_scores, hides_keys
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_unseen_keys_reach_no_gradient,
@@ -53,7 +54,7 @@ def capped(subject: Subject) -> SearchStrategy[Problem]:
 def structured(subject: Subject) -> SearchStrategy[Problem]:
     """Problems of low rank with outlier channels, in batches, as the layers of a trained model see them."""
     regimes = ("activations", "activations+v_offset", "offset_q", "large")
-    return differentiable(subject, without=("empty", "bias"), regimes=regimes, batch=st.sampled_from((2, 1, 3)))
+    return differentiable(subject, without=("empty", adds_to_scores), regimes=regimes, batch=st.sampled_from((2, 1, 3)))
 
 
 def large_cotangent(subject: Subject, problem: Problem) -> np.ndarray:

@@ -11,6 +11,7 @@ from attn_spec.kernels import memory
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import adds_to_scores
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, randomness, selected
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
@@ -22,7 +23,7 @@ CALLS = 4
 
 def in_batches(subject: Subject) -> SearchStrategy[Problem]:
     """Problems of two or three batch entries that overflow nothing."""
-    return problems(subject, without=("empty", "bias"), regimes=TAME, batch=st.sampled_from((2, 3)))
+    return problems(subject, without=("empty", adds_to_scores), regimes=TAME, batch=st.sampled_from((2, 3)))
 
 
 def rewritten(problem: Problem, keep: int | None = None) -> Problem:

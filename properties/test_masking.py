@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import positional
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import positional
 from attn_spec.search.assertions import (
     assert_hidden_keys_have_no_influence,
     assert_rows_within_bound,

@@ -9,8 +9,8 @@ from attn_spec.error.readings import readings
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import bends_scores, changes_scores, positional
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import bends_scores, changes_scores, positional
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
 from attn_spec.search.property import Refutation, attention_property, observe
 from attn_spec.search.shapes import TILE_EDGES

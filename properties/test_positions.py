@@ -1,4 +1,4 @@
-"""Positions: queries and keys that are turned by where they stand, of which their distance alone matters."""
+"""Positions: queries and keys turned by where they stand, scores that fall with the distance; it alone matters."""
 
 from functools import partial
 from typing import Any
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import hides_keys, positional_absolutely
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import hides_keys, positional_absolutely
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_within_bound,
@@ -21,6 +21,7 @@ from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
 
 SU = "Su et al., RoFormer (arXiv 2104.09864)"
+PRESS = "Press et al., Train short, test long (arXiv 2108.12409)"
 
 
 def turned(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
@@ -28,11 +29,31 @@ def turned(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     return problems(subject, needs=("rotary", *drawn.pop("needs", ())), **drawn)
 
 
-def shifted(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with rotary positions and a mask that is open, of two queries and keys or more."""
+def shifted(subject: Subject, option: str) -> SearchStrategy[Problem]:
+    """Problems with one kind of positions and a mask that is open, of two queries and keys or more."""
     without = ("empty", hides_keys, positional_absolutely)
-    drawn = turned(subject, needs=("mask",), without=without, mask="all@11QK", regimes=TAME)
+    drawn = problems(subject, needs=(option, "mask"), without=without, mask="all@11QK", regimes=TAME)
     return drawn.filter(lambda problem: min(problem.query_length, problem.key_length) > 1)
+
+
+def assert_distance_alone_counts(subject: Subject, problem: Problem) -> None:
+    """Raise ``Refutation`` unless later queries that see later keys alone have the answer they have without the rest.
+
+    Both answers are held against that truth, each by the bound of its own positions.
+    """
+    n = int(randomness(problem).integers(1, min(problem.query_length, problem.key_length)))
+    seen = np.broadcast_to(np.arange(problem.key_length) >= n, problem.score_shape)
+    late = problem.replace(mask=seen)
+    assert_within_bound(subject, late, subject(late))
+    rest = problem.take("Q", range(n, problem.query_length)).take("K", range(n, problem.key_length))
+    assert_within_bound(subject, rest, subject(rest))
+
+
+def with_alibi(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
+    """Problems whose scores fall with the distance, every second one with groups of heads if there may be any."""
+    alone = ("alibi_slopes",)
+    kinds = (alone, (*alone, "gqa")) if subject.supports("gqa") else (alone,)
+    return st.one_of([problems(subject, needs=needs, without=("empty",), **drawn) for needs in kinds])
 
 
 @attention_property(
@@ -51,19 +72,11 @@ def test_turned_queries_and_keys_give_an_answer_within_its_bound(subject: Subjec
     hunts="queries or keys counted from elsewhere, from the first visible key or from the start of a tile; angles that "
     "are rounded where positions are large",
     needs=("rotary", "mask"),
-    problems=shifted,
+    problems=partial(shifted, option="rotary"),
 )
 def test_only_the_distance_between_positions_counts(subject: Subject, problem: Problem) -> None:
-    """Later queries that see later keys alone have the answer that they have without those before.
-
-    Both answers are held against that truth, each by the bound of its own positions.
-    """
-    n = int(randomness(problem).integers(1, min(problem.query_length, problem.key_length)))
-    seen = np.broadcast_to(np.arange(problem.key_length) >= n, problem.score_shape)
-    late = problem.replace(mask=seen)
-    assert_within_bound(subject, late, subject(late))
-    rest = problem.take("Q", range(n, problem.query_length)).take("K", range(n, problem.key_length))
-    assert_within_bound(subject, rest, subject(rest))
+    """Later queries that see later keys alone have the answer that they have without those before."""
+    assert_distance_alone_counts(subject, problem)
 
 
 @attention_property(
@@ -95,3 +108,38 @@ def test_gradients_are_turned_back(subject: Subject, problem: Problem) -> None:
     """dQ and dK of queries and keys that were turned are within their bounds."""
     found = subject.gradients(problem, dO := cotangent(subject, problem))
     assert_gradients_within_bound(subject, problem, dO, {name: found[name] for name in ("dq", "dk")})
+
+
+@attention_property(
+    source=f"{PRESS}, section 3: softmax(q_i K^T + m [-(i - 1), .., -2, -1, 0])",
+    hunts="slopes of another head, an offset between queries and keys of a cache, future keys that are preferred; a "
+    "scale, a softcap or a logarithm that meets the slope too",
+    needs=("alibi_slopes",),
+    problems=with_alibi,
+)
+def test_alibi_gives_an_answer_within_its_bound(subject: Subject, problem: Problem) -> None:
+    """Output and log-sum-exp of scores that fall by m for each key between are within their bounds."""
+    assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source=f"{PRESS}: m (i - j) is m ((i - n) - (j - n))",
+    hunts="distances that are rounded where positions are large, or counted from the first key of a tile",
+    needs=("alibi_slopes", "mask"),
+    problems=partial(shifted, option="alibi_slopes"),
+)
+def test_only_the_distance_counts_under_alibi(subject: Subject, problem: Problem) -> None:
+    """Later queries that see later keys alone have the answer, under ALiBi, that they have without those before."""
+    assert_distance_alone_counts(subject, problem)
+
+
+@attention_property(
+    source=f"{PRESS}: the slopes are constants",
+    hunts="a backward pass whose weights are those of other scores",
+    needs=("alibi_slopes", "backward"),
+    problems=lambda subject: differentiable(subject, needs=("alibi_slopes",), without=("empty",)),
+)
+def test_gradients_under_alibi_are_within_their_bounds(subject: Subject, problem: Problem) -> None:
+    """All gradients of attention whose scores fall with the distance are within their bounds."""
+    found = subject.gradients(problem, dO := cotangent(subject, problem))
+    assert_gradients_within_bound(subject, problem, dO, found)

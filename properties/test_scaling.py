@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import all_but
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import all_but
 from attn_spec.search.assertions import assert_within_bound, judged
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import problems

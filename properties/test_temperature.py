@@ -6,6 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import adds_to_scores
 from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import named, problems
@@ -15,7 +16,7 @@ VALUES = ("", "+v_one_hot", "+v_offset", "+v_alternating", "+v_wide")
 
 def under(subject: Subject, regime: str, **fixed: Any) -> SearchStrategy[Problem]:
     """Problems of one score regime and any plain values."""
-    return problems(subject, without=("empty", "bias"), regimes=[regime + values for values in VALUES], **fixed)
+    return problems(subject, without=("empty", adds_to_scores), regimes=[regime + values for values in VALUES], **fixed)
 
 
 @attention_property(

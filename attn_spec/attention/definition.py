@@ -2,13 +2,14 @@
 
 For a query i, a key j and an output column c, with H(i) the keys that i may see:
 
-    s_ij = scale * sum_d q'_id k'_jd    then  softcap * tanh(s_ij / softcap)  then  + bias_ij
+    s_ij = scale * sum_d q'_id k'_jd    then  softcap * tanh(s_ij / softcap)  then  + bias_ij  then  - m |i' - j|
     P_ij = exp(s_ij) / sum_{l in H(i)} exp(s_il)        for j in H(i), else 0
     o_ic = sum_{j in H(i)} P_ij v_jc                    and 0 when H(i) is empty
     L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
 
 Vaswani et al., "Attention is all you need" (2017), equation 1, where q' = q and k' = k; other scores have operands of
-their own (``scores``). The formulas of P and L are in ``weightings``. Nothing is subtracted from the scores: the
+their own (``scores``). The slope m is that of ALiBi (Press et al., arXiv 2108.12409), i' the key that query i is
+aligned with. The formulas of P and L are in ``weightings``. Nothing is subtracted from the scores: the
 exponents of mpmath are unbounded, so the exponentials cannot overflow. Every function returns an object
 array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a score and an L
 lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j P_ij |v_jc|.
@@ -36,6 +37,8 @@ PerHead = dict[tuple[int, ...], np.ndarray]
 def scores(problem: Problem, precision: int) -> np.ndarray:
     """Scores s [B, Hq, Sq, Sk], -inf where the key is hidden from the query."""
     bias = None if problem.bias is None else exact(np.broadcast_to(problem.bias, problem.score_shape))
+    slopes, distances = problem.alibi_slopes, abs(problem.distances)
+    m = None if slopes is None else exact(np.broadcast_to(slopes, (*problem.score_shape[:2], 1, 1)))
     result = np.full(problem.score_shape, mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         scale = real_scale(problem)
@@ -48,6 +51,8 @@ def scores(problem: Problem, precision: int) -> np.ndarray:
                 s = problem.softcap * mp.tanh(s / problem.softcap)
             if bias is not None:
                 s = s + bias[b, h, i, j]
+            if m is not None:
+                s = s - m[b, h, 0, 0] * int(distances[i, j])
             result[b, h, i, j] = s
     return result
 
@@ -125,8 +130,10 @@ def working_precision(problem: Problem, precision: int) -> int:
         terms *= problem.head_dim * problem.score_width
     if problem.rotary is not None:  # an angle has as many bits before the point as its position
         product += (problem.query_length + problem.key_length).bit_length() + 2
-    bias = 0 if problem.bias is None else magnitude(problem.bias)
-    return precision + max(product, bias, 0) + terms.bit_length() + 16
+    added = [0] if problem.bias is None else [magnitude(problem.bias)]
+    if problem.alibi_slopes is not None:
+        added.append(magnitude(problem.alibi_slopes) + magnitude(problem.distances))
+    return precision + max(product, *added, 0) + terms.bit_length() + 16
 
 
 def exact(x: np.ndarray) -> np.ndarray:

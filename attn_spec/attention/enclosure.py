@@ -85,6 +85,8 @@ def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
     """For each query of one head, balls around s by visible key."""
     s = scaled_products(problem, b, h).table()
     bias = None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[b, h].tolist()
+    slopes, distances = problem.alibi_slopes, abs(problem.distances).tolist()
+    m = None if slopes is None else arb(np.broadcast_to(slopes, (*problem.score_shape[:2], 1, 1))[b, h].item())
     rows = []
     for i, visible in enumerate(problem.visible[b, h]):
         row = {j: s[i][j] for j in np.flatnonzero(visible).tolist()}
@@ -92,6 +94,8 @@ def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
             row = {j: problem.softcap * (s_ij / problem.softcap).tanh() for j, s_ij in row.items()}
         if bias is not None:
             row = {j: s_ij + bias[i][j] for j, s_ij in row.items()}
+        if m is not None:
+            row = {j: s_ij - m * distances[i][j] for j, s_ij in row.items()}
         rows.append(row)
     return rows
 

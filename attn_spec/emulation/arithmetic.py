@@ -44,6 +44,8 @@ class Order:
     exponent_folded: bool = False
     #: Whether a bias is divided by the scale and added before it.
     bias_first: bool = False
+    #: Where ALiBi counts keys from in causal attention: the "query", or the "first" or the "last" key.
+    alibi_from: str = "query"
     #: Whether a bias is rounded to the format of scores before it is added.
     bias_rounded: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.

@@ -39,6 +39,8 @@ class TiledGradients(TiledAttention):
         *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
         self.dO, self.O, self.L = self.read_cotangent(dout), self.read(out), self.read(lse)[..., None]
+        if np.ndim(shift := self.row_shift()):
+            self.L = self.add(self.L, shift, "softmax")
         self.dL = None if dlse is None else self.read(dlse)[..., None]
         self.bias_shape = () if self.bias is None else tuple(options["bias"].shape)
         self.bias_gradient_dtype = own.get("bias", self.c.gradients)

@@ -27,7 +27,7 @@ from .operands import Operands, chooses_score
 from .scores import Scores, Tile
 
 SUPPORTS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
+    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
     *("gqa", "dv", "cross", "empty", "lse"),
 )
 #: Options that are tensors.
@@ -97,6 +97,8 @@ class TiledAttention(Scores):
         highest = highest if self.softcap is None else np.minimum(highest, self.softcap)
         if self.bias is not None:
             highest = highest + np.where(np.isfinite(self.bias), self.bias, 0.0).max(initial=0.0)
+        if self.slopes is not None and self.alibi_from == "first":
+            highest = highest + values_of(self.slopes) * self.Sk
         return self.array(highest * (math.log2(math.e) if self.is_base2 else 1.0))
 
     def subtract_lse(self, s: Any) -> Any:
@@ -192,7 +194,12 @@ class TiledAttention(Scores):
 
     def log_sum_exp(self, m: Any, l: Any) -> Any:
         """The log-sum-exp as it is handed over."""
-        return self.natural_lse(m, l)
+        return self.moved_back(self.natural_lse(m, l))
+
+    def moved_back(self, lse: Any) -> Any:
+        """The log-sum-exp of the definition's scores, from that of the kernel's own."""
+        shift = self.row_shift()
+        return self.convert(self.add(lse, -shift[..., 0], "softmax"), "lse", "softmax") if np.ndim(shift) else lse
 
     def natural_lse(self, m: Any, l: Any) -> Any:
         """m + log(l), the natural logarithm; minus infinity where nothing was seen."""

@@ -57,6 +57,7 @@ class Scores(MatrixProducts):
             None if options.get(name) is None else self.broadcast(values_of(options[name])) for name in ("mask", "bias")
         )
         self.bias_dtype = "float64" if self.bias is None else of(options["bias"]).dtype_of(options["bias"])
+        self.slopes = options.get("alibi_slopes")
 
     # Reading
 
@@ -104,7 +105,7 @@ class Scores(MatrixProducts):
         if self.puts_bias_first:
             return self.change_base(self.apply_scale(self.apply_bias_first(s)))
         s = self.apply_softcap(self.apply_scale(s))
-        return self.apply_bias(s if self.folds_base or self.folds_exponent else self.change_base(s))
+        return self.apply_alibi(self.apply_bias(s if self.folds_base or self.folds_exponent else self.change_base(s)))
 
     def default_scale(self) -> float:
         return 1 / math.sqrt(self.D)
@@ -132,13 +133,18 @@ class Scores(MatrixProducts):
     def folds_exponent(self) -> bool:
         """Whether scores wait unscaled for an exponent with the scale and log2(e) in one constant."""
         wanted = self.order.exponent_folded and self.is_base2 and not self.scales_operands
-        plain = self.bias is None and self.softcap is None and self.c.reference_distance == 0
+        plain = not self.has_addends and self.softcap is None and self.c.reference_distance == 0
         return wanted and plain and (self.scale is None or self.scale > 0)
 
     @property
+    def has_addends(self) -> bool:
+        """Whether a bias or ALiBi is added to the scores."""
+        return self.bias is not None or self.slopes is not None
+
+    @property
     def puts_bias_first(self) -> bool:
-        """Whether the bias is divided by the scale and added to q.k."""
-        wanted = self.order.bias_first and self.bias is not None and self.softcap is None and not self.scales_operands
+        """Whether bias and ALiBi are divided by the scale and added to q.k."""
+        wanted = self.order.bias_first and self.has_addends and self.softcap is None and not self.scales_operands
         kept = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
         return wanted and kept and self.scale != 0
 
@@ -209,9 +215,43 @@ class Scores(MatrixProducts):
         return self.xp.where(loaded == 0, loaded, bias)
 
     def apply_bias_first(self, s: Any) -> Any:
-        """q.k + bias / scale."""
+        """q.k + bias / scale, and ALiBi likewise."""
         inverse = self.round(1 / self.factor(), "score_accumulation")
-        return self.add(s, self.times(self.load_bias(), inverse, "score_accumulation"), "stored_scores")
+        added = [] if self.bias is None else [self.load_bias()]
+        for term in added if self.slopes is None else [*added, self.load_alibi()]:
+            s = self.add(s, self.times(term, inverse, "score_accumulation"), "stored_scores")
+        return s
+
+    def apply_alibi(self, s: Any) -> Any:
+        return s if self.slopes is None else self.add(s, self.change_base(self.load_alibi()), "stored_scores")
+
+    def load_alibi(self) -> Any:
+        """The tile of - m |i - j|, or of m j where keys are counted from one of them."""
+        d = self.tile.cols - self.alibi_origin()
+        term = self.slope_times(-abs(d) if self.alibi_from == "query" else d)
+        return self.convert(term, "stored_scores", "score_accumulation")
+
+    def slope_times(self, d: np.ndarray) -> Any:
+        """m d, [B, Hq, Sq, ..] for integers [Sq, ..]."""
+        given, dtype = self.array(values_of(self.slopes)), of(self.slopes).dtype_of(self.slopes)
+        m = self.convert(given, "score_accumulation", dtype)
+        return self.times(m, self.array(d.astype(np.float64)), "score_accumulation")
+
+    @property
+    def alibi_from(self) -> str:
+        """Where keys are counted from: behind the query distances are no differences."""
+        return self.order.alibi_from if self.causal else "query"
+
+    def alibi_origin(self) -> np.ndarray:
+        """The key from which each query counts, [Sq, 1]."""
+        last = np.full((self.Sq, 1), self.Sk - 1)
+        return {"query": self.diagonal(), "first": 0 * last, "last": last}[self.alibi_from]
+
+    def row_shift(self) -> Any:
+        """How much larger the scores of each row are than those of the definition, [B, Hq, Sq, 1] or 0."""
+        if self.slopes is None or self.alibi_from == "query":
+            return 0.0
+        return self.slope_times(self.diagonal() - self.alibi_origin())
 
     # Visibility
 

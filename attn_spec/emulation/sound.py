@@ -14,7 +14,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.error.presets import EAGER
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.problem.options import named_by, replaces_score
+from attn_spec.problem.traits import named_by, replaces_score
 
 from .arithmetic import Order
 from .backward import StoredWeights, emulate_both

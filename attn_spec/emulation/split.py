@@ -117,8 +117,8 @@ class RingAttention(NormalizedSplitAttention):
     lse: Any
 
     def log_sum_exp(self, m: Any, l: Any) -> Any:  # noqa: ARG002 - a sum of parts that have been merged already
-        """The one that the last merge stored; it is not stored again."""
-        return self.lse
+        """The one that the last merge stored; it is not stored again, unless it is moved."""
+        return self.moved_back(self.lse)
 
     def arrive(self, part: Part) -> Part:
         """A part waits once, with the output that it meets."""

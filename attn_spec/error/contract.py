@@ -44,13 +44,16 @@ class Contract:
     inner_terms: int = 128
     #: Format the products of q.k are accumulated in.
     score_accumulation: str = "work"
-    #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias, in this order;
-    #: where it is as wide as score_accumulation the bias, divided by the scale, may be added first.
+    #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias and ALiBi, in this
+    #: order; where it is as wide as score_accumulation these two, divided by the scale, may be added first.
     stored_scores: str = "work"
     #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``).
     operands: str = "input"
     #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated.
     rotary_tables: str = "work"
+    #: What slopes of ALiBi multiply: the "distance" of a key from its query; or "positions": its distance from any key,
+    #: as where all rows add m j, so that the scores of a row are larger or smaller than they should by one number.
+    alibi: str = "positions"
     #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
@@ -223,6 +226,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "inner_accumulation": (*FORMATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),
     "matrix_rounding": ("toward_zero", None),
+    "alibi": ("distance", "positions"),
     "scale_on": ("scores", "operands"),
     "exponent": ("natural", "base2"),
     "reference": ("maximum", "zero", "upper_bound"),

@@ -8,7 +8,7 @@ from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import operand_error
-from attn_spec.error.score_bounds import last_factor, may_add_bias_first
+from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift
 from attn_spec.error.weight_bounds import reference_rounding
 
 
@@ -22,7 +22,8 @@ def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.
     entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))
     inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
-    inside &= (widest < 0.99 * c.format("softmax").largest) & (2 * np.abs(x.L[..., 0]) < c.format("lse").largest)
+    held = 2 * (np.abs(x.L) + row_shift(x, c))[..., 0]
+    inside &= (widest < 0.99 * c.format("softmax").largest) & (held < c.format("lse").largest)
     return inside & (widest < 0.99 * c.format("output").largest)
 
 
@@ -30,8 +31,8 @@ def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the scale, the softcap and the inverse of each that is needed are normal numbers of their format."""
     form, sigma, cap = c.format("score_accumulation"), abs(x.problem.scale_value), x.problem.softcap
     constants = [sigma] if sigma else []
-    if sigma and x.problem.bias is not None:
-        constants.append(1 / sigma)  # the bias may be divided by the scale
+    if sigma and x.problem.has_addends:
+        constants.append(1 / sigma)  # bias and ALiBi may be divided by the scale
     if cap is not None:
         constants += [cap, 1 / cap] + ([sigma / cap] if sigma else [])  # a kernel may multiply by the quotient
     return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
@@ -41,7 +42,7 @@ def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
     operands = operand_error(x, c)
-    scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s), np.abs(x.scaled)))
+    scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s) + row_shift(x, c), np.abs(x.scaled)))
     largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
     if operands is not None:  # infinite where an operation could overflow or divide by 0
@@ -49,6 +50,7 @@ def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         inside &= np.isfinite(operands.q).all(axis=-1) & keys.all(axis=-1)
     if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
+        ahead = ahead + row_shift(x, c)[..., 0]
         inside &= 4 * ahead / sigma < largest
     if c.scale_on == "operands":
         folded = 1.5 * sigma * max(1.0, 1 / cap if cap else 0.0)
@@ -88,7 +90,7 @@ def _numerator(x: Intermediates, c: ResolvedContract, off: np.ndarray) -> np.nda
     ``off`` [.., Sq] is how far rounding moves the reference.
     That of a part of the row, which is normalized to be merged, may be as large as the sum of its values.
     """
-    over = {"maximum": c.reference_slack, "upper_bound": 0.0, "zero": x.M[..., 0]}[c.reference]
+    over = {"maximum": c.reference_slack, "upper_bound": 0.0, "zero": (x.M + row_shift(x, c))[..., 0]}[c.reference]
     weights = 2 * np.exp(over + off + (x.L - x.M)[..., 0])
     return weights * (x.P @ np.abs(x.v)).max(axis=-1, initial=0.0)
 
@@ -99,7 +101,7 @@ def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     if c.reference == "maximum":
         return np.ones(M.shape, dtype=bool)
     if c.reference == "zero":
-        return np.abs(M) <= c.reference_range
+        return np.abs(M) + row_shift(x, c)[..., 0] <= c.reference_range
     if score_of(x.problem).pairs is not None:
         return np.zeros(M.shape, dtype=bool)  # no product of lengths is a bound
     keys = np.where(np.isfinite(x.k).all(axis=-1), np.linalg.norm(x.k, axis=-1), np.inf)
@@ -109,7 +111,7 @@ def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         highest = np.minimum(highest, x.problem.softcap)
     if x.problem.bias is not None:
         highest = highest + np.where(np.isfinite(x.problem.bias), x.problem.bias, 0.0).max(initial=0.0)
-    return 1.01 * highest - M <= c.reference_range
+    return 1.01 * highest + row_shift(x, c)[..., 0] - M <= c.reference_range
 
 
 @np.errstate(all="ignore")

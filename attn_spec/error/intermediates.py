@@ -46,7 +46,7 @@ class Intermediates:
     #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
-    #: After the scale; after the softcap; after the bias (0 where hidden), [.., Sq, Sk]
+    #: After the scale; after the softcap; after bias and ALiBi (0 where hidden), [.., Sq, Sk]
     scaled: np.ndarray
     capped: np.ndarray
     s: np.ndarray
@@ -104,7 +104,9 @@ def intermediates(problem: Problem) -> Intermediates:
     scaled = dot * problem.scale_value
     cap = problem.softcap
     capped = scaled if cap is None else cap * np.tanh(scaled / cap)
-    s = np.where(visible, capped if problem.bias is None else capped + problem.bias, 0.0)
+    s = capped if problem.bias is None else capped + problem.bias
+    s = s if problem.alibi_slopes is None else s - problem.alibi_slopes * abs(problem.distances)
+    s = np.where(visible, s, 0.0)
     masked = np.where(visible, s, -np.inf)
     M = masked.max(axis=-1, keepdims=True, initial=-np.inf)
     M = np.where(np.isfinite(M), M, 0.0)

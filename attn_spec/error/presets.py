@@ -39,6 +39,7 @@ FP64 = Contract(
     **dict.fromkeys(("probabilities", "output_accumulation", "lse", "partial_outputs"), "float64"),
     **dict.fromkeys(("score_gradients", "gradient_accumulation"), "float64"),
     partial_gradients="float64",
+    alibi="distance",
     subnormals="kept",
     kv_tile=1,
 )

@@ -17,6 +17,7 @@ from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.presets import FP64
 from attn_spec.error.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
+from attn_spec.error.score_bounds import row_shift, shift_error
 from attn_spec.error.weight_bounds import log_weight_error, reference_rounding, row_sum_difference
 
 #: Covers the float64 evaluation of a bound: relative error below 4 (n + d + 40) 2^-53.
@@ -161,8 +162,10 @@ def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarr
     X = row_sum_error(x, w)
     log_sum = np.abs(L - x.M[..., 0]) + w.top[..., 0]
     X = X + elementary_error(c, "log_error") * (1 + log_sum + X) + softmax.u * (log_sum + X)
-    X = X + growth((softmax.u, 2), (final.u, 1)) * (np.abs(L) + X)
+    shift = row_shift(x, c)[..., 0]
+    X = X + growth((softmax.u, 2), (final.u, 1)) * (np.abs(L) + shift + X)
     if c.exponent == "base2":  # m and log2 of the row sum are both multiplied by a rounded ln 2
         work = rounding(c, "score_accumulation").u
-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + w.top[..., 0] + log_sum + X)
+        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + shift + w.top[..., 0] + log_sum + X)
+    X = X + shift_error(x, c, X[..., None])[..., 0]
     return (np.where(np.isnan(X), np.inf, X) + 3 * softmax.eta + final.eta) * INFLATION

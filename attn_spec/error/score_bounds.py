@@ -146,12 +146,14 @@ def score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Delta: error of the finished score.
 
     Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
-    falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias: one rounding. Each
-    result is stored.
+    falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias and ALiBi: one rounding of
+    a sum each. Each result is stored.
     """
     delta = softcapped_error(x, c)
     if x.problem.bias is not None:
         delta = _bias_error(x, c, delta, x.problem.bias)
+    if x.problem.alibi_slopes is not None:
+        delta = _alibi_error(x, c, delta, x.problem.alibi_slopes)
     return np.where(x.visible, delta, 0.0)
 
 
@@ -180,9 +182,9 @@ def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap
 
 
 def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
-    """Whether the scale may multiply the score after the bias, which is divided by it."""
+    """Whether the scale may multiply the score after bias and ALiBi, which are divided by it."""
     kept = contains(c.format("stored_scores"), c.format("score_accumulation"))
-    return kept and x.problem.bias is not None and x.problem.softcap is None and x.problem.scale_value != 0
+    return kept and x.problem.has_addends and x.problem.softcap is None and x.problem.scale_value != 0
 
 
 def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -208,3 +210,61 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
     if c.exponent == "base2":
         delta = delta + 3 * work.u * (np.abs(x.capped) + delta + size) + 2 * work.eta
     return delta + stored.u * (np.abs(x.s) + delta) + stored.eta + work.eta
+
+
+def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """One rounding of the product m |i - j|, of a slope that is rounded as it is loaded, and one of the sum.
+
+    The product is divided by the scale or multiplied by log2(e) as a bias is, perhaps before the distance, by which an
+    underflow grows. Whether bias or ALiBi comes first is open, and so is the sum of those two that is rounded. Where
+    keys are counted from one of them, products are as large as that of the row's length, and see :func:`row_shift`.
+    """
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    loaded = conversion(c, "score_accumulation", FORMATS[x.problem.dtype_of("alibi_slopes")])
+    shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
+    if c.alibi == "positions":
+        far = np.maximum(_farthest_key(x), x.problem.key_length)
+    size = slopes * far
+    bias = 0.0 if x.problem.bias is None else np.where(np.isfinite(x.problem.bias), np.abs(x.problem.bias), 0.0)
+    constants = 7 if may_add_bias_first(x, c) and not is_power_of(2, sigma) else 0
+    error = growth((loaded.u, 1), (work.u, 1 + constants), (stored.u, 1)) * size
+    delta = delta + error + (1 + far) * (loaded.eta + 3 * work.eta) * max(1.0, sigma) + stored.eta
+    if c.exponent == "base2":
+        delta = delta + work.u * 3 * (size + np.abs(x.capped) + delta)
+    of_sum = work.eta + stored.eta
+    if x.problem.bias is not None:
+        delta = delta + stored.u * (np.abs(x.capped) + bias + size + delta) + of_sum
+    return delta + stored.u * (np.abs(x.s) + shift + delta) + of_sum
+
+
+def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """How far all scores of a row may be from those of the definition by one number, [.., Sq, 1].
+
+    ALiBi may count the keys from any of them: - m (i - j) and m j differ by m i.
+    """
+    slopes = x.problem.alibi_slopes
+    return np.zeros((1, 1, 1, 1)) if slopes is None or c.alibi == "distance" else slopes * _farthest_key(x)
+
+
+def _farthest_key(x: Intermediates) -> np.ndarray:
+    """The distance of the farthest key from that which a query is aligned with, [Sq, 1]."""
+    return abs(x.problem.distances).max(axis=-1, keepdims=True, initial=0)
+
+
+def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.ndarray:
+    """By how much the ``error`` of a log-sum-exp grows when it is moved by m i, [.., Sq, 1].
+
+    From the scores of a kernel to those of the definition, or back. m is rounded as it is loaded, the product with its
+    constants and the sum are rounded, and that is stored.
+    """
+    shift = row_shift(x, c)
+    if not shift.any():
+        return shift
+    softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
+    loaded = conversion(c, "score_accumulation", FORMATS[x.problem.dtype_of("alibi_slopes")])
+    final = conversion(c, "lse", c.format("softmax"))
+    product = growth((loaded.u, 1), (work.u, 3)) * shift
+    product = product + _farthest_key(x) * (loaded.eta + work.eta) + softmax.eta
+    L = np.abs(np.where(np.isfinite(x.L), x.L, 0.0))
+    largest = L + shift + product + error
+    return product + growth((softmax.u, 1), (final.u, 1)) * largest + softmax.eta + final.eta

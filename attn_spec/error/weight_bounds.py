@@ -14,7 +14,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
-from attn_spec.error.score_bounds import lowest_bits, score_error
+from attn_spec.error.score_bounds import lowest_bits, row_shift, score_error, shift_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     distance = _distance(x, c, delta)
     alpha = delta + np.where(_exact_differences(x, c, delta), 0.0, softmax.u) * distance
     if c.exponent == "base2":
-        size = np.where(x.visible, np.abs(x.s) + delta, 0.0)
+        size = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
         alpha = alpha + work.u * (6 * distance + size + 2 * size.max(axis=-1, keepdims=True, initial=0.0))
         alpha = alpha + 2 * work.eta
     if c.lse_merges:
@@ -122,10 +122,11 @@ def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -
     ``EL`` [.., Sq, 1] bounds that. The scores may have been computed again.
     """
     delta, softmax, work = score_error(x, c), rounding(c, "softmax"), rounding(c, "score_accumulation")
-    L = np.where(np.isfinite(x.L), x.L, 0.0)
+    L, shift = np.where(np.isfinite(x.L), x.L, 0.0), row_shift(x, c)
     alpha = delta + softmax.u * (np.abs(x.s - L) + delta + EL) + exponential_error(c)
     if c.exponent == "base2":
-        alpha = alpha + 8 * work.u * (np.abs(x.s) + delta + np.abs(L) + EL) + 2 * work.eta
+        alpha = alpha + 8 * work.u * (np.abs(x.s) + delta + np.abs(L) + 2 * shift + EL) + 2 * work.eta
+    alpha = alpha + shift_error(x, c, EL)
     return np.where(x.visible, alpha, 0.0)
 
 
@@ -174,14 +175,14 @@ def _distance(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.nd
 
 def _largest_score(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Largest |s| + Delta of each row, [.., Sq, 1]."""
-    size = np.where(x.visible, np.abs(x.s), 0.0) + score_error(x, c)
+    size = np.where(x.visible, np.abs(x.s) + row_shift(x, c), 0.0) + score_error(x, c)
     return size.max(axis=-1, keepdims=True, initial=0.0)
 
 
 def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
     sigma = abs(x.problem.scale_value)
-    plain = x.problem.bias is None and x.problem.softcap is None and c.reference_distance == 0
+    plain = not x.problem.has_addends and x.problem.softcap is None and c.reference_distance == 0
     plain = plain and c.exponent == "natural"  # multiplied by log2(e), scores leave their grid
     if not (plain and is_power_of(2, sigma)) or not x.s.size:
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)

@@ -49,6 +49,13 @@ def diagonal_offset(alignment: str, query_length: int, key_length: int) -> int:
     return key_length - query_length if alignment == "bottom_right" else 0
 
 
+def distances(alignment: str, query_length: int, key_length: int) -> np.ndarray:
+    """How far key j stands after the key that query i is aligned with, [Sq, Sk]."""
+    return np.arange(key_length) - (
+        np.arange(query_length)[:, None] + diagonal_offset(alignment, query_length, key_length)
+    )
+
+
 def everything() -> Mask:
     """Every query attends to every key."""
     return Mask("everything()", lambda i, j, sq, sk: np.ones(np.broadcast_shapes(i.shape, j.shape), bool))

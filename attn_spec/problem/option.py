@@ -14,9 +14,9 @@ from attn_spec.problem import patterns
 #: [B, Hq, Sq, Sk].
 Shape = tuple[int, int, int, int]
 
-#: Kinds: it hides keys; it changes scores; it chooses another score function; it is one more parameter of that; or it
-#: says how other options are meant.
-MASK, TERM, SCORE, PARAMETER, CHOICE = "mask", "term", "score", "parameter", "choice"
+#: Kinds: it hides keys; it changes scores, or is added to them; it chooses another score function; it is one more
+#: parameter of that; or it says how other options are meant.
+MASK, TERM, ADDEND, SCORE, PARAMETER, CHOICE = "mask", "term", "addend", "score", "parameter", "choice"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Option:
     name: str = ""
     #: What a kernel that declares it does.
     says: str
-    #: MASK, TERM, SCORE, PARAMETER or CHOICE.
+    #: MASK, TERM, ADDEND, SCORE, PARAMETER or CHOICE.
     kind: str
     #: Names that callables give the parameter it is passed by.
     spellings: tuple[str, ...]

@@ -6,7 +6,6 @@ help. A new option is a new field here, and kernels that take it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.problem import masks, patterns
-from attn_spec.problem.option import CHOICE, MASK, PARAMETER, SCORE, TERM, Option
+from attn_spec.problem.option import ADDEND, CHOICE, MASK, PARAMETER, SCORE, TERM, Option
 
 
 def _option(off: Any = None, **row: Any) -> Any:
@@ -54,7 +53,10 @@ _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> mask``. In a recipe tensors are patterns."""
+    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``.
+
+    In a recipe tensors are patterns.
+    """
 
     #: Whether keys after the query are hidden.
     causal: bool = _option(
@@ -99,7 +101,7 @@ class Options:
     #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
     bias: Any = _option(
         says="takes an additive bias, -inf allowed, any broadcast to [B, Hq, Sq, Sk]",
-        kind=TERM,
+        kind=ADDEND,
         spellings=("bias", "attn_bias"),
         wanted="NaN or +inf; -inf hides a key",
         accepts=lambda value: not (np.isnan(value).any() or (value == np.inf).any()),
@@ -108,6 +110,22 @@ class Options:
         plain=lambda n: np.zeros((1, 1, n["Q"], n["K"])),
         draws=patterns.spread(patterns.BIASES),
         patterns=patterns.BIASES,
+    )
+    #: m of - m |i - j| (ALiBi), [B, Hq, 1, 1], i the key that the query is aligned with; None is no such term.
+    alibi_slopes: Any = _option(
+        says="takes ALiBi slopes m, [B, Hq, 1, 1]: scores lose m times the distance of the key",
+        kind=ADDEND,
+        spellings=("alibi_slopes",),
+        wanted="a negative number, NaN or an infinity",
+        accepts=lambda value: bool(np.isfinite(value).all() and (value >= 0).all()),
+        tensor=np.float64,
+        axes="BH11",
+        positional=True,
+        relative=True,
+        plain=lambda _: np.ones((1, 1, 1, 1)),
+        draws=patterns.spread(patterns.SLOPES, "BH11"),
+        patterns=patterns.SLOPES,
+        weight=1,
     )
     #: c of c * tanh(s / c); None is no cap.
     softcap: float | None = _option(
@@ -242,50 +260,3 @@ OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each
 def parameters(option: str) -> tuple[Option, ...]:
     """The further parameters of the score that an option chooses."""
     return tuple(row for row in OPTIONS.values() if row.of == option)
-
-
-#: What is asked of a row: whether the option has some trait.
-Trait = Callable[[Option], bool]
-
-
-def positional(row: Option) -> bool:
-    """The option depends on where in its sequence a query or a key stands."""
-    return row.positional
-
-
-def positional_absolutely(row: Option) -> bool:
-    """The option depends on more than the distance of a key from the one that a query is aligned with."""
-    return row.positional and not row.relative
-
-
-def hides_keys(row: Option) -> bool:
-    """The option may hide a key from a query."""
-    return row.sees is not None
-
-
-def changes_scores(row: Option) -> bool:
-    """The option is a term of the score."""
-    return row.kind == TERM
-
-
-def replaces_score(row: Option) -> bool:
-    """The score is no scaled product of q and k."""
-    return row.kind in (SCORE, PARAMETER)
-
-
-def bends_scores(row: Option) -> bool:
-    """The score is no product, but what else a pair of q and k becomes."""
-    return not OPTIONS.get(row.of, row).is_product
-
-
-def all_but(*names: str) -> Trait:
-    """The option is none of these."""
-    return lambda row: row.name not in names
-
-
-def named_by(wanted: Iterable[str | Trait]) -> set[str]:
-    """The names among those wanted, and the options that have a trait that is wanted."""
-    found: set[str] = set()
-    for one in wanted:
-        found |= {one} if isinstance(one, str) else {name for name, row in OPTIONS.items() if one(row)}
-    return found

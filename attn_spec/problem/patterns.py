@@ -79,9 +79,14 @@ MASKS: dict[str, Pattern] = {
 }
 
 
+def _slopes(shape: Shape) -> np.ndarray:
+    """2**(-8 (h + 1) / Hq) for head h (arXiv 2108.12409)."""
+    return np.exp2(-8.0 * (np.arange(shape[1]) + 1) / shape[1])[:, None, None]
+
+
 def _alibi(_: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Slope 2**(-8 (h + 1) / Hq) times minus the distance to the diagonal (arXiv 2108.12409)."""
-    slope = np.exp2(-8.0 * (np.arange(shape[1]) + 1) / shape[1])[:, None, None]
+    """A slope of each head times minus the distance to the diagonal."""
+    slope = _slopes(shape)
     distance = np.abs(np.arange(shape[2])[:, None] - np.arange(shape[3]))
     return np.broadcast_to(-slope * distance, shape)
 
@@ -137,6 +142,16 @@ VECTORS: dict[str, Pattern] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "alternating": lambda rng, shape: np.broadcast_to((-1.0) ** np.arange(shape[3]), shape),
     "large": lambda rng, shape: 10.0 * rng.standard_normal(shape),
+}
+
+#: Slopes of a term that falls with the distance, from plain to wild.
+SLOPES: dict[str, Pattern] = {
+    "one": lambda rng, shape: np.ones(shape),
+    "geometric": lambda rng, shape: np.broadcast_to(_slopes(shape), shape),
+    "random": lambda rng, shape: rng.random(shape),
+    "steep": lambda rng, shape: 8.0 * rng.random(shape),
+    "slight": lambda rng, shape: 2.0**-12 * rng.random(shape),
+    "zero": lambda rng, shape: np.zeros(shape),
 }
 
 #: Factors on a cosine, from plain to wild.

@@ -13,8 +13,9 @@ import numpy as np
 
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem import masks
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option import MASK, SCORE
+from attn_spec.problem.option import ADDEND, MASK, SCORE
 from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes, refused_dtypes
 from attn_spec.problem.options import OPTIONS, Options
 
@@ -137,6 +138,16 @@ class Problem(Options):
             if row.sees is not None and row.is_used(getattr(self, name)):
                 seen &= row.sees(self)
         return seen
+
+    @property
+    def distances(self) -> np.ndarray:
+        """How far each key stands after the one that the query is aligned with, integers [Sq, Sk]."""
+        return masks.distances(self.causal_alignment, self.query_length, self.key_length)
+
+    @property
+    def has_addends(self) -> bool:
+        """Whether each pair of a query and a key has a number of its own that is added to its score."""
+        return any(row.kind == ADDEND and getattr(self, name) is not None for name, row in OPTIONS.items())
 
     @property
     def bias_axes(self) -> tuple[int, ...]:

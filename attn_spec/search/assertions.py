@@ -22,8 +22,8 @@ from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
-from attn_spec.problem.options import named_by, replaces_score
 from attn_spec.problem.quantities import QUANTITIES
+from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import strategies
 from attn_spec.search.property import Refutation, observe, observe_reading
 

@@ -22,8 +22,9 @@ from attn_spec.problem import patterns
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option import PARAMETER
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
-from attn_spec.problem.options import OPTIONS, Trait, named_by, parameters, replaces_score
+from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import Trait, named_by, replaces_score
 from attn_spec.search import shapes, signatures
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 

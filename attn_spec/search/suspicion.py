@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from attn_spec.error.contract import ResolvedContract
     from attn_spec.error.error_statistics import Statistic
     from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import all_but
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import all_but
 
 #: The oracle's radius stays below this fraction of an error's standard deviation.
 ORACLE_FRACTION = 2.0**-16

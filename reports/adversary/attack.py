@@ -24,6 +24,7 @@ from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.gradient_bounds import gradient_bound
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
 from .arithmetic import Adversary, Choices, kernel_of
@@ -169,12 +170,9 @@ def _targets(
 
 def _options(problem: Problem, entries: int) -> dict[str, Any]:
     """The options of a problem of one batch entry, for as many equal entries."""
-    given = {"scale": problem.scale, "causal": problem.causal, "softcap": problem.softcap, "window": problem.window}
-    for name in ("mask", "bias"):
-        option = getattr(problem, name)
-        if option is not None:
-            given[name] = np.repeat(option, entries, axis=0)
-    return given | {"causal_alignment": problem.causal_alignment}
+    given = {name: getattr(problem, name) for name in OPTIONS}
+    tensors = (name for name, row in OPTIONS.items() if row.tensor and given[name] is not None)
+    return given | {name: np.repeat(given[name], entries, axis=0) for name in tensors}
 
 
 def _repeated(problem: Problem, entries: int) -> list[np.ndarray]:

@@ -58,6 +58,8 @@ STORED: dict[str, Any] = {
     "delta": "probabilities",
 }
 _EAGER: dict[str, Any] = {"contract": STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
+ALIBI: dict[str, Any] = {"slopes": 0.7, "causal": True, "Sq": 5}
+POSITIONS: dict[str, Any] = {"alibi": "positions"}
 OPERANDS: dict[str, Any] = {"scale_on": "operands"}
 MERGES: dict[str, Any] = {"lse_merges": 2, "kv_tile": 1}
 LIGHT: dict[str, Any] = {"spread": 4.0, "queries": 4.0, "scale": 0.6}
@@ -89,6 +91,26 @@ WAYS = (
         problem={"bias": True, "biases": 2.0**-16, "bias_format": "float64", "queries": 0.0, "value": 1.0},
         contract={"float16_subnormals": "kept"},
         order={"bias_rounded": True},
+    ),
+    Way(name="ALiBi", problem=ALIBI),
+    Way(name="ALiBi and bias", problem=ALIBI | {"bias": True}),
+    Way(name="ALiBi, base 2", problem=ALIBI, contract={"exponent": "base2"}),
+    Way(name="ALiBi first", problem=ALIBI, order={"bias_first": True}),
+    Way(name="ALiBi first, base 2", problem=ALIBI, order={"bias_first": True}, contract={"exponent": "base2"}),
+    Way(name="ALiBi from the first key", problem=ALIBI, contract=POSITIONS, order={"alibi_from": "first"}),
+    Way(
+        name="ALiBi from the first key, base 2",
+        problem=ALIBI,
+        contract=POSITIONS | {"exponent": "base2"},
+        order={"alibi_from": "first"},
+    ),
+    Way(name="ALiBi from the last key", problem=ALIBI, contract=POSITIONS, order={"alibi_from": "last"}),
+    Way(
+        name="ALiBi from the first key, by LSE",
+        problem=ALIBI,
+        contract=POSITIONS | {"normalize": "by_lse"},
+        order={"alibi_from": "first"},
+        steps=TwoPasses,
     ),
     Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
     Way(name="base 2", contract={"exponent": "base2"}),
@@ -240,10 +262,11 @@ def small_problem(
     bias: bool = False,
     biases: float = 2.0,
     bias_format: str = NARROW,
+    slopes: float | None = None,
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
-    """A problem of few numbers of the format NARROW, but for the bias that of ``bias_format``.
+    """A problem of few numbers of the format NARROW, but for the bias that of ``bias_format``, and for slopes.
 
     V is random, or ``value`` and ``value_spread`` times random.
     """
@@ -256,7 +279,8 @@ def small_problem(
     if value:
         v = bits.nearest(value + value_spread * v, NARROW)
     added = drawn(1, 1, Sq, n, size=biases, form=bias_format) if bias else None
-    return Problem(q=q, k=k, v=v, bias=added, scale=scale, dtype=dtype, **options)
+    falls = None if slopes is None else np.full((1, 1, 1, 1), slopes)
+    return Problem(q=q, k=k, v=v, bias=added, alibi_slopes=falls, scale=scale, dtype=dtype, **options)
 
 
 def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:

@@ -81,6 +81,7 @@ def _problem(rng: np.random.Generator) -> Problem:
         "softcap": one_of(rng, (None, None, 2.0, 9.0)),
         "causal": bool(rng.random() < 0.3),
         "bias": bool(rng.random() < 0.3),
+        "slopes": one_of(rng, (None, None, None, 0.7, 3.0)),
     }
     return small_problem(
         seed=int(rng.integers(2**31)),

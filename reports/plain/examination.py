@@ -27,9 +27,9 @@ from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
 from attn_spec.search.verdict import Row, Verdict
 
-from . import eager, flash, merging, numpy, products, references, scores, softmax, widths
+from . import eager, flash, merging, numpy, positions, products, references, scores, softmax, widths
 
-_MODULES = (flash, softmax, references, eager, numpy, merging, products, scores, widths)
+_MODULES = (flash, softmax, references, eager, numpy, merging, products, scores, positions, widths)
 
 #: Kernels by name, in the order of their files.
 PLAIN: dict[str, Kernel] = {name: one for module in _MODULES for name, one in kernels_of(module).items()}

@@ -82,7 +82,9 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     scores, formats = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
     changes, own, rounds = _dtypes(np.random.default_rng([seed, 2]))
     executes, declares = (_with(contract, **formats, **changes) for contract in (executes, declares))
-    executes, order = replace(executes, **worse), replace(order, bias_rounded=rounds)
+    origin, alibi = _alibi(np.random.default_rng([seed, 3]))
+    executes, declares = (_with(contract, alibi=alibi) for contract in (executes, declares))
+    executes, order = replace(executes, **worse), replace(order, bias_rounded=rounds, alibi_from=origin)
     given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
     kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
@@ -124,8 +126,14 @@ def _scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
 def _dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, str], bool]:
     """Dtypes of the results, by stage; those of options; and whether a bias is rounded to that of scores."""
     results = {stage: one_of(rng, DTYPES) for stage in ("output", "gradients") if rng.random() < 0.2}
-    own = {"bias": one_of(rng, DTYPES)} | {name: one_of(rng, DTYPES) for name in CHOICES if OPTIONS[name].tensor}
+    own = {name: one_of(rng, DTYPES) for name in ("bias", *CHOICES, "alibi_slopes") if OPTIONS[name].tensor}
     return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
+
+
+def _alibi(rng: np.random.Generator) -> tuple[str, str]:
+    """Where ALiBi counts keys from, and what the contract says of it."""
+    origin = one_of(rng, ("query", "query", "first", "last"))
+    return origin, one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:

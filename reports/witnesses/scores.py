@@ -246,5 +246,41 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("stored_scores", "bias and softcap", "dv"): {
             "the sum with a bias": "delta + [-stored.u * (np.abs(x.s) + delta) + -]stored.eta + work.eta",
         },
+        ("score_accumulation", "ALiBi alone, a light key", "output"): {
+            "a slope that is rounded as it is loaded": "error = growth([-(loaded.u, 1), -](work.u",
+            "the product of slope and distance": "(work.u, [-1 + -]constants)",
+        },
+        ("score_accumulation", "ALiBi first", "output"): {
+            "a slope that is divided by the scale": "(work.u, 1 + [-constants-]{+0+})",
+        },
+        ("stored_scores", "ALiBi from the last key", "lse"): {
+            "the product as it is stored": "1 + constants)[-, (stored.u, 1)-]) * size",
+            "the sum with ALiBi": "delta + [-stored.u * (np.abs(x.s) + shift + delta) + -]of_sum",
+            "sums that are moved": "np.abs(x.s) + [-shift + -]delta) + of_sum",
+            "products of keys counted from one of them": (
+                "far = [-np.maximum(_farthest_key(x), x.problem.key_length)-]{+far+}"
+            ),
+        },
+        ("stored_scores", "ALiBi and bias", "output"): {
+            "the sum of two of score, bias and ALiBi": (
+                "delta + [-stored.u * (np.abs(x.capped) + bias + size + delta) + -]of_sum"
+            ),
+        },
+        ("score_accumulation", "ALiBi alone, tiny slopes", "lse"): {
+            "underflow of a slope, a quotient and a product": (
+                " + error[- + (1 + far) * (loaded.eta + 3 * work.eta) * max(1.0, sigma)-]"
+            ),
+        },
+        ("lse", "ALiBi from the first key", "lse"): {
+            "what all scores of a row may differ by": "else slopes * [-_farthest_key(x)-]{+0.0 * _farthest_key(x)+}\n",
+            "the store of a log-sum-exp that is moved": "growth((softmax.u, 1)[-, (final.u, 1)-]) * largest",
+        },
+        ("softmax", "ALiBi, tiny slopes from the first key", "dv"): {
+            "the sum that moves a log-sum-exp": "growth([-(softmax.u, 1), -](final.u, 1)) * largest",
+        },
+        ("lse", "ALiBi, tiny slopes from the first key", "lse"): {
+            "the log-sum-exp that is moved": "largest = [-L + -]shift + product",
+            "an error that is moved": "shift + product[- + error-]",
+        },
     },
 }

@@ -77,6 +77,22 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "underflow of the sum with a bias": "(np.abs(x.s) + delta)[- + stored.eta-] + work.eta",
             "underflow of a bias as it is loaded": "stored.eta[- + work.eta-]",
             "underflow of a bias that is rounded": "np.where(held, 0.0, loaded.u * size[- + loaded.eta-])",
+            "underflow of the product as it is stored": "max(1.0, sigma)[- + stored.eta-]\n    if c.exp",
+            "underflow of the sum with ALiBi": "shift + delta)[- + of_sum-]",
+            "underflow of the sum of two": "size + delta)[- + of_sum-]",
+            "underflow of what a log-sum-exp is moved by": (
+                "product + [-_farthest_key(x) * (loaded.eta + work.eta) + -]softmax.eta"
+            ),
+            "underflow of a log-sum-exp that is moved": "* largest[- + softmax.eta + final.eta-]",
+        },
+        (
+            "other roundings of the same stage accompany it in every kernel, and leave more of their room "
+            "unused than it takes"
+        ): {
+            "a slope that is rounded as a log-sum-exp is moved": "product = growth([-(loaded.u, 1), -](work.u, 3)",
+            "the product that a log-sum-exp is moved by": "growth((loaded.u, 1)[-, (work.u, 3)-]) * shift",
+            "the log-sum-exp before it is moved": "largest = L + [-shift + -]product",
+            "underflow of a slope, times the distance": "error + [-(1 + far) * -](loaded.eta + 3",
         },
         (
             "with base 2 the terms of score, maximum and LSE leave room for one another: no attack fills "
@@ -86,6 +102,7 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "two of base 2's roundings before a bias": "delta + [-3-]{+1+} * work.u",
             "base 2 before a bias": "delta + [-3-]{+0+} * work.u",
             "base 2 of the bias alone": "(np.abs(x.capped) + delta[- + size-])",
+            "base 2 before ALiBi": "delta + [-work.u * 3-]{+0.0+} * (size",
         },
         ("with base 2 a product underflows only where the relative roundings of larger scores of its row weigh more"): {
             "base 2's underflow before a bias": "+ size)[- + 2 * work.eta-]",

@@ -25,8 +25,8 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "base 2 of the score": "6 * distance + [-size + -]2 * size",
             "half of base 2 of the backward weights": "[-8-]{+4+} * work.u",
             "three quarters of base 2 of the backward weights": "[-8-]{+2+} * work.u",
-            "base 2 of the score in the backward weights": "([-np.abs(x.s) + delta + -]np.abs(L) + EL)",
-            "base 2 of the LSE in the backward weights": "(np.abs(x.s) + delta[- + np.abs(L) + EL-])",
+            "base 2 of the score in the backward weights": "([-np.abs(x.s) + delta + -]np.abs(L) + 2 * shift + EL)",
+            "base 2 of the LSE in the backward weights": "(np.abs(x.s) + delta[- + np.abs(L) + 2 * shift + EL-])",
             "the reference's rounding in a part's row sum": (
                 "+ c.reference_distance[- + reference_rounding(x, c)-] + 1"
             ),
@@ -40,7 +40,7 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
         },
         ("with base 2 a product underflows only where the relative roundings of larger scores of its row weigh more"): {
             "underflow of base 2": "alpha = alpha + [-2 * work.eta-]{+0.0+}\n    if c.lse",
-            "underflow of base 2 in the backward weights": "np.abs(L) + EL)[- + 2 * work.eta-]",
+            "underflow of base 2 in the backward weights": "2 * shift + EL)[- + 2 * work.eta-]",
         },
         (
             "the bound lets every key pass all merges with all their errors alike; the kernels that merge "
@@ -62,6 +62,10 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "the exponential of a part's weight": "softmax * argument[- + exponential_error(c)-]",
             "base 2 of a part's weight": "error + [-2 * work * argument-]{+0.0+}",
             "half of base 2 of a part's weight": "error + [-2 * -]work * argument",
+            "base 2 of scores that are moved": "np.abs(x.s)[- + row_shift(x, c)-] + delta",
+            "base 2 of scores and LSE that are moved": "np.abs(L)[- + 2 * shift-] + EL",
+            "the largest score that is moved": "np.abs(x.s)[- + row_shift(x, c)-], 0.0)",
+            "an LSE that is moved back": "alpha = alpha + [-shift_error(x, c, EL)-]{+0.0+}",
             "the number of keys in a part's argument": (
                 "_distance(x, c, delta)[- + 2 * np.log(np.maximum(x.keys, 1)) + 1-]"
             ),
@@ -92,8 +96,8 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "the error of the largest score": ", 0.0)[- + score_error(x, c)-]",
         },
         "decides where sums or differences count as exact; no attack has numbers for which it decides alone": {
-            "exact differences have no bias": "plain = [-x.problem.bias is None and -]x.problem.softcap",
-            "exact differences have no softcap": "x.problem.bias is None[- and x.problem.softcap is None-]",
+            "exact differences have no bias": "plain = [-not x.problem.has_addends and -]x.problem.softcap",
+            "exact differences have no softcap": "not x.problem.has_addends[- and x.problem.softcap is None-]",
             "exact differences are to the maximum": "softcap is None[- and c.reference_distance == 0-]",
             "exact differences are natural": 'plain = plain[- and c.exponent == "natural"-]',
             "exact differences have a scale of a power of 2": "(plain[- and is_power_of(2, sigma)-])",
@@ -111,6 +115,7 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "rescalings of the row sum": 'rounding(c, "row_sum"), [-R + -](2 * c.lse_merges if',
             "the store of a row sum that is merged by a difference": ".u)[- + math.log1p(-row_sum_store(c))-])",
             "one of two roundings of such a row sum": '([-2 * -]math.log1p(-rounding(c, "row_sum").u)',
+            "the reference that is moved, in the LSE of base 2": "np.abs(x.M[..., 0])[- + shift-] + w.top",
             "the reference in the logarithm": "x.M[..., 0])[- + w.top[..., 0]-]\n    X = X + elem",
         },
         (

@@ -7,10 +7,12 @@ from typing import Any
 from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 
-from ..adversary.cases import LIGHT, NARROW, ONE, OPERANDS, STORED, TINY, TWO, WHOLE, Way
+from ..adversary.cases import ALIBI, LIGHT, NARROW, ONE, OPERANDS, POSITIONS, STORED, TINY, TWO, WHOLE, Way
 from .steps import Pieces, PowersUnderflow, given
 
 _UNIT: dict[str, Any] = {"multiplicands": NARROW, "matrix_rounding": "toward_zero"}
+#: Scores that are products of slope and distance, with a scale that rounds nothing.
+_ALONE: dict[str, Any] = ALIBI | {"queries": 0.0, "value": 1.0, "scale": 0.25}
 _INNER: dict[str, Any] = {"inner_accumulation": NARROW, "inner_terms": 2}
 
 SCORE_WAYS = (
@@ -84,6 +86,24 @@ SCORE_WAYS = (
         contract={"multiplicand_pieces": 2, "output_accumulation": NARROW},
     ),
     Way(name="depth 3", problem={"n": 3}, contract={"summation_depth": 3}),
+    Way(name="ALiBi alone, a light key", problem=_ALONE | {"n": 2, "Sq": 2, "slopes": 7.3, "value_spread": 1.0}),
+    Way(
+        name="ALiBi alone, tiny slopes",
+        problem=_ALONE | {"n": 9, "Sq": 9, "slopes": 1.5 * 2.0**-24},
+        contract={"float16_subnormals": "kept"},
+    ),
+    Way(
+        name="ALiBi alone, from the first key",
+        problem=_ALONE,
+        contract=POSITIONS,
+        order={"alibi_from": "first"},
+    ),
+    Way(
+        name="ALiBi, tiny slopes from the first key",
+        problem=_ALONE | {"slopes": 2.0**-13 / 3, "scale": 0.3},
+        contract=POSITIONS | {"float16_subnormals": "kept"},
+        order={"alibi_from": "first"},
+    ),
     Way(
         name="unit 8 -3, D 4",
         problem={"n": 4, "D": 4, "Sq": 4},

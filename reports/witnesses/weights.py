@@ -52,7 +52,7 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("score_accumulation", "weights exp(s - LSE), base 2", "output"): {
             "base 2 of the backward weights": (
-                "alpha + [-8 * work.u * (np.abs(x.s) + delta + np.abs(L) + EL) + -]2 * work.eta"
+                "alpha + [-8 * work.u * (np.abs(x.s) + delta + np.abs(L) + 2 * shift + EL) + -]2 * work.eta"
             ),
         },
         ("lse", "ring", "lse"): {
@@ -142,8 +142,14 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("score_accumulation", "large scores, base 2, folded", "lse"): {
             "the reference in the LSE of base 2": (
-                "X + growth((work, 4)) * ([-np.abs(x.M[..., 0]) + w.top[..., 0] + -]log_sum"
+                "X + growth((work, 4)) * ([-np.abs(x.M[..., 0]) + shift + w.top[..., 0] + -]log_sum"
             ),
+        },
+        ("lse", "ALiBi from the first key", "lse"): {
+            "the error of moving a log-sum-exp": "X = X + [-shift_error(x, c, X[..., None])[..., 0]-]{+0.0+}\n",
+        },
+        ("lse", "ALiBi alone, from the first key", "lse"): {
+            "the LSE before it is moved": "(np.abs(L)[- + shift-] + X)",
         },
         ("lse", "tiny scores, one key, kept", "lse"): {
             "underflow of the LSE's store": "3 * softmax.eta[- + final.eta-]",

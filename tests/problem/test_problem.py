@@ -240,7 +240,10 @@ def test_the_recipe_is_not_part_of_the_document():
 
 
 DAMAGED = {
-    "unknown field": (lambda d: {**d, "dropout": 0.1}, "unknown fields ['dropout']; known are ['bias', 'causal',"),
+    "unknown field": (
+        lambda d: {**d, "dropout": 0.1},
+        "unknown fields ['dropout']; known are ['alibi_slopes', 'bias', 'causal',",
+    ),
     "missing field": (lambda d: {k: v for k, v in d.items() if k != "q"}, "the problem document is incomplete"),
     "broken array": (lambda d: {**d, "q": {**d["q"], "zlib": "!"}}, "the problem document is damaged"),
     "missing shape": (lambda d: {**d, "q": {"kind": "float64", "zlib": ""}}, "the problem document is damaged"),

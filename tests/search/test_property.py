@@ -13,7 +13,8 @@ from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.options import OPTIONS, named_by, replaces_score
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search.property import load_all
 
 REGISTRY = load_all()

@@ -14,7 +14,8 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem import patterns
-from attn_spec.problem.options import parameters, positional
+from attn_spec.problem.options import parameters
+from attn_spec.problem.traits import positional
 from attn_spec.search import shapes, strategies
 from attn_spec.search.regimes import SCORE_REGIMES, VALUE_REGIMES
 

@@ -14,7 +14,7 @@ from attn_spec.emulation.split import NormalizedSplitAttention, SplitAttention
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.options import named_by, replaces_score
+from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import assertions
 from attn_spec.search import property as properties
 from attn_spec.search.profiles import Profile

@@ -1,0 +1,62 @@
+"""Traits of options: what properties and the search ask of a row in place of names.
+
+A property says ``without=(positional,)`` and needs no change when another option is positional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from attn_spec.problem.option import ADDEND, PARAMETER, SCORE, TERM, Option
+from attn_spec.problem.options import OPTIONS
+
+#: What is asked of a row: whether the option has some trait.
+Trait = Callable[[Option], bool]
+
+
+def positional(row: Option) -> bool:
+    """The option depends on where in its sequence a query or a key stands."""
+    return row.positional
+
+
+def positional_absolutely(row: Option) -> bool:
+    """The option depends on more than the distance of a key from the one that a query is aligned with."""
+    return row.positional and not row.relative
+
+
+def hides_keys(row: Option) -> bool:
+    """The option may hide a key from a query."""
+    return row.sees is not None
+
+
+def changes_scores(row: Option) -> bool:
+    """The option is a term of the score."""
+    return row.kind in (TERM, ADDEND)
+
+
+def adds_to_scores(row: Option) -> bool:
+    """The option adds to each score a number of its own, so that scores of equal products are not equal."""
+    return row.kind == ADDEND
+
+
+def replaces_score(row: Option) -> bool:
+    """The score is no scaled product of q and k."""
+    return row.kind in (SCORE, PARAMETER)
+
+
+def bends_scores(row: Option) -> bool:
+    """The score is no product, but what else a pair of q and k becomes."""
+    return not OPTIONS.get(row.of, row).is_product
+
+
+def all_but(*names: str) -> Trait:
+    """The option is none of these."""
+    return lambda row: row.name not in names
+
+
+def named_by(wanted: Iterable[str | Trait]) -> set[str]:
+    """The names among those wanted, and the options that have a trait that is wanted."""
+    found: set[str] = set()
+    for one in wanted:
+        found |= {one} if isinstance(one, str) else {name for name, row in OPTIONS.items() if one(row)}
+    return found
