@@ -9,35 +9,22 @@ of keys. Backward, each tile of weights is computed again from the log-sum-exp, 
 One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
 all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
 Everything that hides keys by position is one band, i + offset - left <= j <= i + offset + right, with causal as
-right = 0; tiles outside the band are never read. A kernel receives a tensor as the pair of its pointer and strides,
-geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (mask, bias, scale, softcap).
-
-Without a GPU the same kernels run in Triton's interpreter. There `tl.dot` multiplies bfloat16 operands as if their
-bits were integers and `.to(tl.bfloat16)` truncates (Triton 3.9), so bfloat16 problems travel as float32 and the
-kernels round p and ds to bfloat16 themselves: the arithmetic is that of the compiled kernels, on any machine.
+right = 0; tiles outside the band are never read. A kernel receives tensors as `triton_tiles` hands them over,
+geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (scale, softcap, mask, bias, slopes).
 """
 # ruff: noqa: ANN001, ANN201, PLR0917  (Triton reads the signature of a kernel itself)
 
 import math
-import os
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
-
-import triton
-import triton.language as tl
-from triton import knobs
-
 from attn_spec import kernel
 
-INTERPRETED = knobs.runtime.interpret
-if INTERPRETED and isinstance(tl.sum, triton.JITFunction):
-    raise ImportError("triton was imported before the interpreter was chosen; set TRITON_INTERPRET=1 from the start")
+# By way of the tiles, which choose the interpreter before they import triton.
+from .triton_tiles import INTERPRETED, load_tile, padded, part, product, store_tile, strided, tl, triton
 
 # (BLOCK_Q, BLOCK_K, warps); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and backward.
 TILES = [
@@ -46,52 +33,13 @@ TILES = [
 ]
 # A GPU chooses among them when it first meets a format with head dimensions.
 tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])
-# What the kernels are made of; to enter a jitted function takes the interpreter longer than to run most of them.
-part = (lambda function: function) if INTERPRETED else triton.jit
-
-
-@triton.constexpr_function
-def padded(dimension: Any) -> int:
-    """Return the smallest size of a matrix operand that holds the dimension."""
-    return max(16, triton.next_power_of_2(dimension))
-
-
-@part
-def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
-    """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
-    base, strides = tensor
-    rows, cols = rows[:, None], cols[None, :]
-    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
-    return tl.load(pointers, mask=(rows < n_rows) & (cols < n_cols), other=0)
-
-
-@part
-def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
-    """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
-    base, strides = tensor
-    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
-
-
-@part
-def nearest_bfloat16(x):
-    """Round float32 to the nearest bfloat16, ties to even, and keep it as float32."""
-    bits = x.to(tl.uint32, bitcast=True)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
-
-
-@part
-def product(x, y, acc, FORMAT: tl.constexpr):
-    """Add x y to acc in float32, with x rounded to the format of y."""
-    x = nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
-    return tl.dot(x, y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
 @part
 def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
-    mask, bias, scale, softcap = scoring
+    scale, softcap, mask, bias, slopes = scoring
     s = product(q_i, tl.trans(k_j), None, FORMAT) * scale
     slope = 1.0
     if softcap is not None:
@@ -100,6 +48,9 @@ def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     if bias is not None:
         s += load_tile(bias, b, h, i, j, Sq, Sk).to(tl.float32)
     distance = j[None, :] - i[:, None] - offset
+    if slopes is not None:
+        base, strides = slopes
+        s -= tl.load(base + b * strides[0] + h * strides[1]).to(tl.float32) * tl.abs(distance).to(tl.float32)
     allowed = (distance >= -left) & (distance <= right) & (i[:, None] < Sq) & (j[None, :] < Sk)
     if mask is not None:
         allowed &= load_tile(mask, b, h, i, j, Sq, Sk) != 0
@@ -179,7 +130,7 @@ def backward_queries(
         if da is not None:
             store_tile(da_ij, da, b, h, i, j, Sq, Sk)
         acc = product(ds, k_j, acc, FORMAT)
-    store_tile(acc * scoring[2], dq, b, h, i, d, Sq, D)
+    store_tile(acc * scoring[0], dq, b, h, i, d, Sq, D)
 
 
 @tuned
@@ -207,34 +158,28 @@ def backward_keys(
             p, _, ds = gradient_tile(q_i, k_j, v_j, dout_i, lse_i, delta_i, b, h, i, j, geometry, scoring, FORMAT)
             dv_acc = product(tl.trans(p), dout_i, dv_acc, FORMAT)
             dk_acc = product(tl.trans(ds), q_i, dk_acc, FORMAT)
-    store_tile(dk_acc * scoring[2], dk, b, h_kv, j, d, Sk, D)
+    store_tile(dk_acc * scoring[0], dk, b, h_kv, j, d, Sk, D)
     store_tile(dv_acc, dv, b, h_kv, j, c, Sk, Dv)
-
-
-def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
-    """Return a tensor as a kernel receives it."""
-    if x is None:
-        return None
-    x = x.view(torch.int8) if x.dtype == torch.bool else x
-    x = x.float() if INTERPRETED and x.dtype == torch.bfloat16 else x
-    return x, x.stride()
 
 
 def arguments(
     q: Tensor, k: Tensor, v: Tensor, *, tf32: bool, scale: float | None = None, causal: bool = False,
     causal_alignment: str = "top_left", window: tuple[int | None, int | None] | None = None,
-    mask: Tensor | None = None, bias: Tensor | None = None, softcap: float | None = None,
+    mask: Tensor | None = None, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
+    softcap: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what every kernel receives, by name."""
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
     offset = Sk - Sq if causal_alignment == "bottom_right" else 0
     left, right = (Sq + Sk if side is None else min(side, Sq + Sk) for side in window or (None, None))
+    scale = 1 / math.sqrt(D) if scale is None else scale
     dense = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
+    slopes = None if alibi_slopes is None else alibi_slopes.expand(B, Hq, 1, 1)
     element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
     return {
         "q": strided(q), "k": strided(k), "v": strided(v),
         "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
-        "scoring": (*map(strided, dense), 1 / math.sqrt(D) if scale is None else scale, softcap),
+        "scoring": (scale, softcap, *map(strided, dense), strided(slopes)),
         "D": D, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
     }  # fmt: skip
 
@@ -252,7 +197,7 @@ def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str,
 DECLARED: dict[str, Any] = {
     "framework": "torch",
     "supports": (
-        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap"),
+        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},

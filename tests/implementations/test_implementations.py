@@ -15,7 +15,7 @@ from tests.implementations.kernel_inputs import BROADCASTS, HAS_TRITON, OPTIONS,
 
 if HAS_TRITON:  # through triton_tiled, which chooses the interpreter before it imports triton
     from attn_spec.implementations import triton_tiled
-    from attn_spec.implementations.triton_tiled import nearest_bfloat16, tl, triton
+    from attn_spec.implementations.triton_tiles import nearest_bfloat16, tl, triton
 
     @triton.jit
     def round_kernel(x, out):

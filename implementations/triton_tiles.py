@@ -1,0 +1,74 @@
+"""Tiles in Triton: loaded from tensors of any strides, multiplied, stored; with a GPU or in the interpreter.
+
+A kernel receives a tensor as the pair of its pointer and strides. Without a GPU kernels run in Triton's interpreter.
+There `tl.dot` multiplies bfloat16 operands as if their bits were integers and `.to(tl.bfloat16)` truncates (Triton
+3.9), so bfloat16 problems travel as float32 and kernels round to bfloat16 themselves: the arithmetic is that of
+compiled kernels, on any machine.
+"""
+# ruff: noqa: ANN001, ANN201, PLR0917  (Triton reads the signature of a kernel itself)
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+
+import triton
+import triton.language as tl
+from triton import knobs
+
+INTERPRETED = knobs.runtime.interpret
+if INTERPRETED and isinstance(tl.sum, triton.JITFunction):
+    raise ImportError("triton was imported before the interpreter was chosen; set TRITON_INTERPRET=1 from the start")
+
+# What the kernels are made of; to enter a jitted function takes the interpreter longer than to run most of them.
+part = (lambda function: function) if INTERPRETED else triton.jit
+
+
+@triton.constexpr_function
+def padded(dimension: Any) -> int:
+    """Return the smallest size of a matrix operand that holds the dimension."""
+    return max(16, triton.next_power_of_2(dimension))
+
+
+@part
+def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
+    """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
+    base, strides = tensor
+    rows, cols = rows[:, None], cols[None, :]
+    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
+    return tl.load(pointers, mask=(rows < n_rows) & (cols < n_cols), other=0)
+
+
+@part
+def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
+    """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
+    base, strides = tensor
+    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
+    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
+
+
+@part
+def nearest_bfloat16(x):
+    """Round float32 to the nearest bfloat16, ties to even, and keep it as float32."""
+    bits = x.to(tl.uint32, bitcast=True)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
+
+
+@part
+def product(x, y, acc, FORMAT: tl.constexpr):
+    """Add x y to acc in float32, with x rounded to the format of y."""
+    x = nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
+    return tl.dot(x, y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
+
+
+def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
+    """Return a tensor as a kernel receives it."""
+    if x is None:
+        return None
+    x = x.view(torch.int8) if x.dtype == torch.bool else x
+    x = x.float() if INTERPRETED and x.dtype == torch.bfloat16 else x
+    return x, x.stride()
