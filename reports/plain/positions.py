@@ -76,7 +76,7 @@ STORED: dict[str, Any] = {
 
 
 @kernel(**STORED)
-def bloom(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
+def bloom_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
     """BLOOM: m j for key j, the same for all queries, rounded to the dtype of the model; q.k is added to it."""
     B, H, S, D = q.shape
     alibi = (alibi_slopes.float() * torch.arange(S)).to(q.dtype).expand(B, H, 1, S).reshape(B * H, 1, S)
@@ -86,7 +86,7 @@ def bloom(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool
 
 
 @kernel(**STORED)
-def mpt(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
+def mpt_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
     """MPT: m (j - n + 1) for key j of n, so that the last key gets 0, added to the scores of all queries."""
     bias = alibi_slopes.float() * torch.arange(1 - k.shape[2], 1)
     s = q @ k.mT * (1 / math.sqrt(q.shape[-1])) + bias.to(q.dtype)

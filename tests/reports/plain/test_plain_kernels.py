@@ -11,6 +11,7 @@ from attn_spec.reports.plain.references import cubic_exp2
 from attn_spec.reports.plain.softmax import rational_tanh
 
 from attn_spec.error.contract import Contract
+from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -24,6 +25,10 @@ DV = "gradients.value_gradients_are_within_their_bounds"
 SHARES, EVERY = 13, 11
 SUBJECTS = [(name, dtype) for name, one in PLAIN.items() for dtype in one.dtypes]
 WORK_UNIT = 2.0**-24
+
+
+def test_kernels_have_names_of_their_own():
+    assert len(PLAIN) == sum(len(kernels_of(module)) for module in examination._MODULES)
 
 
 @pytest.fixture(autouse=True)
