@@ -19,8 +19,10 @@ from attn_spec.attention.enclosure import enclose
 from attn_spec.certify import Request, certify
 from attn_spec.error.intermediates import intermediates
 from attn_spec.judgement.oracle import float64_truth
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
@@ -64,6 +66,11 @@ def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
         click.echo(f"  {name:<18}{taken:>12.6f} s")
     for ratio in ratios(seconds):
         click.echo(f"  {ratio}")
+    taken = side_by_side(score_functions(problem), rounds)
+    for name in ("bilinear", "cosine", "rotary", "additive"):
+        click.echo(
+            f"  {Ratio(slow=f'attention with {name} scores', fast='with products', value=taken[name] / taken['dot'])}"
+        )
     subject = Subject(resolve(kernel), "float32")
     click.echo(f"examples per second of {kernel}, float32, profile smoke")
     for property_id, rate in example_rates(subject):
@@ -80,6 +87,27 @@ def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
         "tier 0": lambda: float64_truth(intermediates(problem)),
         "enclosure": lambda: enclose(problem, PRECISION),
     }
+
+
+def score_functions(problem: Problem) -> dict[str, Callable[[], object]]:
+    """Textbook attention in PyTorch with each score function, all of the same q, k, v."""
+    needed = {
+        "bilinear": ("score_weight",),
+        "cosine": ("score_gamma",),
+        "rotary": ("rotary",),
+        "additive": ("score_vector", "score_key_weight", "score_query_weight"),
+    }
+    runs = {"dot": _run(resolve("torch_eager"), problem)}
+    for name, options in needed.items():
+        rows = ((option, OPTIONS[option].plain) for option in options)
+        values = {option: plain(problem.lengths) for option, plain in rows if plain}
+        runs[name] = _run(resolve(f"torch_scores:{name}"), problem.replace(**values))
+    return runs
+
+
+def _run(kernel: Kernel, problem: Problem) -> Callable[[], object]:
+    subject = Subject(kernel, problem.dtype)
+    return lambda: subject(problem)
 
 
 def side_by_side(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

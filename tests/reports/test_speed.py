@@ -59,6 +59,15 @@ def test_each_tier_is_much_faster_than_the_one_above_it():
     assert seconds["definition"] > 4 * seconds["enclosure"] > 8 * seconds["tier 0"]
 
 
+def test_every_score_function_is_run_on_the_same_values():
+    runs = speed.score_functions(PROBLEM)
+    outputs = {name: run()["output"] for name, run in runs.items()}
+
+    assert set(outputs) == {"dot", "bilinear", "cosine", "rotary", "additive"}
+    assert np.allclose(outputs["bilinear"], outputs["dot"], atol=1e-6)  # W is the identity
+    assert not np.allclose(outputs["additive"], outputs["dot"], atol=1e-2)
+
+
 def test_rates_are_examples_per_second_of_each_property():
     subject = Subject(resolve("numpy_naive"), "float32")
     rates = dict(speed.example_rates(subject, only="accuracy."))
@@ -78,6 +87,7 @@ def test_the_command_prints_ratios_rates_and_the_time_of_a_certificate(monkeypat
     for line in (
         "one head, 8 queries and keys, D = 4",
         "definition / tier 0: ",
+        "attention with additive scores / with products: ",
         "accuracy.output",
         "41.3",
         "certificate of",
