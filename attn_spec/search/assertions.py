@@ -66,13 +66,14 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
     and cut these keys into one tile more. Where hidden tiles round as well, nothing is said.
     """
     contract = _one_tile_more(subject.contract, problem.key_length)
-    if not any(map(_rounds_in_hidden_tiles, readings(contract))):
+    if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings(contract)):
         _assert_inside(judged(subject, problem, rows, contract), ())
 
 
-def _rounds_in_hidden_tiles(c: ResolvedContract) -> bool:
-    """Whether tiles without a visible key may rescale, renormalize, or be part of what the scores are reduced by."""
-    return not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
+def _rounds_in_hidden_tiles(problem: Problem, c: ResolvedContract) -> bool:
+    """Whether tiles without a visible key may rescale, renormalize, or be part of what the scores are moved by."""
+    moves = problem.alibi_slopes is not None and c.alibi == "positions"
+    return moves or not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
 
 
 def _one_tile_more(contract: ResolvedContract, keys: int) -> ResolvedContract:
@@ -282,8 +283,7 @@ def _contents(
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
     """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
     stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
-    stages = (*stages, "gradient_accumulation")
-    kept = min(reading.largest(*stages) for reading in readings(subject.contract))
+    kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings(subject.contract))
     limit = min(FORMATS[problem.dtype].largest, kept)
     return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))
 
