@@ -18,6 +18,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import ProblemError
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
+    assert_rows_within_bound,
     assert_within_bound,
     cotangent,
 )
@@ -126,3 +127,17 @@ def test_a_contract_of_distances_refutes_what_counts_from_the_first_key():
     assert_within_bound(subjects[0], problem, subjects[0](problem))
     with pytest.raises(Refutation, match="allowed error"):
         assert_within_bound(subjects[1], problem, subjects[1](problem))
+
+
+def test_rows_among_others_are_held_to_their_bound_where_distances_are_multiplied():
+    """Where keys are counted from any key, hidden ones may make products as large as no bound of the row counts."""
+    problem = with_slopes(causal=True, causal_alignment="bottom_right", query_length=1)
+    rows = {"output": intermediates(problem).O + 0.01}
+    for alibi in ("positions", "distance"):
+        contract = replace(PRECISE, alibi=alibi)
+        subject = Subject(emulate_both("rows", contract, dtypes=("float32",)), "float32")
+        if alibi == "distance":
+            with pytest.raises(Refutation, match="allowed error"):
+                assert_rows_within_bound(subject, problem, rows)
+        else:
+            assert_rows_within_bound(subject, problem, rows)
