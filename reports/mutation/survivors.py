@@ -13,8 +13,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.row_sum_bounds",
         (
-            "-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + w.top[..., 0] + log_sum + X)\n"
-            "+        X = X + growth((work, 4)) * (np.abs(x.M[..., -1]) + w.top[..., 0] + log_sum + X)"
+            "-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + shift + w.top[..., 0] + log_sum + X)\n"
+            "+        X = X + growth((work, 4)) * (np.abs(x.M[..., -1]) + shift + w.top[..., 0] + log_sum + X)"
         ),
     ): _ROWS_HAVE_ONE,
     (
@@ -111,8 +111,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "attention.definition",
         (
-            "-    return precision + max(product, bias, 0) + terms.bit_length() + 16\n"
-            "+    return precision + max(product, bias, 1) + terms.bit_length() + 16"
+            "-    return precision + max(product, *added, 0) + terms.bit_length() + 16\n"
+            "+    return precision + max(product, *added, 1) + terms.bit_length() + 16"
         ),
     ): "one more bit than is needed, where no score is as large as 1",
     (

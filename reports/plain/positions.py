@@ -1,4 +1,4 @@
-"""Positions as models have them: rotary as complex numbers; ALiBi counted from the first key, and from the last."""
+"""Positions as models have them: rotary as complex numbers; ALiBi from the first key, from the last, by distance."""
 
 from __future__ import annotations
 
@@ -92,3 +92,29 @@ def mpt_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: 
     s = q @ k.mT * (1 / math.sqrt(q.shape[-1])) + bias.to(q.dtype)
     s = s.float().masked_fill(hidden(q, k, causal=causal), -torch.inf)
     return s.softmax(-1).to(q.dtype) @ v
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float32",),
+    contract=replace(WIDE, alibi="distance"),
+    supports=("alibi_slopes", "causal", "mask", "scale", "gqa", "dv", "cross", "backward"),
+    conventions={"empty_row": "zero"},
+)
+def alibi_of_distances(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alibi_slopes: Tensor | None = None,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """ALiBi of both directions, - m |i - j|, as FlashAttention has it where attention is not causal."""
+    dark, sigma = hidden(q, k, causal=causal, mask=mask), sigma_of(q, scale)
+    k, v = (for_query_heads(x, q.shape[1]) for x in (k, v))
+    distance = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs()
+    s = q @ k.mT * sigma
+    s = s if alibi_slopes is None else s - alibi_slopes * distance
+    return s.masked_fill(dark, -torch.inf).softmax(-1).masked_fill(dark, 0.0) @ v
