@@ -215,6 +215,6 @@ def test_keys_carry_their_gradients_along(subject: Subject, problem: Problem) ->
     back = np.argsort(order)
     found = subject.gradients(problem.take("K", order), dO := cotangent(subject, problem))
     found |= {name: found[name][:, :, back] for name in ("dk", "dv")}
-    if "dbias" in found and 3 not in problem.bias_axes:
+    if "dbias" in found and 3 not in problem.broadcast_axes("bias"):
         found["dbias"] = found["dbias"][..., back]
     assert_gradients_within_bound(subject, problem, dO, found)

@@ -82,7 +82,7 @@ def assert_ignored_is_zero(
     keys = ~np.any(seen.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
     ignored: dict[str, Any] = {"dq": ~seen.any(axis=-1, keepdims=True), "dk": keys, "dv": keys}
     if problem.bias is not None:
-        ignored["dbias"] = ~seen.any(axis=problem.bias_axes, keepdims=True)
+        ignored["dbias"] = ~seen.any(axis=problem.broadcast_axes("bias"), keepdims=True)
     for name in only or ignored:
         assert_zero(name, found[name], ignored[name] & np.isfinite(allowed[name]))
 

@@ -209,7 +209,7 @@ def gradient_intermediates(
         dk = x.over_group(dk)
     found = {"dq": dq, "dk": dk, "dv": x.over_group(x.P.swapaxes(-1, -2) @ cotangent)}
     if problem.bias is not None:
-        found["dbias"] = dA.sum(axis=problem.bias_axes, keepdims=True)
+        found["dbias"] = dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
     for name, per_head in (by_queries | by_keys | {name: scale * of for name, of in of_p.items()}).items():
         found[f"d{name}"] = per_head.sum(axis=problem.broadcast_axes(name)[:2], keepdims=True)
     return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, found)

@@ -17,7 +17,7 @@ from attn_spec.error.score_gradient_bounds import ScoreGradientError
 
 def bias_error(b: ScoreGradientError) -> np.ndarray:
     """dA summed over the broadcast axes of the bias, in any order."""
-    c, axes = b.c, b.x.problem.bias_axes
+    c, axes = b.c, b.x.problem.broadcast_axes("bias")
     accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
     n = b.x.visible.sum(axis=axes, keepdims=True)
     cast = conversion(c, "score_gradients", c.format("stored_scores"))

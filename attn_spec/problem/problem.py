@@ -32,7 +32,7 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Problem(Options):
-    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> mask``, then softmax over the keys.
+    """Scores as :class:`Options` has them, then softmax over the keys.
 
     Arrays hold exact values as float64 (see ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``.
     Raises :class:`ProblemError`.
@@ -148,11 +148,6 @@ class Problem(Options):
     def has_addends(self) -> bool:
         """Whether each pair of a query and a key has a number of its own that is added to its score."""
         return any(row.kind == ADDEND and getattr(self, name) is not None for name, row in OPTIONS.items())
-
-    @property
-    def bias_axes(self) -> tuple[int, ...]:
-        """Axes along which the bias is broadcast, so that its gradient sums over them; none without a bias."""
-        return self.broadcast_axes("bias")
 
     def broadcast_axes(self, name: str) -> tuple[int, ...]:
         """Axes along which the tensor of an option is broadcast; none without one."""

@@ -20,7 +20,8 @@ from attn_spec.problem.problem import Problem
 
 from ..validation.random_kernels import drawn_order, drawn_steps, executed_arithmetic, one_of
 from .attack import Attack
-from .cases import FINE, NARROW, STAGES, small_problem
+from .cases import FINE, STAGES
+from .problems import NARROW, small_problem
 
 #: Formats of narrow stages, NARROW as often as all others.
 _FORMATS = (NARROW, NARROW, "bfloat16", "tf32")

@@ -6,7 +6,8 @@ from typing import Any
 
 from attn_spec.emulation.backward import StoredWeights
 
-from ..adversary.cases import NARROW, STORED, WHOLE, Way
+from ..adversary.cases import STORED, WHOLE, Way
+from ..adversary.problems import NARROW
 from .steps import given, many_light
 
 _THREE: dict[str, Any] = {"n": 3, "queries": 2.0**-5, "value": 1.0}

@@ -8,7 +8,8 @@ from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention
 
-from ..adversary.cases import MERGES, NARROW, ONE, STORED, TINY, WHOLE, Way
+from ..adversary.cases import MERGES, ONE, STORED, TINY, WHOLE, Way
+from ..adversary.problems import NARROW
 from .steps import given
 
 OUTPUT_WAYS = (

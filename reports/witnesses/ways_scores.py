@@ -7,7 +7,8 @@ from typing import Any
 from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 
-from ..adversary.cases import ALIBI, LIGHT, NARROW, ONE, OPERANDS, POSITIONS, STORED, TINY, TWO, WHOLE, Way
+from ..adversary.cases import ALIBI, LIGHT, ONE, OPERANDS, POSITIONS, STORED, TINY, TWO, WHOLE, Way
+from ..adversary.problems import NARROW
 from .steps import Pieces, PowersUnderflow, given
 
 _UNIT: dict[str, Any] = {"multiplicands": NARROW, "matrix_rounding": "toward_zero"}

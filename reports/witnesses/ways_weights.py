@@ -8,7 +8,8 @@ from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention
 
-from ..adversary.cases import LIGHT, MERGES, NARROW, STORED, TWO, WHOLE, Way
+from ..adversary.cases import LIGHT, MERGES, STORED, TWO, WHOLE, Way
+from ..adversary.problems import NARROW
 from .steps import given, many_light
 
 WEIGHT_WAYS = (

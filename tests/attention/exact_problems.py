@@ -104,7 +104,9 @@ def magnitudes(problem, dO, dL=None):
         for x in (contract("bhij,bhid->bhjd", dA, q), contract("bhij,bhic->bhjc", P, dO))
     )
     found = {"dq": scale * contract("bhij,bhjd->bhid", dA, k), "dk": scale * dk, "dv": dv}
-    return found if problem.bias is None else found | {"dbias": dA.sum(axis=problem.bias_axes, keepdims=True)}
+    return (
+        found if problem.bias is None else found | {"dbias": dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)}
+    )
 
 
 def contract(subscripts, x, y):

@@ -6,8 +6,9 @@ from itertools import islice
 import numpy as np
 import pytest
 from attn_spec.reports.adversary.attack import QUANTITIES, attained
-from attn_spec.reports.adversary.cases import FINE, NARROW, STAGES, WAYS, Way, attack, small_problem, stages
+from attn_spec.reports.adversary.cases import FINE, STAGES, WAYS, Way, attack, stages
 from attn_spec.reports.adversary.presets import presets
+from attn_spec.reports.adversary.problems import NARROW, small_problem
 from attn_spec.reports.adversary.random import random_attacks
 from attn_spec.reports.adversary.report import (
     LOOSE,
