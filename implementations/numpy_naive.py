@@ -15,6 +15,8 @@ import numpy as np
 
 from attn_spec import Contract, kernel
 
+from .rotary import first_position
+
 OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "softcap")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
@@ -35,7 +37,7 @@ def attended(
 ) -> np.ndarray:
     """Tell whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[-2:]
-    diagonal = np.arange(Sq)[:, None] + (Sk - Sq if causal_alignment == "bottom_right" else 0)
+    diagonal = np.arange(Sq)[:, None] + first_position(causal_alignment, Sq, Sk)
     j = np.arange(Sk)
     left, right = window or (None, None)
     allowed = np.ones(shape, dtype=bool)

@@ -1,15 +1,11 @@
-"""Rotary positions for kernels in NumPy and in PyTorch: rows of q and k turned by their positions.
+"""Rotary positions: rows of q and k turned by their positions, in NumPy.
 
 Su et al., arXiv 2104.09864. Column pairs of row i are turned by position_i base^(-2m / R); a pair is the columns m and
 m + R/2 ("half") or 2m and 2m + 1 ("interleaved"). Angles are found in float32, or float64 for float64, cosines and
 sines rounded to the dtype of what they turn, as Hugging Face's models do. The gradient of a turn is the turn back.
 """
 
-from typing import Any
-
 import numpy as np
-import torch
-from torch import Tensor
 
 OPTIONS = ("rotary", "rotary_base", "rotary_dim")
 #: The base where the caller gives none.
@@ -48,24 +44,6 @@ def turned_array(
     y[..., one] = x[..., one] * cos - x[..., other] * sin
     y[..., other] = x[..., other] * cos + x[..., one] * sin
     return y
-
-
-def turned(
-    x: Tensor, first: int, *, rotary: str | None, rotary_base: float | None, rotary_dim: int | None, back: bool = False
-) -> Tensor:
-    """The same of a tensor, as operations that PyTorch differentiates."""
-    if rotary is None:
-        return x
-    S, D = x.shape[-2:]
-    R = turned_columns(D, rotary_dim)
-    work: Any = {"dtype": torch.promote_types(x.dtype, torch.float32), "device": x.device}
-    frequencies = 1.0 / (rotary_base or BASE) ** (torch.arange(0, R, 2, **work) / max(R, 1))
-    angles = torch.arange(first, first + S, **work)[:, None] * frequencies
-    cos, sin = angles.cos().to(x.dtype), (-angles if back else angles).sin().to(x.dtype)
-    a, b = (x[..., columns] for columns in pairs(rotary, R))
-    both = a * cos - b * sin, b * cos + a * sin
-    joined = torch.cat(both, -1) if rotary == "half" else torch.stack(both, -1).flatten(-2)
-    return torch.cat([joined, x[..., R:]], -1)
 
 
 def first_position(alignment: str, Sq: int, Sk: int) -> int:

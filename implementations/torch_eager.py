@@ -13,6 +13,8 @@ from torch import Tensor
 
 from attn_spec import Contract, kernel
 
+from .rotary import first_position
+
 OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
@@ -20,7 +22,7 @@ SHAPES = ("gqa", "dv", "cross", "empty")
 def places(s: Tensor, causal_alignment: str) -> tuple[Tensor, Tensor]:
     """The key that each query is aligned with, [Sq, 1], and the keys, [Sk]."""
     Sq, Sk = s.shape[-2:]
-    first = Sk - Sq if causal_alignment == "bottom_right" else 0
+    first = first_position(causal_alignment, Sq, Sk)
     return torch.arange(Sq, device=s.device)[:, None] + first, torch.arange(Sk, device=s.device)
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from attn_spec import kernel
 
 from . import rotary as positions
-from . import torch_eager
+from . import torch_eager, torch_rotary
 
 eager, from_scores = torch_eager.attention.function, torch_eager.from_scores
 FACTS: dict[str, Any] = {
@@ -59,7 +59,7 @@ def rotary(
     """Scores of q and k turned by their positions; shapes and results as those of ``torch_eager``."""
     turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
     first = positions.first_position(causal_alignment, q.shape[2], k.shape[2])
-    q, k = positions.turned(q, first, **turn), positions.turned(k, 0, **turn)
+    q, k = torch_rotary.turned(q, first, **turn), torch_rotary.turned(k, 0, **turn)
     return eager(q, k, v, causal_alignment=causal_alignment, **options)
 
 

@@ -24,7 +24,8 @@ from torch.autograd.function import once_differentiable
 from attn_spec import kernel
 
 from .rotary import OPTIONS as ROTARY
-from .rotary import first_position, turned
+from .rotary import first_position
+from .torch_rotary import turned
 
 KV_TILE = 32
 OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY)

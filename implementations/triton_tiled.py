@@ -23,6 +23,8 @@ from torch import Tensor
 
 from attn_spec import kernel
 
+from .rotary import first_position
+
 # By way of the tiles, which choose the interpreter before they import triton.
 from .triton_tiles import INTERPRETED, load_tile, padded, part, product, store_tile, strided, tl, triton
 
@@ -170,7 +172,7 @@ def arguments(
 ) -> dict[str, Any]:  # fmt: skip
     """Return what every kernel receives, by name."""
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
-    offset = Sk - Sq if causal_alignment == "bottom_right" else 0
+    offset = first_position(causal_alignment, Sq, Sk)
     left, right = (Sq + Sk if side is None else min(side, Sq + Sk) for side in window or (None, None))
     scale = 1 / math.sqrt(D) if scale is None else scale
     dense = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))

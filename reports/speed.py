@@ -67,7 +67,7 @@ def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
     for ratio in ratios(seconds):
         click.echo(f"  {ratio}")
     taken = side_by_side(score_functions(problem), rounds)
-    for name in ("bilinear", "cosine", "rotary", "additive"):
+    for name in sorted(set(taken) - {"dot"}):
         click.echo(
             f"  {Ratio(slow=f'attention with {name} scores', fast='with products', value=taken[name] / taken['dot'])}"
         )

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 
 def test_an_unrelated_pytest_run_imports_nothing_heavy(tmp_path):
     tmp_path.joinpath("test_other.py").write_text("def test_nothing(): pass\n")
@@ -21,6 +23,17 @@ def test_an_unrelated_pytest_run_imports_nothing_heavy(tmp_path):
 
 def test_the_command_imports_nothing_heavy():
     code = "import sys, attn_spec.cli; print(sorted({'torch', 'hypothesis', 'numpy', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("kernel", ["numpy_naive", "numpy_tiled"])
+def test_a_numpy_kernel_imports_no_other_framework(kernel):
+    code = (
+        f"import sys; from attn_spec.kernels.resolve import resolve; resolve({kernel!r}); "
+        "print(sorted({'torch', 'jax', 'triton'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"

@@ -85,8 +85,9 @@ def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
     """For each query of one head, balls around s by visible key."""
     s = scaled_products(problem, b, h).table()
     bias = None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[b, h].tolist()
-    slopes, distances = problem.alibi_slopes, abs(problem.distances).tolist()
+    slopes = problem.alibi_slopes
     m = None if slopes is None else arb(np.broadcast_to(slopes, (*problem.score_shape[:2], 1, 1))[b, h].item())
+    distances = [] if m is None else abs(problem.distances).tolist()
     rows = []
     for i, visible in enumerate(problem.visible[b, h]):
         row = {j: s[i][j] for j in np.flatnonzero(visible).tolist()}

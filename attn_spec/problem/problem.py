@@ -139,12 +139,12 @@ class Problem(Options):
                 seen &= row.sees(self)
         return seen
 
-    @property
+    @cached_property
     def distances(self) -> np.ndarray:
         """How far each key stands after the one that the query is aligned with, integers [Sq, Sk]."""
         return masks.distances(self.causal_alignment, self.query_length, self.key_length)
 
-    @property
+    @cached_property
     def has_addends(self) -> bool:
         """Whether each pair of a query and a key has a number of its own that is added to its score."""
         return any(row.kind == ADDEND and getattr(self, name) is not None for name, row in OPTIONS.items())

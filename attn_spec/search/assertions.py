@@ -71,7 +71,7 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
 
 
 def _rounds_in_hidden_tiles(problem: Problem, c: ResolvedContract) -> bool:
-    """Whether tiles without a visible key may rescale, renormalize, or be part of what the scores are moved by."""
+    """Whether tiles without a visible key may rescale, renormalize, or decide what scores are reduced or moved by."""
     moves = problem.alibi_slopes is not None and c.alibi == "positions"
     return moves or not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
 

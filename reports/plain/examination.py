@@ -29,10 +29,10 @@ from attn_spec.search.verdict import Row, Verdict
 
 from . import eager, flash, merging, numpy, positions, products, references, scores, softmax, widths
 
-_MODULES = (flash, softmax, references, eager, numpy, merging, products, scores, positions, widths)
+MODULES = (flash, softmax, references, eager, numpy, merging, products, scores, positions, widths)
 
 #: Kernels by name, in the order of their files.
-PLAIN: dict[str, Kernel] = {name: one for module in _MODULES for name, one in kernels_of(module).items()}
+PLAIN: dict[str, Kernel] = {name: one for module in MODULES for name, one in kernels_of(module).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,9 +81,8 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     declares = _declared(rng, dtype, executes, order)
     scores, formats = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
     changes, own, rounds = _dtypes(np.random.default_rng([seed, 2]))
-    executes, declares = (_with(contract, **formats, **changes) for contract in (executes, declares))
     origin, alibi = _alibi(np.random.default_rng([seed, 3]))
-    executes, declares = (_with(contract, alibi=alibi) for contract in (executes, declares))
+    executes, declares = (_with(contract, **formats, **changes, alibi=alibi) for contract in (executes, declares))
     executes, order = replace(executes, **worse), replace(order, bias_rounded=rounds, alibi_from=origin)
     given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
     kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, **given)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from attn_spec.implementations.rotary import first_position, turned, turned_array
+from attn_spec.implementations.rotary import first_position, turned_array
+from attn_spec.implementations.torch_rotary import turned
 
 from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.rotations import Rotation

@@ -28,7 +28,7 @@ WORK_UNIT = 2.0**-24
 
 
 def test_kernels_have_names_of_their_own():
-    assert len(PLAIN) == sum(len(kernels_of(module)) for module in examination._MODULES)
+    assert len(PLAIN) == sum(len(kernels_of(module)) for module in examination.MODULES)
 
 
 @pytest.fixture(autouse=True)
