@@ -1,8 +1,9 @@
 """What ``make test`` leaves to ``make exhaustive``: tests that repeat, at greater length, what others show.
 
-They bear the mark ``exhaustive``. A test says so itself; of a property it is every dtype of a kernel but one, which the
-names of both choose, so that each kernel meets each property, and each of its dtypes a share of them. Slow kernels of
-one file, which share most of their code, share the properties too.
+They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a file but one,
+which the names of both choose. So each file of kernels, which share most of their code, meets each property, and each
+kernel and dtype a share of those that concern it. Slow kernels, interpreted or compiled for each shape, share as those
+of one file do.
 """
 
 import zlib
@@ -23,20 +24,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     alike = defaultdict(list)
     for item in items:
         if hasattr(getattr(item, "function", None), "attention_property"):
-            alike[_names(item)].append(item)
-    for (claim, kernel), every in alike.items():
+            alike[item.function.attention_property.id, _shared_with(item.callspec.params["subject"].kernel)].append(
+                item
+            )
+    for (claim, shared), every in alike.items():
         applicable = [item for item in every if _is_applicable(item)] or every
-        chosen = applicable[zlib.crc32(f"{claim} {kernel}".encode()) % len(applicable)]
+        chosen = applicable[zlib.crc32(f"{claim} {shared}".encode()) % len(applicable)]
         for item in every:
             if item is not chosen:
                 item.add_marker("exhaustive")
 
 
-def _names(item: Any) -> tuple[str, str]:
-    """Of the property and of the kernel, or of its module if it is slow."""
-    kernel = item.callspec.params["subject"].kernel
-    is_slow = kernel.slowness > 1 or kernel.signatures is not None
-    return item.function.attention_property.id, kernel.module if is_slow else kernel.name
+def _shared_with(kernel: Any) -> str:
+    """A name of the kernels that share the properties with a kernel."""
+    return "slow" if kernel.slowness > 1 or kernel.signatures is not None else kernel.module
 
 
 def _is_applicable(item: Any) -> bool:

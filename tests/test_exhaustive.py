@@ -1,4 +1,4 @@
-"""What ``make test`` leaves to ``make exhaustive``: of a property every dtype of a kernel but one, in turn."""
+"""What ``make test`` leaves to ``make exhaustive``: of a property all but one of the kernels and dtypes of a file."""
 
 import re
 from collections import defaultdict
@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+FILES = {"toy": ("one", "two"), "other": ("apart",), "interpreted": ("slow",), "compiled": ("built",)}
+COSTS = {"slow": {"slowness": 2.0}, "built": {"signatures": 3}}
+#: Kernels that share the properties.
+SHARED = (("one", "two"), ("apart",), ("slow", "built"))
 DTYPES = ("float64", "float32", "float16")
 KERNELS = """
 import numpy as np
@@ -14,10 +18,11 @@ from attn_spec import kernel
 def mean(q, k, v):
     return v.copy()
 
-one = kernel(framework="numpy", dtypes=("float64", "float32", "float16"), contract="fused", name="one")(mean)
-two = kernel(framework="numpy", dtypes=("float64", "float32", "float16"), contract="fused", name="two")(mean)
-slow = kernel(framework="numpy", dtypes=("float64", "float32"), contract="fused", name="slow", slowness=2.0)(mean)
-built = kernel(framework="numpy", dtypes=("float64", "float16"), contract="fused", name="built", signatures=3)(mean)
+def declared(name, costs):
+    return kernel(
+        framework="numpy", dtypes=("float64", "float32", "float16"), contract="fused", name=name, **costs
+    )(mean)
+
 """
 CLAIMS = """
 from attn_spec.search.property import attention_property
@@ -37,10 +42,12 @@ test_narrow = claim("test_narrow", not_applicable=lambda subject: "" if subject.
 def collected(pytester):
     """The dtypes that are examined, by property and kernel."""
     conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
-    pytester.makepyfile(conftest=conftest, test_claims=CLAIMS, toy=KERNELS)
+    rows = {name: f"{name} = declared({name!r}, {COSTS.get(name, {})})\n" for names in FILES.values() for name in names}
+    toys = {f: KERNELS + "".join(map(rows.__getitem__, names)) for f, names in FILES.items()}
+    pytester.makepyfile(conftest=conftest, test_claims=CLAIMS, **toys)
 
-    def collect(*arguments, kernels=("one", "two")):
-        named = [word for name in kernels for word in ("--attn-kernel", f"toy.py:{name}")]
+    def collect(*arguments):
+        named = [word for f, names in FILES.items() for name in names for word in ("--attn-kernel", f"{f}.py:{name}")]
         done = pytester.runpytest_subprocess("--collect-only", "-q", *named, *arguments)
         found = defaultdict(list)
         for line in done.outlines:
@@ -51,26 +58,22 @@ def collected(pytester):
     return collect
 
 
-def test_each_kernel_meets_each_property_once_and_each_of_its_dtypes_some(collected):
+def test_each_file_of_kernels_meets_each_property_once_and_each_kernel_and_dtype_some(collected):
     found = collected("-m", "not exhaustive")
 
-    assert len(found) == 2 * 21
     assert {len(dtypes) for dtypes in found.values()} == {1}
-    for kernel in ("one", "two"):
-        assert {dtypes[0] for (_, name), dtypes in found.items() if name == kernel} == set(DTYPES)
-
-
-def test_slow_kernels_of_one_file_share_the_properties(collected):
-    found = collected("-m", "not exhaustive", kernels=("one", "slow", "built"))
-
-    assert len(found) == 2 * 21
-    assert sum(name == "one" for _, name in found) == 21
-    assert {name for _, name in found} == {"one", "slow", "built"}
+    for names in SHARED:
+        assert len([kernel for _, kernel in found if kernel in names]) == 21
+        for name in names:
+            assert {dtypes[0] for (_, kernel), dtypes in found.items() if kernel == name} == set(DTYPES)
 
 
 def test_what_is_examined_is_what_the_property_concerns(collected):
-    assert collected("-m", "not exhaustive")["narrow", "two"] == ["float16"]
+    assert collected("-m", "not exhaustive")["narrow", "apart"] == ["float16"]
 
 
 def test_all_are_examined_by_those_who_ask_for_nothing(collected):
-    assert {tuple(dtypes) for dtypes in collected().values()} == {DTYPES}
+    found = collected()
+
+    assert len(found) == 5 * 21
+    assert {tuple(dtypes) for dtypes in found.values()} == {DTYPES}

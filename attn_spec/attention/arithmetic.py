@@ -285,7 +285,5 @@ def table(x: arb_mat) -> np.ndarray:
 
 def entries(values: Any, shape: tuple[int, ...]) -> np.ndarray:
     """An object array of ``shape``; NumPy would look into what numbers of a library are made of."""
-    result = np.empty(shape, dtype=object)
     flat = [entry for row in values for entry in row] if values and isinstance(values[0], list) else values
-    result.reshape(-1)[:] = flat
-    return result
+    return np.fromiter(flat, dtype=object, count=len(flat)).reshape(shape)

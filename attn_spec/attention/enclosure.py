@@ -111,6 +111,13 @@ def scaled_products(problem: Problem, b: int, h: int) -> arb_mat:
 
 def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     """Balls around the operands q' [Sq, D] and k' [Sk, D] of one head."""
+    return _operands(problem, b, h, ctx.prec)
+
+
+# The gradients of a head ask for them three times.
+@lru_cache(maxsize=1)
+def _operands(problem: Problem, b: int, h: int, precision: int) -> tuple[arb_mat, arb_mat]:
+    del precision  # that of the context
     score = score_of(problem)
     q, k = exact(problem.q[b, h]), exact(problem.k[b, h // problem.group])
     if score.plain:
@@ -121,7 +128,7 @@ def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
 
 def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
     """The parameters of the score of one head, as balls of radius 0, and the rotations of its operands."""
-    found = {name: table(exact(tensor[b, h])) for name, tensor in parameters_of(problem).items()}
+    found = {name: exact_table(tensor[b, h]) for name, tensor in parameters_of(problem).items()}
     return found | rotations_of(problem)
 
 
@@ -137,13 +144,27 @@ def matrix(rows: list[dict[int, arb]], columns: int) -> arb_mat:
 
 def exact(x: np.ndarray) -> arb_mat:
     """The matrix ``x`` as balls of radius 0; hidden NaN and infinities become 0."""
-    return _exact(np.where(np.isfinite(x), x, 0.0).tobytes(), *x.shape)
+    return _exact(_without_nonfinite(x), *x.shape)
+
+
+def exact_table(x: np.ndarray) -> np.ndarray:
+    """The same as an object array."""
+    return _exact_table(_without_nonfinite(x), *x.shape)
+
+
+def _without_nonfinite(x: np.ndarray) -> bytes:
+    return np.where(np.isfinite(x), x, 0.0).tobytes()
 
 
 # A head asks for its operands more than once, and so do the heads of a group for their keys. Nobody changes a matrix.
 @lru_cache(maxsize=8)
 def _exact(values: bytes, rows: int, columns: int) -> arb_mat:
     return arb_mat(rows, columns, np.frombuffer(values).tolist())
+
+
+@lru_cache(maxsize=8)
+def _exact_table(values: bytes, rows: int, columns: int) -> np.ndarray:
+    return table(_exact(values, rows, columns))
 
 
 def floats(balls: list[arb]) -> np.ndarray:

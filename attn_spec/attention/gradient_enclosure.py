@@ -14,6 +14,7 @@ from attn_spec.attention.enclosure import (
     Enclosed,
     as_row,
     exact,
+    exact_table,
     floats,
     matrix,
     operands,
@@ -85,8 +86,8 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
         of_q, of_k, of_p = table(dS * k * scale), table(dS.transpose() * q * scale), {}
     else:
         of_q, of_k, of_p = score.pairs.pull(BALLS, table(q), table(k), p, table(dS * scale))
-    dq, by_queries = score.queries.pull(BALLS, table(exact(problem.q[b, h])), p, of_q)
-    dk, by_keys = score.keys.pull(BALLS, table(exact(problem.k[b, g])), p, of_k)
+    dq, by_queries = score.queries.pull(BALLS, exact_table(problem.q[b, h]), p, of_q)
+    dk, by_keys = score.keys.pull(BALLS, exact_table(problem.k[b, g]), p, of_k)
     every = {"q": dq, "k": dk, **of_p, **by_queries, **by_keys}
     return found | {name: matrix_of(x) for name, x in every.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from attn_spec.problem.problem import Problem
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
+#: Analyses that are kept: a property asks more than once about the one or two problems that it compares.
+KEPT = 4
+
+#: The bytes and the shape of an array of float64.
+_Frozen = tuple[bytes, tuple[int, ...]]
 
 
 class Analysis:
@@ -25,6 +30,7 @@ class Analysis:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self._found: dict[ResolvedContract, tuple[Truth, ForwardBound]] = {}
 
     @cached_property
     def intermediates(self) -> Intermediates:
@@ -45,6 +51,11 @@ class Analysis:
     @np.errstate(all="ignore")
     def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         """The bound under a contract, and the truth sharp enough for it."""
+        if contract not in self._found:
+            self._found[contract] = self._truth_and_bound(contract)
+        return self._found[contract]
+
+    def _truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
         first = self.oracle.first["output"]
         finite = np.where(np.isfinite(first.radius), first.radius, 0.0)
         bound = forward_bound(self.intermediates, contract, first.value, finite)
@@ -61,8 +72,9 @@ class GradientAnalysis:
 
     def __init__(self, problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> None:
         self.problem = problem
-        self.forward = intermediates(problem)
+        self.forward = analysis_of(problem).intermediates
         self.backward: GradientIntermediates = gradient_intermediates(self.forward, cotangent, lse_cotangent)
+        self._found: dict[ResolvedContract, GradientBound] = {}
 
     @cached_property
     def oracle(self) -> GradientOracle:
@@ -71,10 +83,42 @@ class GradientAnalysis:
 
     def bound(self, contract: ResolvedContract) -> GradientBound:
         """The bound under one reading of a contract."""
-        evaluation = gradient_evaluation_error(self.forward, self.backward)
-        return gradient_bound(self.forward, self.backward, contract, evaluation)
+        if contract not in self._found:
+            self._found[contract] = gradient_bound(self.forward, self.backward, contract, self._evaluation)
+        return self._found[contract]
+
+    @cached_property
+    def _evaluation(self) -> GradientBound:
+        return gradient_evaluation_error(self.forward, self.backward)
 
     def truth_and_bound(self, contract: ResolvedContract, *names: str) -> tuple[Truth, GradientBound]:
         """The bound under one reading of a contract, and the truth sharp enough for the gradients named."""
         bound = self.bound(contract)
         return self.oracle(**{name: ORACLE_FRACTION * bound.allowed[name] for name in names}), bound
+
+
+@lru_cache(maxsize=KEPT)
+def analysis_of(problem: Problem) -> Analysis:
+    """The analysis of a problem, the same while it is asked for again soon. Nobody changes what it holds."""
+    return Analysis(problem)
+
+
+def gradient_analysis_of(
+    problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None
+) -> GradientAnalysis:
+    """The same of the backward pass, for equal cotangents."""
+    return _gradient_analysis(problem, *(None if x is None else _frozen(x) for x in (cotangent, lse_cotangent)))
+
+
+@lru_cache(maxsize=KEPT)
+def _gradient_analysis(problem: Problem, cotangent: _Frozen, lse_cotangent: _Frozen | None) -> GradientAnalysis:
+    dL = None if lse_cotangent is None else _array(lse_cotangent)
+    return GradientAnalysis(problem, _array(cotangent), dL)
+
+
+def _frozen(x: np.ndarray) -> _Frozen:
+    return np.asarray(x, dtype=np.float64).tobytes(), x.shape
+
+
+def _array(frozen: _Frozen) -> np.ndarray:
+    return np.frombuffer(frozen[0]).reshape(frozen[1])

@@ -14,7 +14,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.error.roundoff import growth, rounding
-from attn_spec.judgement.analysis import Analysis, GradientAnalysis
+from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
@@ -122,7 +122,7 @@ def judge(
     has to explain output and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
-    known = problem if isinstance(problem, Analysis) else Analysis(problem)
+    known = problem if isinstance(problem, Analysis) else analysis_of(problem)
     return _best(lambda reading: _judge(known, reading, output, lse, **agreed), readings(contract))
 
 
@@ -183,7 +183,7 @@ def judge_gradients(
 
     Queries that see no key are constants by the convention "zero", so other conventions are for the caller to avoid.
     """
-    known = GradientAnalysis(problem, cotangent, lse_cotangent)
+    known = gradient_analysis_of(problem, cotangent, lse_cotangent)
 
     def judged(reading: ResolvedContract) -> Judgement:
         truth, bound = known.truth_and_bound(reading, *found)
@@ -200,7 +200,7 @@ def judge_gradients(
 
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
-    known = Analysis(problem)
+    known = analysis_of(problem)
     fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
     judgements = {name: judge(known, contract, **answer) for name, contract in fitting.items()}
     return [name for name, again in judgements.items() if again.exercised and not again.refuted]

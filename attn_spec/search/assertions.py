@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attn_spec.attention.scores import parameters_of
-from attn_spec.error.gradient_bounds import gradient_bound, gradient_evaluation_error
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.operand_bounds import unknown_operands
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
+from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.quantities import QUANTITIES
@@ -100,8 +99,10 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 def _has_unknown_operands(subject: Subject, problem: Problem) -> bool:
     """Whether the operand of a query or key, seen or not, may overflow; q and k themselves do not."""
-    x = intermediates(problem) if problem.score_option else None
-    return x is not None and any(unknown_operands(x, reading).any() for reading in readings(subject.contract))
+    if not problem.score_option:
+        return False
+    x = analysis_of(problem).intermediates
+    return any(unknown_operands(x, reading).any() for reading in readings(subject.contract))
 
 
 def cotangent(subject: Subject, problem: Problem) -> np.ndarray:
@@ -140,15 +141,13 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
 
     For laws that tie gradients to one another: no true gradient enters.
     """
-    x = intermediates(problem)
-    g = gradient_intermediates(x, dO)
-    slack = gradient_evaluation_error(x, g)
-    bounds = [gradient_bound(x, g, reading, slack) for reading in gradient_readings(subject.contract)]
+    known = gradient_analysis_of(problem, dO)
+    bounds = [known.bound(reading) for reading in gradient_readings(subject.contract)]
     return {
         name: np.maximum.reduce(
             [np.where(bound.domain_of(name, problem.group), bound.allowed[name], np.inf) for bound in bounds]
         )
-        for name in g.gradients
+        for name in known.backward.gradients
     }
 
 
