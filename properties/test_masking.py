@@ -56,6 +56,11 @@ def pierced(subject: Subject) -> SearchStrategy[Problem]:
     return problems(subject, needs=("bias",), without=("empty",), bias=named(("minus_inf", "leading_minus_inf")))
 
 
+def filled(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems whose bias is a low number at some keys, or at all that a query sees."""
+    return problems(subject, needs=("bias",), without=("empty",), bias=named(("finite_fill",)))
+
+
 def blinded(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with a mask that leaves some queries without any key."""
     names = ("empty_first_rows", "empty_middle_rows", "empty_last_rows", "all_hidden")
@@ -216,6 +221,21 @@ def test_a_mask_of_true_changes_nothing(subject: Subject, problem: Problem) -> N
 )
 def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
     """A bias that is the same for all keys of a query leaves its output alone and adds itself to the log-sum-exp."""
+    assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="softmax is invariant under a constant for each row: a fill at all keys of a query hides none of them",
+    hunts="a low bias taken for minus infinity, a running maximum with a floor, a fill that overflows when rescaled",
+    needs=("bias",),
+    problems=filled,
+)
+def test_a_bias_as_low_as_a_fill_is_a_number(subject: Subject, problem: Problem) -> None:
+    """Biases of -1e4, -1e9 and -3e38, which programs write for minus infinity, are added like any other.
+
+    A key that has one beside others that have none has no weight that a format could hold. A query whose keys all have
+    it attends as if there were none, as far as the contract's scores still tell keys apart.
+    """
     assert_within_bound(subject, problem, subject(problem))
 
 

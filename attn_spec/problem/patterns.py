@@ -99,6 +99,16 @@ def _leading_holes(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.where(_leading(rng, shape), rng.standard_normal(shape), -np.inf)
 
 
+#: What programs write for -inf; a format that cannot hold one has -inf.
+_FILLS = (-1e4, -1e9, -3e38)
+
+
+def _finite_fill(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """One of those at random keys, and at all keys of some queries."""
+    filled = (rng.random(shape) < 0.5) | (rng.random((*shape[:3], 1)) < 0.25)
+    return np.where(filled, rng.choice(_FILLS), 0.0)
+
+
 #: Biases added to the scores; -inf hides a key. From plain to wild.
 BIASES: dict[str, Pattern] = {
     "zero": lambda rng, shape: np.zeros(shape),
@@ -106,6 +116,7 @@ BIASES: dict[str, Pattern] = {
     "row_constant": lambda rng, shape: np.broadcast_to(20.0 * rng.standard_normal((*shape[:3], 1)), shape),
     "alibi": _alibi,
     "large": lambda rng, shape: 100.0 * rng.standard_normal(shape),
+    "finite_fill": _finite_fill,
     "minus_inf": _with_holes,
     "leading_minus_inf": _leading_holes,
     "all_minus_inf": lambda rng, shape: np.full(shape, -np.inf),
