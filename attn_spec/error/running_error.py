@@ -137,7 +137,8 @@ class RunningErrors:
         angles = np.abs(turn.positions[:, None]) * np.power(turn.base, turn.exponents)
         error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
         stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
-        error = error + growth((work.u, 1), (stored.u, 1)) * (1 + error) + work.eta + stored.eta
+        # Stored numbers are at most 1 + error: one that underflows is off by less than the u of that.
+        error = error + growth((work.u, 1), (stored.u, 1)) * (1 + error)
         form, off = c.format("rotary_tables"), turn.spread(error, 0.0)
         cos, sin = (Approximation(table, np.abs(table), off, form, c) for table in FLOATS.tables(turn))
         return cos, sin

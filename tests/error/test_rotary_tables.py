@@ -1,0 +1,79 @@
+"""Bounds on tables of cosines and sines: every way to make the angles is inside, and each source of error is seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpmath import mp
+
+from attn_spec.attention.rotations import Rotation
+from attn_spec.error.presets import FP32
+from attn_spec.error.running_error import RunningErrors
+from attn_spec.numbers import bits
+
+U = 2.0**-24
+#: Elementary functions that are exact but for a rounding, which is counted apart.
+EXACT = replace(FP32.at("float32"), exp_error=0.0, sine_error=0.0)
+
+
+def single(x):
+    return bits.nearest(x, "float32")
+
+
+def powers(turn):
+    """The power rounded, its reciprocal, and the product with the position."""
+    power = single(np.power(turn.base, -turn.exponents))
+    return single(turn.positions[:, None] * single(1 / power))
+
+
+def exponentials(turn):
+    """exp(e log base), of an exponent, a logarithm and a product that are rounded."""
+    of_log = single(single(turn.exponents) * single(np.log(turn.base)))
+    return single(turn.positions[:, None] * single(np.exp(of_log)))
+
+
+def exact(turn):
+    return turn.positions[:, None] * np.power(turn.base, turn.exponents)
+
+
+def truth(turn):
+    """cos and sin of every angle, in float64 [S, pairs]."""
+    with mp.workprec(120):
+        frequencies = [mp.power(turn.base, -mp.mpf(2 * m) / turn.turned) for m in range(turn.turned // 2)]
+        angles = [[int(i) * f for f in frequencies] for i in turn.positions]
+        return (np.array([[float(of(x)) for x in row] for row in angles]) for of in (mp.cos, mp.sin))
+
+
+def ratio(turn, contract, angles, dtype="float32", off=0.0):
+    """The largest error over its bound, of tables that are ``off`` before they are rounded to ``dtype``."""
+    of_bound = [table.error[:, : turn.turned // 2] for table in RunningErrors(contract).tables(turn)]
+    found = [bits.nearest(single(of(angles) + off), dtype) for of in (np.cos, np.sin)]
+    return max(
+        (abs(made - true) / allowed).max() for made, true, allowed in zip(found, truth(turn), of_bound, strict=True)
+    )
+
+
+def turn_of(positions, turned, base=10000.0):
+    return Rotation(np.asarray(positions), base, turned, turned, "half")
+
+
+#: Positions, columns and the rest; the least share of the bound that is attained; without its own source, too much.
+CASES = {
+    "powers that are rounded": (turn_of(range(1, 400), 128), EXACT, powers, {}, 0.3),
+    "exponents that are rounded": (turn_of(range(2000, 60000, 977), 60, 1e6), EXACT, exponentials, {}, 0.1),
+    "sines of small angles, rounded": (turn_of([1], 256), EXACT, exact, {}, 0.4),
+    "sines with errors": (turn_of([0, 1], 8), replace(EXACT, sine_error=8.0), exact, {"off": 8 * U}, 0.5),
+    "narrow tables": (
+        turn_of(range(8), 8),
+        replace(EXACT, rotary_tables="bfloat16"),
+        exact,
+        {"dtype": "bfloat16"},
+        0.4,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tables_are_within_their_bound_and_near_it(case):
+    turn, contract, angles, how, least = CASES[case]
+    assert least < ratio(turn, contract, angles(turn), **how) <= 1
