@@ -14,6 +14,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import in_domain
+from attn_spec.error.far_keys import negligible, without_far_keys
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.products import (
     Factors,
@@ -70,10 +71,13 @@ def forward_bound(
     """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact)."""
     o = x.O if o is None else o
     slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), o.shape)
-    pairs = [(c, weight_error(x, c)) for c in readings(contract)]
-    output = np.maximum.reduce([output_error(x, c, w, o, slack) for c, w in pairs])
-    lse = np.maximum.reduce([lse_error(x, c, w) for c, w in pairs])
-    return ForwardBound({"output": output, "lse": lse}, in_domain(x, contract, output))
+    near = [(without_far_keys(x, c), c) for c in readings(contract)]
+    weights = [(y, c, weight_error(y, c)) for y, c in near]
+    output = np.maximum.reduce([output_error(y, c, w, o, slack) + negligible(y) for y, c, w in weights])
+    lse = np.maximum.reduce([lse_error(y, c, w) + negligible(y)[..., 0] for y, c, w in weights])
+    looked_at = {id(y): y for y, _ in near}.values()
+    inside = np.logical_and.reduce([in_domain(y, contract, output) for y in looked_at])
+    return ForwardBound({"output": output, "lse": lse}, inside)
 
 
 @kept
@@ -148,7 +152,7 @@ def numerator_error(
     if merges:
         B = (1 + B) * (1 + _merge_growth(x, c)) - 1
     size_v, size_o = np.abs(x.v), np.abs(o) + slack
-    total_v, most_B = x.visible @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
+    total_v, most_B = x.seen @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = terms(c, x.keys) + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
     absolute = (1 + most_B) * ((cast.eta + 2 * (before + every) * softmax.eta) * total_v + 4 * steps * tiny_sum)
     # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
@@ -235,7 +239,7 @@ def _by_lse_error(
     factors = [(cast.u, 1), (entry.u, 1), (left_out_of_output(x, c), 1), *_output_sums(x, c)]
     B = growth(*factors)
     PA, P1A = deviations(x, np.where(x.visible, A + np.log1p(B), 0.0))
-    G, total_v = np.expm1(np.minimum(EL, 700.0)), x.visible @ np.abs(x.v)
+    G, total_v = np.expm1(np.minimum(EL, 700.0)), x.seen @ np.abs(x.v)
     absolute = (1 + B) * ((cast.eta + 4 * softmax.eta) * total_v + 4 * terms(c, x.keys) * tiny)
     own = (PA * w.widen) @ np.abs(x.v) + absolute + (1 + B) * entry.eta * (P1A * w.widen).sum(-1, keepdims=True)
     X = (1 + G) * own + G * (np.abs(o) + slack)
@@ -282,7 +286,7 @@ def _visible_range(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
     high, low = np.zeros(x.O.shape), np.zeros(x.O.shape)
     for column in range(x.v.shape[-1]):
         values = x.v[..., None, :, column]
-        high[..., column] = np.where(x.visible, values, -np.inf).max(axis=-1, initial=-np.inf)
-        low[..., column] = np.where(x.visible, values, np.inf).min(axis=-1, initial=np.inf)
+        high[..., column] = np.where(x.seen, values, -np.inf).max(axis=-1, initial=-np.inf)
+        low[..., column] = np.where(x.seen, values, np.inf).min(axis=-1, initial=np.inf)
     empty = x.keys == 0
     return np.where(empty, 0.0, high), np.where(empty, 0.0, low)

@@ -64,7 +64,7 @@ def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
     top = np.exp(c.reference_distance + off)
-    sums = x.visible @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
+    sums = x.seen @ np.abs(x.v) if weighs_one else x.P @ np.abs(x.v)
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
     inside = sums < c.largest("output_accumulation", "inner_accumulation")
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
@@ -78,7 +78,7 @@ def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         inside &= (sums if c.lse_merges else _numerator(x, c, off)) < c.format("softmax").largest
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         largest = np.abs(x.v).max(axis=-1, initial=0.0)
-        seen = np.where(x.visible, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
+        seen = np.where(x.seen, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
         inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
     return inside & _reference_fits(x, c)

@@ -41,8 +41,9 @@ class Intermediates:
     #: Sums of the sizes of their terms, [.., Sq, D] and [.., Sk, D]: |q| and |k| themselves in a product of them.
     q_size: np.ndarray
     k_size: np.ndarray
-    #: bool [.., Sq, Sk]
+    #: bool [.., Sq, Sk]: the keys that theorems speak of, and all that a query sees.
     visible: np.ndarray
+    seen: np.ndarray
     #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
@@ -61,8 +62,8 @@ class Intermediates:
 
     @cached_property
     def keys(self) -> np.ndarray:
-        """n: visible keys of each row, [.., Sq, 1]."""
-        return self.visible.sum(axis=-1, keepdims=True)
+        """n: keys that each row sees, [.., Sq, 1]."""
+        return self.seen.sum(axis=-1, keepdims=True)
 
     def over_group(self, per_head: np.ndarray) -> np.ndarray:
         """Sum [B, Hq, ...] over the query heads that share a kv head: [B, Hkv, ...]."""
@@ -119,7 +120,7 @@ def intermediates(problem: Problem) -> Intermediates:
     P = w / t
     O = (w @ v) / t
     return Intermediates(
-        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
+        problem, q, k, v, q_size, k_size, visible, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
     )
 
 
