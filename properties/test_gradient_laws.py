@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.error.intermediates import intermediates
 from attn_spec.error.operand_bounds import operands_are_bounded
 from attn_spec.error.readings import gradient_readings
+from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.patterns import BIASES, BROADCASTS
@@ -170,7 +170,7 @@ def test_scaling_the_cotangent_by_a_power_of_two_scales_the_gradients(subject: S
     """
     dO = randomness(problem).integers(-4, 5, (*problem.score_shape[:3], problem.value_dim)).astype(float)
     scaled = subject.gradients(problem, -8 * dO)
-    x = intermediates(problem)
+    x = analysis_of(problem).intermediates
     stages = ("multiplicands", "score_accumulation", "stored_scores", "score_gradients", "inner_accumulation")
     stages = (*stages, "operands", "gradient_accumulation", "partial_gradients", "output", "gradients")
     used = {getattr(c, stage) for c in gradient_readings(subject.contract) for stage in stages} - {None}

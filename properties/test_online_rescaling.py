@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error.readings import readings
-from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
@@ -75,7 +75,7 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
         return
     if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
         return
-    truth, _ = Analysis(problem).truth_and_bound(readings(subject.contract)[0])
+    truth, _ = analysis_of(problem).truth_and_bound(readings(subject.contract)[0])
     assert_merged(truth["output"], [judged(subject, p, subject(p)).measurements for p in parts], subject)
 
 

@@ -24,23 +24,27 @@ from attn_spec.error.score_bounds import score_error
 FARTHEST, NEGLIGIBLE = 700.0, -600.0
 
 
-@kept
-@np.errstate(all="ignore")
 def without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates:
     """The same row sums, weights and outputs with far keys hidden; ``x`` itself where there are none."""
+    return _without_far_keys(x, c) or x
+
+
+# None for x itself: a kept result that holds x would keep it for ever.
+@kept
+@np.errstate(all="ignore")
+def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | None:
     if c.lse_merges:
-        return x
+        return None
     delta = score_error(x, c)
     low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
     far = x.visible & (x.s + delta < low - FARTHEST)
     if not far.any():
-        return x
+        return None
     near = {name: np.where(far, 0.0, getattr(x, name)) for name in ("scaled", "capped", "s")}
-    return replace(x, visible=x.visible & ~far, seen=x.seen, **near)
+    return replace(x, visible=x.visible & ~far, **near)
 
 
 def negligible(x: Intermediates) -> np.ndarray:
     """What hidden far keys add to a log-sum-exp or an output, at most, [.., Sq, 1]; 0 where there are none."""
-    if x.visible is x.seen:
-        return np.zeros(x.L.shape)
-    return np.exp(NEGLIGIBLE) * x.keys * (1 + np.abs(x.v).max(initial=0.0))
+    far = x.seen & ~x.visible
+    return np.exp(NEGLIGIBLE) * far.sum(axis=-1, keepdims=True) * (1 + np.abs(x.v).max(initial=0.0))

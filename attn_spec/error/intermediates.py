@@ -41,9 +41,8 @@ class Intermediates:
     #: Sums of the sizes of their terms, [.., Sq, D] and [.., Sk, D]: |q| and |k| themselves in a product of them.
     q_size: np.ndarray
     k_size: np.ndarray
-    #: bool [.., Sq, Sk]: the keys that theorems speak of, and all that a query sees.
+    #: bool [.., Sq, Sk]: the keys that theorems speak of, which may leave out some that are ``seen``.
     visible: np.ndarray
-    seen: np.ndarray
     #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
     dot: np.ndarray
     magnitude: np.ndarray
@@ -59,6 +58,11 @@ class Intermediates:
     P: np.ndarray
     #: O = P v, [.., Sq, Dv]
     O: np.ndarray
+
+    @property
+    def seen(self) -> np.ndarray:
+        """All keys that a query sees, bool [.., Sq, Sk]."""
+        return self.problem.visible
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -120,7 +124,7 @@ def intermediates(problem: Problem) -> Intermediates:
     P = w / t
     O = (w @ v) / t
     return Intermediates(
-        problem, q, k, v, q_size, k_size, visible, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
+        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
     )
 
 

@@ -1,5 +1,7 @@
 """Keys far below the maximum of their row: they leave its bound alone, but for merges of log-sum-exps."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -68,3 +70,24 @@ def test_merges_of_log_sum_exps_do_look_at_far_keys():
     x = intermediates(filled(-1e7))
     assert without_far_keys(x, replace(CONTRACT, lse_merges=2)) is x
     assert without_far_keys(x, CONTRACT) is not x
+
+
+@pytest.mark.parametrize(("value", "inside"), [(1.0, True), (np.float32(1e38), False)])
+def test_values_of_far_keys_may_still_overflow(value, inside):
+    """A weight of 1 before the maximum is met multiplies them."""
+    problem = filled(-1e9)
+    v = np.ones(problem.v.shape)
+    v[:, :, FAR] = value
+
+    assert forward_bound(intermediates(problem.replace(v=v)), CONTRACT).in_domain.all() == inside
+
+
+@pytest.mark.parametrize("fill", [0.0, -1e9])
+def test_intermediates_are_freed_with_what_is_kept_of_them(fill):
+    x = intermediates(filled(fill))
+    forward_bound(x, CONTRACT)
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+
+    assert gone() is None

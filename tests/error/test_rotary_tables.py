@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mpmath import mp
 
+from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.rotations import Rotation
 from attn_spec.error.presets import FP32
 from attn_spec.error.running_error import RunningErrors
@@ -39,9 +40,7 @@ def exact(turn):
 def truth(turn):
     """cos and sin of every angle, in float64 [S, pairs]."""
     with mp.workprec(120):
-        frequencies = [mp.power(turn.base, -mp.mpf(2 * m) / turn.turned) for m in range(turn.turned // 2)]
-        angles = [[int(i) * f for f in frequencies] for i in turn.positions]
-        return (np.array([[float(of(x)) for x in row] for row in angles]) for of in (mp.cos, mp.sin))
+        return [table[:, : turn.turned // 2].astype(float) for table in REALS.tables(turn)]
 
 
 def ratio(turn, contract, angles, dtype="float32", off=0.0):
