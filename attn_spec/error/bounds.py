@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import in_domain
-from attn_spec.error.far_keys import negligible, without_far_keys
+from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.products import (
     Factors,
@@ -73,8 +73,8 @@ def forward_bound(
     slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), o.shape)
     near = [(without_far_keys(x, c), c) for c in readings(contract)]
     weights = [(y, c, weight_error(y, c)) for y, c in near]
-    output = np.maximum.reduce([output_error(y, c, w, o, slack) + negligible(y) for y, c, w in weights])
-    lse = np.maximum.reduce([lse_error(y, c, w) + negligible(y)[..., 0] for y, c, w in weights])
+    output = np.maximum.reduce([output_error(y, c, w, o, slack) for y, c, w in weights])
+    lse = np.maximum.reduce([lse_error(y, c, w) for y, c, w in weights])
     looked_at = {id(y): y for y, _ in near}.values()
     inside = np.logical_and.reduce([in_domain(y, contract, output) for y in looked_at])
     return ForwardBound({"output": output, "lse": lse}, inside)
@@ -87,7 +87,7 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
 
     The formula is given the computed o for the true one, see :func:`amplification`.
     """
-    amplify = amplification(evaluation_alpha(x))
+    amplify = amplification(evaluation_alpha(without_far_keys(x, EVALUATION)))
     bound = forward_bound(x, EVALUATION)
     output, lse = bound.allowed["output"] * amplify[..., None], bound.allowed["lse"] * amplify
     return ForwardBound({"output": output, "lse": lse}, bound.in_domain)

@@ -6,6 +6,7 @@ import numpy as np
 
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import operand_error
 from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift
@@ -122,7 +123,7 @@ def gradients_in_domain(
 
     ``dS`` is the error of the score gradients, ``P1A`` the largest weights, both [B, Hq, Sq, Sk].
     """
-    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
+    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
     largest = c.largest(*stages)

@@ -6,6 +6,7 @@ computed weight of j is below e^-700 of the largest, or 0 if the score overflows
 accumulators that have met only such keys are multiplied by as little when the maximum comes; and a reference that a
 nearer key meets is never theirs. So the row is rounded as if they were hidden, but for additions of numbers that small:
 they still count among its ``keys``, as terms of its sums, and their values among those that an output may combine.
+The backward pass multiplies such weights, and what underflow makes of them, by gradients that no score enters.
 
 Merges of log-sum-exps are left out: L - log sigmoid(L - L') of a far L and a near L' is off by the roundoff of L.
 """
@@ -18,7 +19,8 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
-from attn_spec.error.score_bounds import score_error
+from attn_spec.error.roundoff import rounding
+from attn_spec.error.score_bounds import row_shift, score_error
 
 #: How far below the maximum keys are looked at, and the logarithm of what one beyond adds to sums of terms of size 1.
 FARTHEST, NEGLIGIBLE = 700.0, -600.0
@@ -36,15 +38,12 @@ def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | 
     if c.lse_merges:
         return None
     delta = score_error(x, c)
+    if c.exponent == "base2":  # differences of rounded products
+        sizes = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
+        delta = delta + 8 * rounding(c, "score_accumulation").u * sizes
     low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
     far = x.visible & (x.s + delta < low - FARTHEST)
     if not far.any():
         return None
     near = {name: np.where(far, 0.0, getattr(x, name)) for name in ("scaled", "capped", "s")}
     return replace(x, visible=x.visible & ~far, **near)
-
-
-def negligible(x: Intermediates) -> np.ndarray:
-    """What hidden far keys add to a log-sum-exp or an output, at most, [.., Sq, 1]; 0 where there are none."""
-    far = x.seen & ~x.visible
-    return np.exp(NEGLIGIBLE) * far.sum(axis=-1, keepdims=True) * (1 + np.abs(x.v).max(initial=0.0))

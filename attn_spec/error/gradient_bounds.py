@@ -18,6 +18,7 @@ import numpy as np
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
+from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back, unknown_operands
@@ -82,7 +83,7 @@ def gradient_bound(
         error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
         dtype = x.problem.dtype_of(name[1:], contract.gradients)
         out = _last_cast(contract, dtype)
-        total = (error + out.u * (size + error) + out.eta) * _widening(x, name, error.shape) * INFLATION
+        total = (error + out.u * (size + error) + out.eta) * _widening(b.near, name, error.shape) * INFLATION
         finished[name] = np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
     inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
     if not plain:  # infinite where an operation could overflow or divide by 0
@@ -99,9 +100,9 @@ def _last_cast(c: ResolvedContract, dtype: str) -> Rounding:
     return conversion(c, dtype, widest)
 
 
-def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def _widening(near: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Factor for the error of the weights' own evaluation, over all rows that a gradient sums: [B or 1, 1, 1, 1]."""
-    alpha = evaluation_alpha(x).max(axis=(1, 2), initial=0.0)
+    alpha = evaluation_alpha(near).max(axis=(1, 2), initial=0.0)
     if QUANTITIES[name].gradient_of in OPTIONS and shape[0] == 1:
         alpha = alpha.max(initial=0.0, keepdims=True)
     return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
@@ -111,7 +112,7 @@ def _widening(x: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray
 @np.errstate(all="ignore")
 def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
-    amplify = amplification(evaluation_alpha(x).max(initial=0.0))
+    amplify = amplification(evaluation_alpha(without_far_keys(x, GRADIENT_EVALUATION)).max(initial=0.0))
     bound = gradient_bound(x, g, GRADIENT_EVALUATION)
     allowed = {name: error * amplify for name, error in bound.allowed.items()}
     return GradientBound(allowed, X=bound.X * amplify, in_domain=bound.in_domain)
@@ -127,7 +128,7 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     sigma = abs(b.x.problem.scale_value)
     kept = np.abs(b.g.dS @ k) + (slack / sigma if sigma else 0.0)
     # The sum of P k is itself evaluated in float64, from P with its own error.
-    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40
+    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40
     shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
     apart = b.own @ size + b.G * kept + b.D * shared
     dS = np.abs(b.g.dS) + b.dS

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.far_keys import NEGLIGIBLE
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.presets import FP64
 from attn_spec.error.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
@@ -139,9 +140,16 @@ def merged_row_sum_error(c: ResolvedContract) -> float:
 
 
 def deviations(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P A and P (1 + A) for A = e^alpha - 1, in the log domain where alpha is large, [.., Sq, Sk]."""
+    """P A and P (1 + A) for A = e^alpha - 1, in the log domain where alpha is large, [.., Sq, Sk].
+
+    Both are e^NEGLIGIBLE e^alpha for keys that were left out as far ones, where alpha is what a row has in common.
+    """
     raised = np.where(x.visible, np.exp(np.minimum(x.log_P + alpha, 700.0)), 0.0)
-    return np.where(alpha < 1, x.P * np.expm1(np.minimum(alpha, 1.0)), raised), raised
+    PA = np.where(alpha < 1, x.P * np.expm1(np.minimum(alpha, 1.0)), raised)
+    if x.visible is not x.seen:
+        far = np.where(x.seen & ~x.visible, np.exp(np.minimum(NEGLIGIBLE + alpha, 700.0)), 0.0)
+        PA, raised = PA + far, raised + far
+    return PA, raised
 
 
 @np.errstate(all="ignore")

@@ -18,6 +18,7 @@ import numpy as np
 
 from attn_spec.error.bounds import numerator_error, output_error
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
 from attn_spec.error.roundoff import conversion, growth, rounding
@@ -46,6 +47,8 @@ class ScoreGradientError:
     """Errors of a row of score gradients, and what they are made of; arrays are [B, Hq, Sq, Sk] or [B, Hq, Sq, 1]."""
 
     x: Intermediates
+    #: Those of weights, which leave far keys out.
+    near: Intermediates
     g: GradientIntermediates
     c: ResolvedContract
     #: The weights that make dV.
@@ -69,6 +72,8 @@ class _Setting:
     """What the theorems of a row share."""
 
     x: Intermediates
+    #: Those of weights and outputs, which leave far keys out.
+    near: Intermediates
     g: GradientIntermediates
     c: ResolvedContract
     w: WeightError
@@ -92,10 +97,11 @@ def score_gradient_error(
 
     The whole is never more than what |dA_hat| and |dA| are together, which says more where A is large.
     """
-    w, casts = weight_error(x, c), c.score_gradients_of == "cast"
-    scored = backward_weights(x, c, w, cast=casts)
+    near, casts = without_far_keys(x, c), c.score_gradients_of == "cast"
+    w = weight_error(near, c)
+    scored = backward_weights(near, c, w, cast=casts)
     around = np.where(x.visible, np.abs(g.dP - g.D) + slack, 0.0)
-    row = _Setting(x, g, c, w, scored, casts, np.abs(g.X) + slack, around)
+    row = _Setting(x, near, g, c, w, scored, casts, np.abs(g.X) + slack, around)
     edP = _dp_error(x, g, c)
     eD = _delta_error(row, edP)
     EX = np.where(x.visible, edP + eD, 0.0)
@@ -109,9 +115,10 @@ def score_gradient_error(
     full, dA = _narrowed(x, g, c, _through_softcap(x, g, c, dA)), np.minimum(dA, most)
     return ScoreGradientError(
         x=x,
+        near=near,
         g=g,
         c=c,
-        weights=backward_weights(x, c, w, cast=True),
+        weights=backward_weights(near, c, w, cast=True),
         X=EX,
         dA=dA,
         dS=_narrowed(x, g, c, _through_softcap(x, g, c, dA)),
@@ -135,7 +142,7 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
     own, P1A, eta = weights.PA * total, weights.P1A, weights.eta
     if g.lse_cotangent is not None:
         dL = np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
-        found = backward_weights(x, replace(c, backward_weights="recomputed"), row.w, cast=row.casts)
+        found = backward_weights(row.near, replace(c, backward_weights="recomputed"), row.w, cast=row.casts)
         own = weights.PA * row.around + np.maximum(weights.PA, found.PA) * dL
         P1A, eta = np.maximum(P1A, found.P1A), np.maximum(eta, found.eta)
         total, parts = row.around + dL, 2
@@ -166,7 +173,7 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
     if cast:
         own, eta = own - math.log1p(-narrow.u), eta + narrow.eta
     own = np.where(x.visible, own, 0.0)
-    PA, P1A = deviations(x, np.where(x.visible, own + common, 0.0))
+    PA, P1A = deviations(x, np.where(x.seen, own + common, 0.0))
     return BackwardWeights(own, common, PA, P1A, eta)
 
 
@@ -198,7 +205,7 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
 
     Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns.
     """
-    x, c, w, work = row.x, row.c, row.w, rounding(row.c, "score_accumulation")
+    x, c, w, work = row.near, row.c, row.w, rounding(row.c, "score_accumulation")
     size, Dv = np.abs(row.g.cotangent), x.problem.value_dim
     EO = output_error(x, c, w, x.O, np.zeros(x.O.shape))
     stored = (size * EO).sum(-1, keepdims=True)
@@ -219,7 +226,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     """
     x, g, c, w, weights = row.x, row.g, row.c, row.w, row.weights
     work, n = rounding(c, "score_accumulation"), x.keys + 1.0
-    PA, P1A = deviations(x, weights.own)
+    PA, P1A = deviations(row.near, weights.own)
     G = np.expm1(np.minimum(weights.common, 700.0))
     if c.backward_weights == "stored" and c.normalize != "by_lse":
         cast = probability_cast(c).u if c.score_gradients_of == "cast" else 0.0

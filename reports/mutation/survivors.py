@@ -31,8 +31,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.gradient_bounds",
         (
-            "-    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**-40\n"
-            "+    evaluated = np.expm1(4 * evaluation_alpha(b.x))[..., None] + 2.0**- 39"
+            "-    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40\n"
+            "+    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**- 39"
         ),
     ): "a share of 2^-40 or 2^-39 that covers the evaluation of a sum in float64; either is many times what that needs",
     (
@@ -52,8 +52,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.domain",
         (
-            "-    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)\n"
-            "+    rows = in_domain(x, c, np.zeros(x.O.shape)) | (x.keys[..., -1] == 0)"
+            "-    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)\n"
+            "+    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | (x.keys[..., -1] == 0)"
         ),
     ): _ROWS_HAVE_ONE,
     (

@@ -72,7 +72,7 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of that cast": "narrow.u), eta[- + narrow.eta-]",
         },
         ("probabilities", "cast P in dS", "dq"): {
-            "the cast of weights that make dS": "scored = backward_weights(x, c, w, cast=[-casts-]{+False+})",
+            "the cast of weights that make dS": "scored = backward_weights(near, c, w, cast=[-casts-]{+False+})",
         },
         ("lse", "probabilities cast twice", "dq"): {
             "entry of both factors of dP": "growth([-(of_g.u, 1), (of_v.u, 1), -](left_out",

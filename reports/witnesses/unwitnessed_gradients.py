@@ -77,6 +77,9 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         },
     },
     "error.score_gradient_bounds": {
+        "a log-sum-exp so far off that a far weight counts leaves every near one without a bound": {
+            "what far weights have in common with others": "np.where([-x.seen-]{+x.visible+}, own + common, 0.0)",
+        },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "the row's weights with delta in dq": "eD_weighted = [-(1 + G) * -]eD",
             "roundings of P's error in dA": "dA = own[- * (1 + relative)-] + relative",
@@ -152,7 +155,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "rounding attacked"
         ): {
             "the evaluation of gradients in float64": "error.shape)[- * INFLATION-]",
-            "the weights' evaluation in gradients": "out.eta)[- * _widening(x, name, error.shape)-]",
+            "the weights' evaluation in gradients": "out.eta)[- * _widening(b.near, name, error.shape)-]",
             "the evaluation of P k": "shared = np.abs(b.P_slope @ k)[- + evaluated * (b.P_slope @ size)-]",
         },
         ("no emulated kernel does what this allows: gradients that are scaled in a format of another precision"): {

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
+    "error.far_keys": {
+        "a key comes nearer by its rounded product than negligible weights allow only in float64, at scores of 2^60": {
+            "products of base 2 that are rounded before their difference": 'if [-c.exponent == "base2"-]{+False+}:',
+        },
+    },
     "error.weight_bounds": {
         (
             "the keys below the maximum count as many rescalings anyway, and an error of the factor 1 is "

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.backward import emulate_both
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.bounds import forward_bound
+from attn_spec.error.bounds import evaluation_error, forward_bound
 from attn_spec.error.far_keys import without_far_keys
-from attn_spec.error.intermediates import intermediates
+from attn_spec.error.gradient_bounds import gradient_bound
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import FUSED
+from attn_spec.error.readings import gradient_readings
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.assertions import assert_within_bound
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, randomness
 from attn_spec.search.regimes import Recipe
 
 FILLS = (-1e4, -1e9, -3e38)
@@ -30,22 +32,69 @@ def filled(fill, keys=FAR):
     return problem.replace(bias=bias)
 
 
+def forward(problem):
+    return forward_bound(intermediates(problem), CONTRACT)
+
+
+def backward(problem):
+    x = intermediates(problem)
+    cotangent = np.random.default_rng(0).standard_normal(x.O.shape)
+    return gradient_bound(x, gradient_intermediates(x, cotangent), gradient_readings(CONTRACT)[0])
+
+
 @pytest.mark.parametrize("fill", FILLS)
-def test_a_fill_costs_no_more_than_a_bias_of_zero(fill):
-    plain, low = (forward_bound(intermediates(filled(x)), CONTRACT) for x in (0.0, fill))
+@pytest.mark.parametrize("bound", [forward, backward])
+def test_a_fill_costs_no_more_than_a_mask(bound, fill):
+    masked = bound(filled(0.0).replace(mask=(np.arange(16) >= 8)[None, None, None]))
+    low = bound(filled(fill))
 
     assert low.in_domain.all()
-    for name, allowed in low.allowed.items():
-        assert allowed.max() < 4 * plain.allowed[name].max()
+    for name, allowed in masked.allowed.items():
+        assert low.allowed[name].max() < 1.2 * allowed.max()
 
 
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("keys", [FAR, NEAR])
 def test_tiles_of_far_keys_before_or_after_the_others_stay_within_it(fill, keys):
-    kernel = emulate("tiled", PRECISE, Order(kv_tile=4), contract=replace(PRECISE, kv_tile=4))
+    kernel = emulate_both("tiled", PRECISE, Order(kv_tile=4), contract=replace(PRECISE, kv_tile=4))
     subject, problem = Subject(kernel, "float32"), filled(fill, keys)
+    dO = randomness(problem).standard_normal((*problem.score_shape[:3], problem.value_dim)).astype(np.float32)
+    gradients = subject.gradients(problem, dO)
 
     assert assert_within_bound(subject, problem, subject(problem)).exercised
+    assert assert_gradients_within_bound(subject, problem, dO, gradients).exercised
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_weights_of_far_keys_have_errors_where_all_else_is_zero(both):
+    """e^-702 is a number in float64, as wrong as its score: a sum of terms of 1e6, where those of others are of 1."""
+    kernel = emulate_both("tiled", PRECISE, Order(kv_tile=4), contract=replace(PRECISE, kv_tile=4), dtypes=("float64",))
+    subject, problem = Subject(kernel, "float64"), filled(-702.0).replace(dtype="float64")
+    k, v = problem.k.copy(), np.zeros(problem.v.shape)
+    k[:, :, FAR] += 1e6 * (-1.0) ** np.arange(8)
+    v[:, :, FAR] = 1.0
+    problem = problem.replace(q=np.ones(problem.q.shape), k=k, v=v)
+    dO = np.ones((*problem.score_shape[:3], problem.value_dim))
+
+    if both:
+        assert assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO)).exercised
+    else:
+        assert assert_within_bound(subject, problem, subject(problem)).exercised
+
+
+def test_a_score_that_may_be_nearer_than_it_is_has_no_far_key():
+    problem = filled(0.0)
+    k = np.zeros(problem.k.shape)
+    k[:, :, FAR, :2] = 1e5, -1e5 - 3 * 2.0**-7
+    x = intermediates(problem.replace(q=np.full(problem.q.shape, 1e5), k=k))
+
+    assert x.s[..., FAR].max() < x.M.min() - 700 - 30
+    assert without_far_keys(x, CONTRACT) is x
+
+
+def test_the_float64_evaluation_of_a_fill_is_trusted():
+    error = evaluation_error(intermediates(filled(-3e38)))
+    assert all(allowed.max() < 1e-12 for allowed in error.allowed.values())
 
 
 @pytest.mark.parametrize("gap", [699.0, 702.0])
