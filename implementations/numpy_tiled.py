@@ -9,7 +9,8 @@ Backward: nothing of size Sq x Sk was kept, so each tile of weights is computed 
     dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
 
-as in appendix B.2 of FlashAttention. p and ds are rounded to the dtype of q before they are multiplied.
+as in appendix B.2 of FlashAttention; dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p). p
+and ds are rounded to the dtype of q before they are multiplied.
 
 The answer must not depend on the size of the tiles nor on the order in which they are visited, up to rounding.
 """
@@ -25,7 +26,8 @@ from attn_spec import kernel
 from .rotary import OPTIONS as ROTARY
 from .rotary import first_position, turned_array
 
-Tile = tuple[np.ndarray, np.ndarray, np.ndarray]  # live scores and allowed [B, Hq, rows, cols], v [B, Hq, cols, Dv]
+# Live scores, allowed and c [B, Hq, rows, cols], v [B, Hq, cols, Dv].
+Tile = tuple[np.ndarray, np.ndarray, np.ndarray | float, np.ndarray]
 
 DECLARED: dict[str, Any] = {
     "framework": "numpy",
@@ -37,6 +39,7 @@ DECLARED: dict[str, Any] = {
     },
     "supports": (
         *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
+        *("dropout_keep", "dropout_p"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
@@ -83,6 +86,8 @@ class Scores:
         rotary: str | None = None,
         rotary_base: float | None = None,
         rotary_dim: int | None = None,
+        dropout_keep: np.ndarray | None = None,
+        dropout_p: float | None = None,
     ) -> None:
         (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
         self.scale = 1 / math.sqrt(D) if scale is None else scale
@@ -92,7 +97,10 @@ class Scores:
         self.k = np.repeat(k, Hq // Hkv, axis=1)  # query head h reads head h // (Hq // Hkv)
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
-        self.mask, self.bias = (None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias))
+        self.mask, self.bias, self.keep = (
+            None if x is None else np.broadcast_to(x, (B, Hq, Sq, Sk)) for x in (mask, bias, dropout_keep)
+        )
+        self.kept = 1 / (1 - (dropout_p or 0.0))
         self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
 
@@ -118,6 +126,10 @@ class Scores:
         """The key i + offset that each query is aligned with, [rows, 1], and the keys, [cols]."""
         return np.arange(rows.start, rows.stop)[:, None] + self.offset, np.arange(cols.start, cols.stop)
 
+    def factors(self, rows: slice, cols: slice) -> np.ndarray | float:
+        """c [B, Hq, rows, cols], what dropout multiplies weights by; 1 without it."""
+        return 1.0 if self.keep is None else (self.keep[..., rows, cols] * self.kept).astype(self.q.dtype)
+
     def attended(self, shape: tuple[int, ...], rows: slice, cols: slice) -> np.ndarray:
         """Tell whether query i may attend key j: boolean [B, Hq, rows, cols]."""
         diagonal, j = self.places(rows, cols)
@@ -137,13 +149,13 @@ def online_softmax(tiles: Iterable[Tile], acc: np.ndarray, stored: np.dtype) -> 
     """Fold the tiles into out and lse; `acc` comes as zeros [B, Hq, rows, Dv] in the arithmetic of the tiles."""
     m = np.full((*acc.shape[:-1], 1), -np.inf, dtype=acc.dtype)
     l = np.zeros_like(m)
-    for s, allowed, v in tiles:
+    for s, allowed, c, v in tiles:
         m_new = np.maximum(m, s.max(axis=-1, keepdims=True))
         reference = np.where(m_new == -np.inf, 0, m_new)  # nothing seen yet: -inf - -inf would be NaN
         alpha = np.exp(m - reference)
         p = np.exp(s - reference)
         l = l * alpha + p.sum(axis=-1, keepdims=True)
-        acc = acc * alpha + weighted_sum(p.astype(stored).astype(acc.dtype), v, allowed)
+        acc = acc * alpha + weighted_sum((c * p).astype(stored).astype(acc.dtype), v, allowed)
         m = m_new
     l = np.where(l == 0, 1, l)  # a query that saw no key: out = 0 and lse = -inf
     return (acc / l).astype(stored), (m + np.log(l))[..., 0]
@@ -166,7 +178,7 @@ def tiled_attention(
 
     def tile(rows: slice, cols: slice) -> Tile:
         s, allowed, _ = scores.tile(rows, cols)
-        return s, allowed, v[..., cols, :]
+        return s, allowed, scores.factors(rows, cols), v[..., cols, :]
 
     out = np.empty((B, Hq, Sq, Dv), dtype=stored)
     lse = np.empty((B, Hq, Sq), dtype=v.dtype)
@@ -212,9 +224,10 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
             s, allowed, slope = scores.tile(rows, cols)
             seen = allowed.swapaxes(-1, -2)
             p = np.where(allowed, np.exp(s - lse[..., rows, None]), 0)  # in an empty row, exp(-inf - -inf) is NaN
-            dp = dout[..., rows, :] @ v[..., cols, :].swapaxes(-1, -2)
+            c = scores.factors(rows, cols)
+            dp = c * (dout[..., rows, :] @ v[..., cols, :].swapaxes(-1, -2))
             da = np.where(allowed, p * (dp - delta[..., rows, :]), 0)
-            p, ds = (x.astype(stored).astype(dq.dtype) for x in (p, da * slope))
+            p, ds = (x.astype(stored).astype(dq.dtype) for x in (c * p, da * slope))
             dq[..., rows, :] += weighted_sum(ds, scores.k[..., cols, :], allowed)
             dk[..., cols, :] += weighted_sum(ds.swapaxes(-1, -2), scores.q[..., rows, :], seen)
             dv[..., cols, :] += weighted_sum(p.swapaxes(-1, -2), dout[..., rows, :], seen)

@@ -16,6 +16,7 @@ from attn_spec import Contract, kernel
 from .rotary import first_position
 
 OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap")
+DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -72,7 +73,7 @@ def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
         "float16": "eager",
         "bfloat16": "eager",
     },
-    supports=(*OPTIONS, *SHAPES, "lse", "backward"),
+    supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
 def attention(
@@ -88,6 +89,7 @@ def attention(
     bias: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
+    **dropout: Any,
 ) -> tuple[Tensor, Tensor]:
     """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
@@ -96,7 +98,7 @@ def attention(
 
     added = {"bias": bias, "alibi_slopes": alibi_slopes}
     seen = {"causal": causal, "causal_alignment": causal_alignment, "window": window, "mask": mask}
-    return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen)
+    return from_scores(q @ k.transpose(-1, -2) * scale, v, **added, softcap=softcap, **seen, **dropout)
 
 
 def from_scores(
@@ -107,6 +109,8 @@ def from_scores(
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
     causal_alignment: str = "top_left",
+    dropout_keep: Tensor | None = None,
+    dropout_p: float | None = None,
     **seen: Any,
 ) -> tuple[Tensor, Tensor]:
     """The same from scaled scores [B, Hq, Sq, Sk] and a v [B, Hq, Sk, Dv] for each query head."""
@@ -119,7 +123,10 @@ def from_scores(
         wide = alibi_slopes.to(torch.promote_types(s.dtype, torch.float32))
         s = s - (wide * (diagonal - j).abs()).to(s.dtype)
     allowed = attended(s, causal_alignment=causal_alignment, bias=bias, **seen)
-    out = masked_softmax(s, allowed) @ v
+    p = masked_softmax(s, allowed)
+    if dropout_keep is not None:
+        p = (p * (1 / (1 - (dropout_p or 0.0)))).masked_fill(~dropout_keep, 0.0)
+    out = p @ v
 
     # For inspection, outside the graph: the log-sum-exp of the scores as they were stored.
     work = torch.promote_types(s.dtype, torch.float32)

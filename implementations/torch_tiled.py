@@ -9,8 +9,8 @@ Backward: only q, k, v, bias, out and lse were saved. Each tile of weights is co
     dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
 
-as in appendix B.2 of FlashAttention. p and ds are rounded to the dtype of q before they are multiplied; sums are kept
-in float32.
+as in appendix B.2 of FlashAttention; dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p). p
+and ds are rounded to the dtype of q before they are multiplied; sums are kept in float32.
 """
 
 import math
@@ -29,6 +29,7 @@ from .torch_rotary import turned
 
 KV_TILE = 32
 OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY)
+DROPOUT = ("dropout_keep", "dropout_p")
 SHAPES = ("gqa", "dv", "cross", "empty")
 
 
@@ -51,6 +52,8 @@ class Scores:
         rotary: str | None = None,
         rotary_base: float | None = None,
         rotary_dim: int | None = None,
+        dropout_keep: Tensor | None = None,
+        dropout_p: float | None = None,
     ) -> None:
         (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
         self.first = first_position(causal_alignment, Sq, Sk)
@@ -60,7 +63,10 @@ class Scores:
         self.diagonal = torch.arange(Sq, device=q.device)[:, None] + self.first
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
-        self.mask, self.bias = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
+        self.mask, self.bias, self.keep = (
+            None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias, dropout_keep)
+        )
+        self.kept = 1 / (1 - (dropout_p or 0.0))
         self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
 
@@ -84,6 +90,10 @@ class Scores:
     def keys(self, cols: slice) -> Tensor:
         """The keys of a tile, [cols]."""
         return torch.arange(cols.start, cols.stop, device=self.q.device)
+
+    def dropped(self, p: Tensor, cols: slice) -> Tensor:
+        """c p for a tile [B, Hq, Sq, cols] of weights, or of their gradients."""
+        return p if self.keep is None else (p * self.kept).masked_fill(~self.keep[..., cols], 0.0)
 
     def attended(self, cols: slice) -> Tensor:
         """Tell whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
@@ -127,7 +137,7 @@ def online_softmax(scores: Scores, v: Tensor) -> tuple[Tensor, Tensor]:
         alpha = torch.exp(m - reference)
         p = torch.exp(s - reference)
         l = l * alpha + p.sum(dim=-1, keepdim=True)
-        acc = acc * alpha + p.to(stored).to(acc.dtype) @ v[..., cols, :]
+        acc = acc * alpha + scores.dropped(p, cols).to(stored).to(acc.dtype) @ v[..., cols, :]
         m = m_new
     l = l.masked_fill(l == 0, 1.0)  # a query that saw no key: out = 0 and lse = -inf
     return (acc / l).to(stored), (m + torch.log(l)).squeeze(-1)
@@ -141,9 +151,9 @@ def recomputed(
     for cols in slices(v.shape[2]):
         s, hidden, slope = scores.tile(cols)
         p = torch.exp(s - reference)
-        dp = dout @ v[..., cols, :].transpose(-1, -2)
+        dp = scores.dropped(dout @ v[..., cols, :].transpose(-1, -2), cols)
         da = (p * (dp - delta)).masked_fill(hidden, 0.0)
-        p, ds = (x.to(stored).to(v.dtype) for x in (p, da * slope))
+        p, ds = (x.to(stored).to(v.dtype) for x in (scores.dropped(p, cols), da * slope))
         yield cols, p, da, ds
 
 
@@ -199,7 +209,7 @@ class TiledAttention(torch.autograd.Function):
         "float16": "fused",
         "bfloat16": "fused",
     },
-    supports=(*OPTIONS, *SHAPES, "lse", "backward", "lse_backward"),
+    supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward", "lse_backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
 def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:

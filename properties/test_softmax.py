@@ -6,6 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import changes_weights
 from attn_spec.search.assertions import assert_within_bound
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.regimes import SHIFTS
@@ -22,7 +23,7 @@ def shifted(subject: Subject) -> SearchStrategy[Problem]:
 def constant_values(subject: Subject) -> SearchStrategy[Problem]:
     """Problems with V = 1."""
     scores = ("uniform", "normal", "large", "huge", "ties", "rising", "falling", "falling_100", "activations")
-    return problems(subject, without=("empty",), regimes=[f"{name}+v_one" for name in scores])
+    return problems(subject, without=("empty", changes_weights), regimes=[f"{name}+v_one" for name in scores])
 
 
 @attention_property(
@@ -51,7 +52,7 @@ def test_weights_sum_to_one(subject: Subject, problem: Problem) -> None:
 @attention_property(
     source="an output is a weighted mean with non-negative weights",
     hunts="negative or excess weights, stale accumulators; holds without any oracle for attention",
-    problems=lambda subject: problems(subject, without=("empty",)),
+    problems=lambda subject: problems(subject, without=("empty", changes_weights)),
 )
 def test_outputs_lie_in_the_hull_of_the_visible_values(subject: Subject, problem: Problem) -> None:
     """No output is farther above the largest, or below the smallest, visible value than its bound allows."""

@@ -4,15 +4,16 @@ For a query i, a key j and an output column c, with H(i) the keys that i may see
 
     s_ij = scale * sum_d q'_id k'_jd    then  softcap * tanh(s_ij / softcap)  then  + bias_ij  then  - m |i' - j|
     P_ij = exp(s_ij) / sum_{l in H(i)} exp(s_il)        for j in H(i), else 0
-    o_ic = sum_{j in H(i)} P_ij v_jc                    and 0 when H(i) is empty
+    o_ic = sum_{j in H(i)} c_ij P_ij v_jc               and 0 when H(i) is empty
     L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
 
 Vaswani et al., "Attention is all you need" (2017), equation 1, where q' = q and k' = k; other scores have operands of
 their own (``scores``). The slope m is that of ALiBi (Press et al., arXiv 2108.12409), i' the key that query i is
-aligned with. The formulas of P and L are in ``weightings``. Nothing is subtracted from the scores: the
-exponents of mpmath are unbounded, so the exponentials cannot overflow. Every function returns an object
-array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a score and an L
-lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j P_ij |v_jc|.
+aligned with. c_ij is 1, unless weights are dropped (``dropout``). The formulas of P and L are in ``weightings``.
+Nothing is subtracted from the scores: the exponents of mpmath are unbounded, so the exponentials cannot overflow. Every
+function returns an object array of mpf and leaves mpmath's precision as it found it. ``precision`` bits are correct: a
+score and an L lie within 2**-precision of the truth, a P within that relatively, and an o within that times sum_j c_ij
+P_ij |v_jc|.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
+from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Pairs, parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
@@ -78,10 +80,17 @@ def attention(problem: Problem, precision: int) -> np.ndarray:
     P, v = weights(problem, precision), exact(problem.v)
     result = np.full((*problem.score_shape[:3], problem.value_dim), mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
+        P = dropped(problem, P)
         for b, h, i, c in np.ndindex(result.shape):
             H = problem.visible[b, h, i]
             result[b, h, i, c] = mp.fdot(P[b, h, i, H], v[b, h // problem.group, H, c])
     return result
+
+
+def dropped(problem: Problem, x: np.ndarray) -> np.ndarray:
+    """c_ij x_ij for numbers [B, Hq, Sq, Sk], at mpmath's present precision."""
+    c = keep_factors(problem, mp.one)
+    return x if c is None else c * x
 
 
 def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:

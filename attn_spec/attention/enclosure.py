@@ -18,6 +18,7 @@ from flint import arb, arb_mat, ctx
 
 from attn_spec.attention.arithmetic import BALLS, entries, matrix_of, table
 from attn_spec.attention.definition import working_precision
+from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
@@ -63,7 +64,7 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
 def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see no key."""
     rows = [weights(s) for s in scores(problem, b, h)]
-    P = matrix([P for P, _ in rows], problem.key_length)
+    P = matrix(dropped(problem, [P for P, _ in rows], b, h), problem.key_length)
     lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
     return P * exact(problem.v[b, h // problem.group]), lse
 
@@ -74,6 +75,12 @@ def weights(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
         return {}, arb(0)
     P, L = SOFTMAX.value(BALLS, as_row(s))
     return dict(zip(s, P.ravel(), strict=True)), L.item()
+
+
+def dropped(problem: Problem, rows: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
+    """Balls around c_ij x_ij for those around x_ij, of one head, by visible key."""
+    c = keep_factors(problem, arb(1))
+    return rows if c is None else [{j: c[b, h, i, j] * x for j, x in row.items()} for i, row in enumerate(rows)]
 
 
 def as_row(x: dict[int, arb]) -> np.ndarray:

@@ -13,6 +13,7 @@ from attn_spec.attention.definition import working_precision
 from attn_spec.attention.enclosure import (
     Enclosed,
     as_row,
+    dropped,
     exact,
     exact_table,
     floats,
@@ -74,12 +75,14 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     g, keys = h // problem.group, problem.key_length
     every = [weights(s)[0] for s in scores(problem, b, h)]
     dP = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
+    dP = [list(row.values()) for row in dropped(problem, [dict(enumerate(row)) for row in dP], b, h)]
     lse_cotangents = exact(dL[b, h, :, None]).entries()
     rows = [_score_gradients(*row) for row in zip(every, dP, lse_cotangents, strict=True)]
-    dA, P, scale = matrix(rows, keys), matrix(every, keys), real_scale(problem)
+    dA, scale = matrix(rows, keys), real_scale(problem)
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
-    found = {"v": P.transpose() * exact(dO[b, h]), "A": dA}
+    kept = matrix(dropped(problem, every, b, h), keys)
+    found = {"v": kept.transpose() * exact(dO[b, h]), "A": dA}
     if score.plain:
         return found | {"q": dS * k * scale, "k": dS.transpose() * q * scale}
     if score.pairs is None:

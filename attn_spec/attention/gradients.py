@@ -3,13 +3,13 @@
 With s_ij the scaled product, a_ij = softcap * tanh(s_ij / softcap) + bias_ij the final score, P_ij, o_ic and L_i of
 the final scores as in ``definition``, and the cotangents dO and dL that arrive on o and L:
 
-    dP_ij    = sum_c dO_ic v_jc
+    dP_ij    = c_ij sum_c dO_ic v_jc                          c_ij = 1 unless weights are dropped
     delta_i  = sum_c dO_ic o_ic
     dA_ij    = P_ij (dP_ij - delta_i + dL_i)                  for j in H(i), else 0
     dS_ij    = dA_ij (1 - tanh(s_ij / softcap)**2)            dA_ij when there is no softcap
     dQ_id    = scale * sum_j dS_ij k_jd
     dK_jd    = scale * sum_i dS_ij q_id                       over every query of every head that reads k
-    dV_jc    = sum_i P_ij dO_ic                               likewise
+    dV_jc    = sum_i c_ij P_ij dO_ic                          likewise
     dBias    = sum dA_ij                                      over the axes along which the bias was broadcast
 
 These are the partial derivatives of sum_ic dO_ic o_ic + sum_i dL_i L_i: dA follows from the Jacobian of softmax,
@@ -27,6 +27,7 @@ from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.definition import (
+    dropped,
     exact,
     operands,
     parameters,
@@ -57,7 +58,7 @@ def gradients(
     with mp.workprec(working_precision(problem, precision + GUARD)):
         scale = real_scale(problem)
         dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
-        found = _score_inputs(problem, scale * dS) | {"dv": _sum_over_queries(problem, P, dO)}
+        found = _score_inputs(problem, scale * dS) | {"dv": _sum_over_queries(problem, dropped(problem, P), dO)}
         return found if problem.bias is None else found | {"dbias": _sum_to_shape(dA, problem.bias.shape)}
 
 
@@ -71,9 +72,10 @@ def score_gradients(
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
     dA = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
+        c = dropped(problem, np.full(problem.score_shape, mp.one, dtype=object))
         for b, h, i in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[b, h, i]
-            dP = REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
+            dP = c[b, h, i, seen] * REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
             dA[b, h, i, seen] = SOFTMAX.pull(REALS, P[b, h, i][None, seen], dP, dL[b, h, i]).ravel()
     return dA
 

@@ -50,6 +50,8 @@ class Order:
     bias_rounded: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False
+    #: What dropout multiplies by 1 / (1 - p): the "weights" it keeps, the "values" or the "output".
+    dropout_on: str = "weights"
     #: What the scale multiplies in the backward pass: the "products" of dS with k and q; "dS" before them; or, divided
     #: by a softcap, the "slope" of its tanh, and the softcap the products.
     gradient_scaling: str = "products"
@@ -123,9 +125,9 @@ class Arithmetic:
         """A number that the stage ``source`` has rounded, or one of the format ``source``, as a number of a stage."""
         return self.round(x, stage)
 
-    def constant(self, x: float, roundings: int = 1) -> Any:  # noqa: ARG002 - the most that a kernel may need
-        """A number that no tensor holds, as the kernel holds it."""
-        return self.round(x, "score_accumulation")
+    def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Any:  # noqa: ARG002
+        """A number that no tensor holds, as the kernel holds it after so many ``roundings`` at most."""
+        return self.round(x, stage)
 
     def times(self, x: Any, constant: Any, stage: str) -> Any:
         """The product with a constant."""

@@ -64,11 +64,11 @@ class TiledGradients(TiledAttention):
                 grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
                 dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
-                self.place(dv, self.accumulate_over_queries(self.cast(p), self.enter(self.dO, "output")))
+                self.place(dv, self.accumulate_over_queries(self.cast(self.drop(p)), self.enter(self.dO, "output")))
                 self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
             scaled = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk))]
             found = [self.convert(x, "gradients", "score_accumulation") for x in scaled]
-            found.append(self.convert(self.sum_over_group(dv), "gradients", "gradient_accumulation"))
+            found.append(self.convert(self.finish_dv(self.sum_over_group(dv)), "gradients", "gradient_accumulation"))
             if self.bias is not None:
                 found.append(self.convert(self.reduce_bias(dbias), self.bias_gradient_dtype, "gradient_accumulation"))
             return tuple(found)
@@ -128,10 +128,10 @@ class TiledGradients(TiledAttention):
 
     def weight_gradient(self) -> Any:
         """dP = dO v^T of the tile, 0 where hidden, whatever is there."""
-        dO, v = self.enter(self.dO, "output"), self.enter(self.load_v())
+        dO, v = self.enter(self.dO, "output"), self.enter(self.raised(self.load_v(), "values"))
         dP = self.add_products(lambda c: (dO[..., c, None], v[..., None, :, c]), self.Dv, "gradient_accumulation")
         dP = self.convert(dP, "stored_scores", "gradient_accumulation")
-        return self.xp.where(self.tile.visible, dP, 0.0)
+        return self.xp.where(self.tile.visible, self.drop_gradient(dP), 0.0)
 
     def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
         """dA = P (dP - delta), or P dP - P delta."""

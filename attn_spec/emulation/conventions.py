@@ -63,7 +63,8 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
     def mean_of_v(self) -> np.ndarray:
         """What the same arithmetic gives when all scores are 0."""
         steps = steps_of(self.c, self.order)
-        return steps(self.c, self.order, np.zeros(self.q.shape), np.zeros(self.k.shape), self.v)()[0]
+        tensors, dropped = (np.zeros(self.q.shape), np.zeros(self.k.shape), self.v), self.dropout_options()
+        return steps(self.c, self.order, *tensors, **dropped)()[0]
 
     def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
         lse = super().log_sum_exp(m, l)

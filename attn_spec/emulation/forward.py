@@ -23,8 +23,9 @@ from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.problem.options import OPTIONS
 
 from .arithmetic import Order
+from .dropout import Dropout
 from .operands import Operands, chooses_score
-from .scores import Scores, Tile
+from .scores import Tile
 
 SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
@@ -35,7 +36,7 @@ TENSORS = tuple(name for name, row in OPTIONS.items() if row.tensor)
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
 
 
-class TiledAttention(Scores):
+class TiledAttention(Dropout):
     """One call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
     #: The log-sum-exp of each row, once it is known, [B, Hq, Sq, 1].
@@ -151,7 +152,9 @@ class TiledAttention(Scores):
 
     def cast_probabilities(self, p: Any, l: Any) -> Any:
         """The weights as they enter the product, divided by l first when the contract normalizes before it."""
-        return self.cast(self.normalized_weights(p, l)) if self.c.normalize == "before_product" else self.cast_once(p)
+        if self.c.normalize == "before_product":
+            return self.cast(self.drop(self.normalized_weights(p, l)))
+        return self.cast_once(p) if self.keep is None else self.cast(self.drop(p))
 
     def cast_once(self, p: Any) -> Any:
         """The same cast for the row sum and for the product."""
@@ -169,7 +172,7 @@ class TiledAttention(Scores):
 
     def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
         """acc + w v over the keys of non-zero weight: 0 times a hidden NaN would be NaN."""
-        return self.weighted_sum(w, self.enter(v), "output_accumulation", acc)
+        return self.weighted_sum(w, self.enter(self.raised(v, "values")), "output_accumulation", acc)
 
     def weighted_sum(self, w: Any, x: Any, stage: str, start: Any) -> Any:
         """start + sum_j w_j x_j, [.., tile] and [B, Hq, tile, ..]; what has no weight is not read."""
@@ -188,9 +191,9 @@ class TiledAttention(Scores):
     def finish(self, acc: Any, l: Any) -> Any:
         """acc / l, unless the weights were normalized already."""
         if self.c.normalize != "after_product":
-            return self.convert(acc, "output", "output_accumulation")
+            return self.convert(self.raised(acc, "output"), "output", "output_accumulation")
         acc = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
-        return self.convert(acc, "output", "softmax")
+        return self.convert(self.raised(acc, "output"), "output", "softmax")
 
     def log_sum_exp(self, m: Any, l: Any) -> Any:
         """The log-sum-exp as it is handed over."""

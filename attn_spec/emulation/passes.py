@@ -57,7 +57,7 @@ class TwoPasses(TiledAttention):
         """The weights of a tile as they enter the product."""
         s = self.hide(self.scores())
         if self.c.normalize == "by_lse":
-            return self.cast(self.exponential(self.subtract_lse(s)))
+            return self.cast(self.drop(self.exponential(self.subtract_lse(s))))
         return self.cast_probabilities(self.weights(s, m), l)
 
 
@@ -75,7 +75,7 @@ class Renormalized(TiledAttention):
             stored = self.nonzero(l_new)
             kept = self.divide(divisor, stored)
             kept = kept if self.c.reference != "maximum" else self.rescale(kept, alpha, "softmax")
-            w = self.cast(self.divide(p, stored))
+            w = self.cast(self.drop(self.divide(p, stored)))
             acc = self.accumulate_output(self.rescale(acc, kept, "output_accumulation"), w, self.load_v())
             m, l, divisor = m_new, l_new, self.xp.where(l_new == 0, 0.0, stored)
         return m, l, acc

@@ -18,6 +18,7 @@ from attn_spec.problem.traits import named_by, replaces_score
 
 from .arithmetic import Order
 from .backward import StoredWeights, emulate_both
+from .dropout import DROPOUT
 from .forward import SUPPORTS
 from .passes import Renormalized, TwoPasses
 from .split import NormalizedSplitAttention, RingAttention
@@ -68,10 +69,23 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
+_ALL = (*SUPPORTS, *DROPOUT)
 _KERNELS = (
-    emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES),
-    emulate_both("random_order", _BY_DTYPE, Order(tiles="random", sums="random", kv_tile=8, seed=3), dtypes=DTYPES),
-    emulate_both("pairwise", _BY_DTYPE, Order(tiles="reverse", sums="pairwise", kv_tile=64), dtypes=DTYPES),
+    emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES, supports=_ALL),
+    emulate_both(
+        "random_order",
+        _BY_DTYPE,
+        Order(tiles="random", sums="random", kv_tile=8, seed=3, dropout_on="values"),
+        dtypes=DTYPES,
+        supports=_ALL,
+    ),
+    emulate_both(
+        "pairwise",
+        _BY_DTYPE,
+        Order(tiles="reverse", sums="pairwise", kv_tile=64, dropout_on="output"),
+        dtypes=DTYPES,
+        supports=_ALL,
+    ),
     emulate_both("base2", _BASE2, dtypes=_NOT_64),
     emulate_both("other_scores", _BY_DTYPE, supports=(*SUPPORTS, *named_by([replaces_score])), dtypes=DTYPES),
     emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),

@@ -14,6 +14,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import in_domain
+from attn_spec.error.dropout_bounds import factor_roundings
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.products import (
@@ -98,7 +99,7 @@ def output_error(x: Intermediates, c: ResolvedContract, w: WeightError, o: np.nd
     """|O_hat - o| element by element, [.., Sq, Dv]; a contract with normalize="by_lse" has :func:`_by_lse_error`.
 
     Write the computed weights as P(1 + a), |a| <= A, with factors 1 + b of the numerator only, |b| <= B, and 1 + c
-    of the row sum only, |c| <= C. Because sum_j P (v_j - o) = 0,
+    of the row sum only, |c| <= C. v_j is c_ij v_j under dropout. Because sum_j P (v_j - o) = 0,
 
         O_hat - o = [ sum P a (v - o) + sum P (1 + a)(b v - c o) + underflow ] / sum P (1 + a)(1 + c).
 
@@ -107,7 +108,7 @@ def output_error(x: Intermediates, c: ResolvedContract, w: WeightError, o: np.nd
     if c.normalize == "by_lse":
         return _by_lse_error(x, c, w, o, slack)
     e = numerator_error(x, c, w, o, slack)
-    X = np.where(e.kappa > 0, (_spread(w.PA, x.v, o) + w.PA.sum(-1, keepdims=True) * slack + e.rest) / e.kappa, np.inf)
+    X = np.where(e.kappa > 0, (_spread(x, w.PA, o) + w.PA.sum(-1, keepdims=True) * slack + e.rest) / e.kappa, np.inf)
     if w.PA.sum(-1).max(initial=0.0) > HULL_FROM or not np.isfinite(X).all():
         X = np.fmin(X, hull_error(x, w, o, e) + slack + e.outside_hull)
     return (X + e.finish * (np.abs(o) + slack + X) + e.tiny) * INFLATION
@@ -140,9 +141,11 @@ def numerator_error(
     cast, entry, softmax = probability_cast(c), multiplicand(c, x.problem.dtype), rounding(c, "softmax")
     rescaled, out, partial = rounding(c, "output_accumulation"), output_cast(c), rounding(c, "partial_outputs")
     tiny_sum, merges = sum_underflow(c, "output_accumulation"), c.lse_merges
-    # Normalizing by a reciprocal rounds twice.
+    # Normalizing by a reciprocal rounds twice. What a factor has multiplied is cast apart from the row sum.
+    factor = factor_roundings(x, c, "softmax")
     own = [
-        (0.0 if casts_row_sum(c) else cast.u, 1),
+        (cast.u, (2 if factor else 0) if casts_row_sum(c) else 1),
+        *factor,
         (entry.u, 1),
         (left_out_of_output(x, c), 1),
         (softmax.u, 3 * every or 2 * before),
@@ -152,18 +155,18 @@ def numerator_error(
     if merges:
         B = (1 + B) * (1 + _merge_growth(x, c)) - 1
     size_v, size_o = np.abs(x.v), np.abs(o) + slack
-    total_v, most_B = x.seen @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
+    total_v, most_B = x.dropped(x.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = terms(c, x.keys) + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
-    absolute = (1 + most_B) * ((cast.eta + 2 * (before + every) * softmax.eta) * total_v + 4 * steps * tiny_sum)
+    f, flushed = x.largest_factor, (2 * (before + every) + len(factor)) * softmax.eta
+    absolute = (1 + most_B) * ((cast.eta + flushed) * total_v + 4 * steps * tiny_sum * f)
     # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
-    entering = (1 + most_B) * entry.eta
-    underflow = (1.0 if before else w.inverse_sum) * absolute + entering * w.P1A.sum(-1, keepdims=True)
+    entering = (1 + most_B) * (entry.eta + len(factor) * softmax.eta)
+    underflow = (1.0 if before else w.inverse_sum) * absolute + entering * x.dropped(w.P1A).sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
     # An output that waits for its merge may underflow, and so may what it is multiplied by.
     waits = 4 * merges * (softmax.eta + tiny_sum + partial.eta)
-    waiting = (1 + most_B) * waits * (1 + x.keys + total_v + x.keys * size_o)
-    underflow = underflow + waiting
-    rest = underflow + (w.P1A * B) @ size_v + (w.P1A * w.C).sum(-1, keepdims=True) * size_o
+    waiting = (1 + most_B) * waits * f * (1 + x.keys + total_v + x.keys * size_o)
+    rest = underflow + waiting + x.dropped(w.P1A * B) @ size_v + (w.P1A * w.C).sum(-1, keepdims=True) * size_o
     # An accumulator that is wider than the softmax is rounded to that before it is divided by the row sum.
     narrowing = conversion(c, "softmax", c.format("output_accumulation")).u * (1 - before)
     finish = growth((softmax.u, 2 * (1 - before)), (narrowing, 1), (out.u, 1))
@@ -176,8 +179,8 @@ def numerator_error(
         kappa=1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum,
         B=B,
         finish=finish,
-        tiny=3 * softmax.eta + out.eta + _difference_error(x, c, w, most_B),
-        outside_hull=2 * divided * absolute + 2 * entering + 2 * waiting,
+        tiny=(3 + len(factor)) * f * softmax.eta + out.eta + _difference_error(x, c, w, most_B),
+        outside_hull=2 * divided * absolute + 2 * f * entering + 2 * waiting,
     )
 
 
@@ -235,15 +238,18 @@ def _by_lse_error(
     EL = lse_error(x, c, w)[..., None]
     A = weight_error_by_lse(x, c, EL)
     cast, entry, softmax = probability_cast(c), multiplicand(c, x.problem.dtype), rounding(c, "softmax")
-    out, tiny = output_cast(c), sum_underflow(c, "output_accumulation")
-    factors = [(cast.u, 1), (entry.u, 1), (left_out_of_output(x, c), 1), *_output_sums(x, c)]
+    out, tiny = output_cast(c), sum_underflow(c, "output_accumulation") * x.largest_factor
+    factor = factor_roundings(x, c, "softmax")
+    factors = [(cast.u, 1), (entry.u, 1), (left_out_of_output(x, c), 1), *factor, *_output_sums(x, c)]
     B = growth(*factors)
     PA, P1A = deviations(x, np.where(x.visible, A + np.log1p(B), 0.0))
-    G, total_v = np.expm1(np.minimum(EL, 700.0)), x.seen @ np.abs(x.v)
-    absolute = (1 + B) * ((cast.eta + 4 * softmax.eta) * total_v + 4 * terms(c, x.keys) * tiny)
-    own = (PA * w.widen) @ np.abs(x.v) + absolute + (1 + B) * entry.eta * (P1A * w.widen).sum(-1, keepdims=True)
+    G, total_v = np.expm1(np.minimum(EL, 700.0)), x.dropped(x.seen) @ np.abs(x.v)
+    absolute = (1 + B) * ((cast.eta + (4 + len(factor)) * softmax.eta) * total_v + 4 * terms(c, x.keys) * tiny)
+    PA, P1A = x.dropped(PA * w.widen), x.dropped(P1A * w.widen)
+    entering = (entry.eta + len(factor) * softmax.eta) * P1A.sum(-1, keepdims=True)
+    own = PA @ np.abs(x.v) + absolute + (1 + B) * entering
     X = (1 + G) * own + G * (np.abs(o) + slack)
-    return (X + out.u * (np.abs(o) + slack + X) + out.eta) * INFLATION
+    return (X + out.u * (np.abs(o) + slack + X) + out.eta + len(factor) * softmax.eta) * INFLATION
 
 
 def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, e: NumeratorError) -> np.ndarray:
@@ -269,14 +275,16 @@ def _merge_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return (1 + stores) * np.exp(np.minimum(2 * c.lse_merges * merge_weight_error(x, c), 700.0)) - 1
 
 
-def _spread(W: np.ndarray, v: np.ndarray, o: np.ndarray) -> np.ndarray:
-    """sum_j W_ij |v_jc - o_ic|, [.., Sq, Dv]; above ELEMENTWISE_LIMIT by the triangle inequality."""
+def _spread(x: Intermediates, W: np.ndarray, o: np.ndarray) -> np.ndarray:
+    """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, Dv]; above ELEMENTWISE_LIMIT by the triangle inequality."""
+    v, c = x.v, x.c
     if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:
-        return W @ np.abs(v) + W.sum(-1, keepdims=True) * np.abs(o)
+        return x.dropped(W) @ np.abs(v) + W.sum(-1, keepdims=True) * np.abs(o)
     # One head after the other in one array: new memory of this size takes longer to come by than to fill.
     spread, apart = np.empty(o.shape), np.empty((*W.shape[-2:], v.shape[-1]))
     for head in np.ndindex(o.shape[:-2]):
-        np.subtract(v[head][None, :, :], o[head][:, None, :], out=apart)
+        met = v[head][None, :, :] if c is None else c[head][:, :, None] * v[head][None, :, :]
+        np.subtract(met, o[head][:, None, :], out=apart)
         spread[head] = (W[head][:, None, :] @ np.abs(apart, out=apart))[:, 0]
     return spread
 
@@ -285,7 +293,7 @@ def _visible_range(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
     """Largest and smallest visible value of each column, [.., Sq, Dv]; 0 for empty rows."""
     high, low = np.zeros(x.O.shape), np.zeros(x.O.shape)
     for column in range(x.v.shape[-1]):
-        values = x.v[..., None, :, column]
+        values = x.dropped(x.v[..., None, :, column])
         high[..., column] = np.where(x.seen, values, -np.inf).max(axis=-1, initial=-np.inf)
         low[..., column] = np.where(x.seen, values, np.inf).min(axis=-1, initial=np.inf)
     empty = x.keys == 0

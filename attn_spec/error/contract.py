@@ -57,7 +57,8 @@ class Contract:
     #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
-    #: Format of s - max, of the exponentials, of the finished row sum, and of the normalization and its reciprocal.
+    #: Format of s - max, of the exponentials, of the finished row sum, of the normalization and its reciprocal, and of
+    #: what dropout multiplies by 1 / (1 - p).
     softmax: str = "work"
     #: Format the row sum is accumulated in.
     row_sum: str = "work"

@@ -107,10 +107,11 @@ def _outside_model(c: ResolvedContract) -> str:
 def valid_rows(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """Rows [B, Hq, Sq] where the tests are valid under a resolved contract, for generic inputs.
 
-    No bias, no softcap; enough keys; to first order; no weight is subnormal. Generic (independent and symmetric, no
-    ties) is a matter of how the problem was drawn, see ``regimes.Regime.generic``.
+    No bias, no softcap, no dropout; enough keys; to first order; no weight is subnormal. Generic (independent and
+    symmetric, no ties) is a matter of how the problem was drawn, see ``regimes.Regime.generic``.
     """
-    if outside_model(contract) or x.problem.has_addends or x.problem.softcap is not None:
+    bent = x.problem.has_addends or x.problem.softcap is not None or x.c is not None
+    if outside_model(contract) or bent:
         return np.zeros(x.O.shape[:-1], dtype=bool)
     valid = forward_bound(x, contract).in_domain & (x.keys[..., 0] >= FEWEST_KEYS)
     weights = np.exp(np.where(x.visible, x.s, np.inf).min(axis=-1, initial=np.inf) - x.M[..., 0])

@@ -18,6 +18,7 @@ import numpy as np
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
+from attn_spec.error.dropout_bounds import factor_roundings
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
@@ -263,17 +264,20 @@ def _last_roundings(x: Intermediates) -> int:
 
 
 def _dv_error(b: ScoreGradientError) -> np.ndarray:
-    """Sum over queries and the head group of P_ij dO_i: [B, Hkv, Sk, Dv]."""
+    """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]."""
     c, w, n = b.c, b.weights, _queries(b.x)
     cotangent, size = entry(c, c.format("output")), np.abs(b.g.cotangent)
     missing = left_out(c, c.format("probabilities"), c.format("output"))
-    G = growth((cotangent.u, 1), (missing, 1), *accumulated(c, n))
-    own = b.x.over_group(w.PA.swapaxes(-1, -2) @ size)
-    total = b.x.over_group(w.P1A.swapaxes(-1, -2) @ size)
-    eta = b.x.over_group((w.eta * b.x.visible).swapaxes(-1, -2) @ size)
+    factor, dropped = factor_roundings(b.x, c, "softmax", "gradients"), b.x.dropped
+    factor_eta = len(factor) * rounding(c, "softmax").eta
+    P1A, weight_eta = dropped(w.P1A), dropped((w.eta + factor_eta) * b.x.visible)
+    G = growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
+    own = b.x.over_group(dropped(w.PA).swapaxes(-1, -2) @ size)
+    total = b.x.over_group(P1A.swapaxes(-1, -2) @ size)
+    eta = b.x.over_group(weight_eta.swapaxes(-1, -2) @ size)
     stores, partial = stored_sums(c, n)
-    tiny = sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)
-    entered = b.x.over_group((w.P1A + w.eta * b.x.visible).sum(axis=-2)[..., None])
+    tiny = b.x.largest_factor * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
+    entered = b.x.over_group((P1A + weight_eta).sum(axis=-2)[..., None])
     return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
 
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.error.presets import FP64
@@ -56,7 +57,7 @@ class Intermediates:
     #: log P = s - L, -inf where hidden, and P, [.., Sq, Sk]
     log_P: np.ndarray
     P: np.ndarray
-    #: O = P v, [.., Sq, Dv]
+    #: O = (c P) v, [.., Sq, Dv]
     O: np.ndarray
 
     @property
@@ -68,6 +69,20 @@ class Intermediates:
     def keys(self) -> np.ndarray:
         """n: keys that each row sees, [.., Sq, 1]."""
         return self.seen.sum(axis=-1, keepdims=True)
+
+    @cached_property
+    def c(self) -> np.ndarray | None:
+        """c_ij, what dropout multiplies weights by, [.., Sq, Sk]; None where it keeps all as they are."""
+        return keep_factors(self.problem, 1.0)
+
+    def dropped(self, weights: np.ndarray) -> np.ndarray:
+        """c_ij w_ij: weights, or their errors, as they meet values."""
+        return weights if self.c is None else self.c * weights
+
+    @cached_property
+    def largest_factor(self) -> float:
+        """The largest c_ij, at least 1."""
+        return 1.0 if self.c is None else max(self.c.max(initial=0.0), 1.0)
 
     def over_group(self, per_head: np.ndarray) -> np.ndarray:
         """Sum [B, Hq, ...] over the query heads that share a kv head: [B, Hkv, ...]."""
@@ -122,7 +137,8 @@ def intermediates(problem: Problem) -> Intermediates:
     # Not s - L: the rounding of L would not cancel between the weights and their sum.
     log_P = masked - M - np.log(t)
     P = w / t
-    O = (w @ v) / t
+    c = keep_factors(problem, 1.0)
+    O = ((w if c is None else c * w) @ v) / t
     return Intermediates(
         problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
     )
@@ -173,7 +189,7 @@ class GradientIntermediates:
     #: dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], the cotangents of output and LSE.
     cotangent: np.ndarray
     lse_cotangent: np.ndarray | None
-    #: dP = dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL.
+    #: dP = c dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL.
     dP: np.ndarray
     D: np.ndarray
     X: np.ndarray
@@ -193,7 +209,7 @@ def gradient_intermediates(
 ) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
     problem, cap = x.problem, x.problem.softcap
-    dP = np.where(x.visible, cotangent @ x.v.swapaxes(-1, -2), 0.0)
+    dP = np.where(x.visible, x.dropped(cotangent @ x.v.swapaxes(-1, -2)), 0.0)
     D = (x.P * dP).sum(axis=-1, keepdims=True)
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
     X = np.where(x.visible, X, 0.0)
@@ -212,7 +228,7 @@ def gradient_intermediates(
     else:
         dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
         dk = x.over_group(dk)
-    found = {"dq": dq, "dk": dk, "dv": x.over_group(x.P.swapaxes(-1, -2) @ cotangent)}
+    found = {"dq": dq, "dk": dk, "dv": x.over_group(x.dropped(x.P).swapaxes(-1, -2) @ cotangent)}
     if problem.bias is not None:
         found["dbias"] = dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
     for name, per_head in (by_queries | by_keys | {name: scale * of for name, of in of_p.items()}).items():

@@ -15,6 +15,7 @@ from attn_spec.judgement.oracle import GradientOracle, Oracle
 from attn_spec.problem.option import CHOICE
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import changes_weights
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
@@ -44,8 +45,8 @@ class Analysis:
 
     @cached_property
     def of_equal_scores(self) -> Analysis:
-        """That of the same values without options, every score 0: attention is their mean."""
-        plain = {name: row.off for name, row in OPTIONS.items() if row.kind != CHOICE}
+        """That of the same values without options but dropout, every score 0: attention is their mean."""
+        plain = {name: row.off for name, row in OPTIONS.items() if row.kind != CHOICE and not changes_weights(row)}
         return Analysis(self.problem.replace(q=np.zeros(self.problem.q.shape), **plain))
 
     @np.errstate(all="ignore")

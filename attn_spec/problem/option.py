@@ -14,9 +14,10 @@ from attn_spec.problem import patterns
 #: [B, Hq, Sq, Sk].
 Shape = tuple[int, int, int, int]
 
-#: Kinds: it hides keys; it changes scores, or is added to them; it chooses another score function; it is one more
-#: parameter of that; or it says how other options are meant.
-MASK, TERM, ADDEND, SCORE, PARAMETER, CHOICE = "mask", "term", "addend", "score", "parameter", "choice"
+#: Kinds: it hides keys; it changes scores, or is added to them; it chooses another score function; it multiplies
+#: weights; it is one more parameter of such an option; or it says how other options are meant.
+MASK, TERM, ADDEND, SCORE, WEIGHT = "mask", "term", "addend", "score", "weight"
+PARAMETER, CHOICE = "parameter", "choice"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Option:
     name: str = ""
     #: What a kernel that declares it does.
     says: str
-    #: MASK, TERM, ADDEND, SCORE, PARAMETER or CHOICE.
+    #: MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER or CHOICE.
     kind: str
     #: Names that callables give the parameter it is passed by.
     spellings: tuple[str, ...]
@@ -48,7 +49,7 @@ class Option:
     divides: bool = True
     #: Of a SCORE: whether it is a product of operands that q and k are factors of, so that it is even in both together.
     is_product: bool = True
-    #: Of a PARAMETER: the option that chooses its score, and whether that can do without it.
+    #: Of a PARAMETER: the option that it belongs to, and whether that can do without it.
     of: str = ""
     optional: bool = False
     #: Whether it depends on where in its sequence a query or a key stands; and then whether all that counts is how far
@@ -61,7 +62,7 @@ class Option:
     #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
     draws: tuple[Any, ...]
     patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
-    #: How often it is drawn, beside other options and abilities; a PARAMETER comes with its score.
+    #: How often it is drawn, beside other options and abilities; a PARAMETER comes with its option.
     weight: int = 2
 
     def is_used(self, value: Any) -> bool:

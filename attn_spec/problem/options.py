@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.problem import masks, patterns
-from attn_spec.problem.option import ADDEND, CHOICE, MASK, PARAMETER, SCORE, TERM, Option
+from attn_spec.problem.option import ADDEND, CHOICE, MASK, PARAMETER, SCORE, TERM, WEIGHT, Option
 
 
 def _option(off: Any = None, **row: Any) -> Any:
@@ -53,7 +53,8 @@ _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``.
+    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``; the weights
+    that their softmax is are dropped or kept.
 
     In a recipe tensors are patterns.
     """
@@ -241,6 +242,30 @@ class Options:
         fits=lambda value, lengths: value is None or value <= lengths["D"],
         draws=(None, 2, 4, 8, 16, 32),
     )
+    #: Which weights dropout keeps, bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None is all of them.
+    dropout_keep: Any = _option(
+        says="takes a bool keep mask of dropout, True = kept, any broadcast to [B, Hq, Sq, Sk]",
+        kind=WEIGHT,
+        spellings=("dropout_keep", "dropout_mask"),
+        wanted="",
+        accepts=lambda _: True,
+        tensor=np.bool_,
+        plain=lambda n: np.ones((1, 1, n["Q"], n["K"]), dtype=bool),
+        draws=patterns.spread(patterns.KEEPS),
+        patterns=patterns.KEEPS,
+        weight=1,
+    )
+    #: p of 1/(1 - p), which multiplies the weights that dropout keeps; None is 0.
+    dropout_p: float | None = _option(
+        says="takes the share p of weights that dropout drops: those kept are divided by 1 - p",
+        kind=PARAMETER,
+        of="dropout_keep",
+        optional=True,
+        spellings=("dropout_p",),
+        wanted="a number from 0 up to 1, less than 1, or None",
+        accepts=lambda value: value is None or (_is_number(value) and 0 <= value < 1),
+        draws=(0.5, None, 0.1, 0.25, 0.9, 0.3),
+    )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from, and positions count from, when Sq != Sk.
     causal_alignment: str = _option(
         off="top_left",
@@ -258,5 +283,5 @@ OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each
 
 
 def parameters(option: str) -> tuple[Option, ...]:
-    """The further parameters of the score that an option chooses."""
+    """The further parameters of an option."""
     return tuple(row for row in OPTIONS.values() if row.of == option)

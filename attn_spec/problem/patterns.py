@@ -78,6 +78,18 @@ MASKS: dict[str, Pattern] = {
     "all_hidden": lambda rng, shape: np.zeros(shape, dtype=bool),
 }
 
+#: Weights that dropout keeps, as bool arrays, from plain to wild.
+KEEPS: dict[str, Pattern] = {
+    "all": MASKS["all"],
+    "half": MASKS["random"],
+    "most": lambda rng, shape: rng.random(shape) < 0.9,
+    "few": lambda rng, shape: rng.random(shape) < 0.1,
+    "one_key": _one_key,
+    "checkerboard": MASKS["checkerboard"],
+    "empty_last_rows": MASKS["empty_last_rows"],
+    "none": MASKS["all_hidden"],
+}
+
 
 def _slopes(shape: Shape) -> np.ndarray:
     """2**(-8 (h + 1) / Hq) for head h (arXiv 2108.12409)."""

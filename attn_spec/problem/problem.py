@@ -287,11 +287,11 @@ def _check_options(p: Problem) -> None:
 
 def _check_scores(p: Problem) -> None:
     scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
-    for row in OPTIONS.values():
-        given, chosen = getattr(p, row.name) is not None, row.of in scores
-        if row.of and given and not chosen:
-            raise ProblemError(f"{row.name} is a parameter of the score of {row.of}; give that too, or leave this out")
-        if row.of and chosen and not (given or row.optional):
+    for row in filter(lambda row: row.of, OPTIONS.values()):
+        given, chosen = getattr(p, row.name) is not None, getattr(p, row.of) is not None
+        if given and not chosen:
+            raise ProblemError(f"{row.name} is a parameter of {row.of}; give that too, or leave this out")
+        if chosen and not (given or row.optional):
             raise ProblemError(f"{row.name} must be given beside {row.of}: its score has no other")
     if len(scores) > 1:
         raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")

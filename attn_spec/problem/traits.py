@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from attn_spec.problem.option import ADDEND, PARAMETER, SCORE, TERM, Option
+from attn_spec.problem.option import ADDEND, SCORE, TERM, WEIGHT, Option
 from attn_spec.problem.options import OPTIONS
 
 #: What is asked of a row: whether the option has some trait.
@@ -41,7 +41,12 @@ def adds_to_scores(row: Option) -> bool:
 
 def replaces_score(row: Option) -> bool:
     """The score is no scaled product of q and k."""
-    return row.kind in (SCORE, PARAMETER)
+    return OPTIONS.get(row.of, row).kind == SCORE
+
+
+def changes_weights(row: Option) -> bool:
+    """The option multiplies weights after the softmax, so that they need not add up to 1."""
+    return OPTIONS.get(row.of, row).kind == WEIGHT
 
 
 def bends_scores(row: Option) -> bool:

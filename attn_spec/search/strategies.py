@@ -183,7 +183,7 @@ def _options(
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0
-    further = (row.name for name in sorted(chosen & _SCORES) for row in parameters(name))
+    further = (row.name for name in sorted(chosen & set(OPTIONS)) for row in parameters(name))
     chosen |= {name for name in further if subject.supports(name)}
     return frozenset(chosen)
 

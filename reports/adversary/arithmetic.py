@@ -91,9 +91,9 @@ class Adversary(Arithmetic):
     def enter(self, x: Any, source: str = "input") -> Tensor:
         return self.chosen(x, products.entry(self.c, self.format_of(source)), self.c.format("multiplicands"))
 
-    def constant(self, x: float, roundings: int = 1) -> Tensor:
+    def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Tensor:
         """A constant rounded anew for each batch entry: no tensor holds the number, so no format tells if it does."""
-        u = roundoff.rounding(self.c, "score_accumulation").u
+        u = roundoff.rounding(self.c, stage).u
         if is_power_of(2, abs(float(x))) or u < SMALLEST:
             return torch.full((1,), float(x), dtype=torch.float64)
         y = torch.full((self.entries, 1, 1, 1), float(x), dtype=torch.float64)

@@ -56,7 +56,7 @@ STORED: dict[str, Any] = {
     "kv_tile": None,
     "delta": "probabilities",
 }
-_EAGER: dict[str, Any] = {"contract": STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
+EAGER: dict[str, Any] = {"contract": STORED, "order": {"kv_tile": None}, "gradients": StoredWeights}
 ALIBI: dict[str, Any] = {"slopes": 0.7, "causal": True, "Sq": 5}
 POSITIONS: dict[str, Any] = {"alibi": "positions"}
 OPERANDS: dict[str, Any] = {"scale_on": "operands"}
@@ -66,6 +66,9 @@ TINY: dict[str, Any] = {"value_spread": 2.0**-15, "value": 2.0**-16}
 ONE: dict[str, Any] = {"n": 1, "D": 1}
 TWO: dict[str, Any] = {"n": 2, "queries": 2.0**-5, "value": 1.0}
 WHOLE: dict[str, Any] = {"kv_tile": None}
+_BY_LSE: dict[str, Any] = {"contract": {"normalize": "by_lse"}, "steps": TwoPasses}
+_EVERY_TILE: dict[str, Any] = {"contract": {"normalize": "every_tile"}, "steps": Renormalized}
+DROPOUT: dict[str, Any] = {"dropped": 0.3, "Sq": 2}
 _SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": MERGES, "problem": {"n": 6}}
 
 WAYS = (
@@ -111,6 +114,15 @@ WAYS = (
         order={"alibi_from": "first"},
         steps=TwoPasses,
     ),
+    *(
+        Way(
+            name=f"dropout, {kind}{what}",
+            **dict(way, problem=DROPOUT, order={**way.get("order", {}), "dropout_on": what}),
+        )
+        for kind, way in (("", {}), ("eager, ", EAGER), ("by LSE, ", _BY_LSE), ("every tile, ", _EVERY_TILE))
+        for what in ("weights", "values", "output")
+    ),
+    Way(name="dropout, row sum of the cast", problem=DROPOUT, contract={"row_sum_of": "cast"}),
     Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
     Way(name="base 2", contract={"exponent": "base2"}),
     Way(name="base 2, softcap", contract={"exponent": "base2"}, problem={"softcap": 2.0}),
@@ -133,22 +145,22 @@ WAYS = (
     Way(name="division", order={"divides": True}),
     Way(name="row sum of the cast", contract={"row_sum_of": "cast"}),
     Way(name="exp(0) is not 1", contract={"exp_of_zero_is_one": False}),
-    Way(name="eager", **_EAGER),
+    Way(name="eager", **EAGER),
     Way(name="dL", lse_cotangent=1.0),
-    Way(name="dL alone, eager", **_EAGER, cotangent=0.0, lse_cotangent=1.0),
-    Way(name="eager, V = 1", **_EAGER, problem={"value": 1.0}),
-    Way(name="eager, softcap and bias", **_EAGER, problem={"bias": True, "softcap": 2.0}),
-    Way(name="eager, division", **dict(_EAGER, order={"kv_tile": None, "divides": True})),
-    Way(name="eager, P dP - P D", **dict(_EAGER, order={"kv_tile": None, "expands_dS": True})),
-    Way(name="eager, delta of O", **dict(_EAGER, contract=STORED | {"delta": "output"})),
-    Way(name="eager, cast P in dS", **dict(_EAGER, contract=STORED | {"score_gradients_of": "cast"})),
+    Way(name="dL alone, eager", **EAGER, cotangent=0.0, lse_cotangent=1.0),
+    Way(name="eager, V = 1", **EAGER, problem={"value": 1.0}),
+    Way(name="eager, softcap and bias", **EAGER, problem={"bias": True, "softcap": 2.0}),
+    Way(name="eager, division", **dict(EAGER, order={"kv_tile": None, "divides": True})),
+    Way(name="eager, P dP - P D", **dict(EAGER, order={"kv_tile": None, "expands_dS": True})),
+    Way(name="eager, delta of O", **dict(EAGER, contract=STORED | {"delta": "output"})),
+    Way(name="eager, cast P in dS", **dict(EAGER, contract=STORED | {"score_gradients_of": "cast"})),
     Way(
         name="normalized weights, tiles",
         contract={"normalize": "before_product"},
         steps=TwoPasses,
         problem={"n": 6},
     ),
-    Way(name="weights exp(s - LSE)", contract={"normalize": "by_lse"}, steps=TwoPasses),
+    Way(name="weights exp(s - LSE)", **_BY_LSE),
     Way(
         name="weights exp(s - LSE), base 2",
         contract={"normalize": "by_lse", "exponent": "base2"},
@@ -181,7 +193,7 @@ WAYS = (
         contract=MERGES | {"merging": "difference"},
         problem={"n": 3, "value": 1.0},
     ),
-    Way(name="normalized after every tile", contract={"normalize": "every_tile"}, steps=Renormalized),
+    Way(name="normalized after every tile", **_EVERY_TILE),
     Way(
         name="normalized after every tile, falling scores",
         contract={"normalize": "every_tile"},

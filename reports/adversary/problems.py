@@ -29,12 +29,14 @@ def small_problem(
     biases: float = 2.0,
     bias_format: str = NARROW,
     slopes: float | None = None,
+    dropped: float | None = None,
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
     """A problem of few numbers of the format NARROW, but for the bias that of ``bias_format``, and for slopes.
 
-    V is random, or ``value`` and ``value_spread`` times random.
+    V is random, or ``value`` and ``value_spread`` times random. ``dropped`` is the p of dropout, which drops the second
+    key and every third one from there.
     """
     rng = np.random.default_rng(seed)
 
@@ -46,4 +48,6 @@ def small_problem(
         v = bits.nearest(value + value_spread * v, NARROW)
     added = drawn(1, 1, Sq, n, size=biases, form=bias_format) if bias else None
     falls = None if slopes is None else np.full((1, 1, 1, 1), slopes)
+    if dropped is not None:
+        options |= {"dropout_p": dropped, "dropout_keep": np.arange(n)[None, None, None] % 3 != 1}
     return Problem(q=q, k=k, v=v, bias=added, alibi_slopes=falls, scale=scale, dtype=dtype, **options)

@@ -22,6 +22,7 @@ import numpy as np
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
 from attn_spec.emulation.conventions import varied
+from attn_spec.emulation.dropout import DROPOUT
 from attn_spec.emulation.forward import SUPPORTS, TiledAttention, emulate
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.passes import steps_of
@@ -83,22 +84,24 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     changes, own, rounds = _dtypes(np.random.default_rng([seed, 2]))
     origin, alibi = _alibi(np.random.default_rng([seed, 3]))
     executes, declares = (_with(contract, **formats, **changes, alibi=alibi) for contract in (executes, declares))
-    executes, order = replace(executes, **worse), replace(order, bias_rounded=rounds, alibi_from=origin)
+    raised, dropout = _dropout(np.random.default_rng([seed, 4]))
+    executes = replace(executes, **worse)
+    order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
     given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
-    kernel = _kernel(rng, f"random_{seed}", executes, order, scores=scores, **given)
+    kernel = _kernel(rng, f"random_{seed}", executes, order, beside=(*scores, *dropout), **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
 def _kernel(
-    rng: np.random.Generator, name: str, executes: Contract, order: Order, *, scores: Sequence[str], **declared: Any
+    rng: np.random.Generator, name: str, executes: Contract, order: Order, *, beside: Sequence[str], **declared: Any
 ) -> Kernel:
-    """A kernel of that arithmetic, with conventions and options drawn, and these scores beside the plain one."""
+    """A kernel of that arithmetic, with conventions and options drawn ``beside`` these scores and dropout."""
     agreed = _conventions(rng)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
     one_head = "H" in PRESENTATIONS[presentation].looped
     supports = [name for name in SUPPORTS if rng.random() < 0.85 and not (one_head and name == "gqa")]
     declared |= {
-        "supports": (*supports, *scores),
+        "supports": (*supports, *beside),
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
@@ -133,6 +136,11 @@ def _alibi(rng: np.random.Generator) -> tuple[str, str]:
     """Where ALiBi counts keys from, and what the contract says of it."""
     origin = one_of(rng, ("query", "query", "first", "last"))
     return origin, one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
+
+
+def _dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
+    """What dropout multiplies by 1 / (1 - p), and its options, of a kernel that has it."""
+    return one_of(rng, ("weights", "values", "output")), DROPOUT if rng.random() < 0.4 else ()
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:

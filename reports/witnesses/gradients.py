@@ -7,6 +7,18 @@ from __future__ import annotations
 
 GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.gradient_bounds": {
+        ("softmax", "a weight that dropout keeps", "dv"): {
+            "the product of dV with 1 / (1 - p)": "(missing, 1), [-*factor, -]*acc",
+        },
+        ("softmax", "a tiny gradient of a value kept", "dv"): {
+            "underflow of the product of dV with 1 / (1 - p)": "(stores + n))[- + factor_eta-]",
+        },
+        ("probabilities", "dropout, weights", "dv"): {
+            "weights of dV that are raised": "over_group([-dropped-](w.PA)",
+        },
+        ("gradient_accumulation", "dropout, weights", "dv"): {
+            "sums of weights that are raised": "P1A, weight_eta = [-dropped-](w.P1A)",
+        },
         ("gradients", "another seed", "dv"): {
             "a gradient's cast": "(error[- + out.u * (size + error)-] + out.eta)",
         },
@@ -67,13 +79,13 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of operands on entry in dq and dk": "entering = ([-operand.eta + -]scaled",
         },
         ("lse", "2 pieces, bfloat16", "dv"): {
-            "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *acc",
+            "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *factor, *acc",
         },
         ("stored_scores", "2 pieces, bfloat16, by LSE", "dv"): {
-            "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*acc",
+            "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*factor, *acc",
         },
         ("probabilities", "tiny values, inner, kept", "dv"): {
-            "sums of dv": "(missing, 1)[-, *accumulated(c, n)-])\n    own",
+            "sums of dv": "*factor[-, *accumulated(c, n)-])\n    own",
             "roundings of dv": "return own[- + G * total-] + (1",
         },
         ("probabilities", "one tile", "dv"): {
@@ -83,7 +95,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of weights in dv": "(1 + G) * ([-eta + -]cotangent",
         },
         ("gradient_accumulation", "tiny cotangents, kept", "dv"): {
-            "underflow of dv's sums": "tiny = [-sum_eta(c) * 4 * terms(c, n) + -]partial.eta",
+            "underflow of dv's sums": "largest_factor * ([-sum_eta(c) * 4 * terms(c, n) + -]partial.eta",
         },
         ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dv"): {
             "several underflows of dv's sums": "sum_eta(c) * [-4 * -]terms(c, n)",

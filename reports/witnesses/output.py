@@ -6,10 +6,30 @@ Terms by module and by the attack that exceeds a bound without them: stage, way 
 from __future__ import annotations
 
 OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
+    "error.dropout_bounds": {
+        ("softmax", "a weight that dropout keeps", "output"): {
+            "the rounding of p": "4[- + (1 - kept) / kept-])",
+            "roundings of 1 / (1 - p)": "[-4-]{+0+} + (1 - kept) / kept)",
+        },
+    },
     "error.bounds": {
+        ("softmax", "dropout, weights", "output"): {
+            "the product with 1 / (1 - p)": "        [-*factor,-]\n        (entry.u",
+        },
+        ("probabilities", "dropout, row sum of the cast", "output"): {
+            "two casts of what a row sum has cast": "([-2-]{+0+} if factor else 0) if casts",
+        },
+        ("softmax", "dropout, by LSE, weights", "output"): {
+            "the product with 1 / (1 - p) of weights exp(s - LSE)": "[-*factor, -]*_output_sums(x, c)]",
+        },
+        ("probabilities", "dropout, weights", "output"): {
+            "weights raised as their roundings": "waiting + [-x.dropped(w.P1A * B)-]{+w.P1A * B+} @ size_v",
+        },
         ("probabilities", "one tile", "output"): {
-            "the probabilities' cast in the numerator": ("[-(0.0 if casts_row_sum(c) else cast.u, 1)-]{+(0.0, 1)+}"),
-            "roundings of the numerator alone": "underflow + [-(w.P1A * B) @ size_v + -](w",
+            "the probabilities' cast in the numerator": (
+                "[-(cast.u, (2 if factor else 0) if casts_row_sum(c) else 1)-]{+(0.0, 1)+}"
+            ),
+            "roundings of the numerator alone": "waiting + [-x.dropped(w.P1A * B) @ size_v + -](w",
             "terms of the numerator beside the weights": "* slack[- + e.rest-]) / e.kappa",
         },
         ("lse", "2 pieces, bfloat16", "output"): {
@@ -43,16 +63,16 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "storing partial outputs": "[-, (partial.u, merges)-])",
         },
         ("several", "a light key of a large value, probabilities", "output"): {
-            "underflow of the probabilities' cast": "([-cast.eta + -]2 * (before + every)",
+            "underflow of the probabilities' cast": "([-cast.eta + -]flushed)",
         },
         ("output_accumulation", "tiny values, flushed", "output"): {
-            "underflow of the output's sums": "total_v[- + 4 * steps * tiny_sum-])",
+            "underflow of the output's sums": "total_v[- + 4 * steps * tiny_sum * f-])",
         },
         ("output_accumulation", "tiny values, eager, kept", "output"): {
             "several underflows of each of the output's sums": "total_v + [-4 * -]steps * tiny_sum",
         },
         ("multiplicands", "tiny values, flushed", "output"): {
-            "underflow of values on entry": "+ [-entering * w.P1A.sum(-1, keepdims=True)-]{+0.0+}",
+            "underflow of values on entry": "+ [-entering * x.dropped(w.P1A).sum(-1, keepdims=True)-]{+0.0+}",
         },
         ("several", "a low maximum, no reference", "output"): {
             "underflow of the weights in the numerator": "([-(1 + most_B) * w.eta * total_v + -]x.keys",
@@ -82,17 +102,17 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the denominator": "e.rest)[- / e.kappa-],",
         },
         ("softmax", "tiny values, flushed", "output"): {
-            "underflow of the normalization": "tiny=[-3 * softmax.eta + -]out.eta",
+            "underflow of the normalization": "tiny=[-(3 + len(factor)) * f * softmax.eta + -]out.eta",
             "last underflow of the output": "+ slack + X)[- + e.tiny-])",
         },
         ("several", "tiny values, one key, normalization", "output"): {
-            "two of three underflows of the normalization": "tiny=[-3 * -]softmax.eta + out.eta",
+            "two of three underflows of the normalization": "tiny=[-(3 + len(factor)) * -]f * softmax.eta + out.eta",
         },
         ("output", "tiny values, kept", "output"): {
-            "underflow of the output's cast": "3 * softmax.eta[- + out.eta-]",
+            "underflow of the output's cast": "f * softmax.eta[- + out.eta-]",
         },
         ("probabilities", "operands cut", "output"): {
-            "weights that move the output": "np.where(e.kappa > 0, ([-_spread(w.PA, x.v, o) + -]w.PA",
+            "weights that move the output": "np.where(e.kappa > 0, ([-_spread(x, w.PA, o) + -]w.PA",
         },
         ("lse", "light keys, tf32 to float16", "output"): {
             "last roundings of the output": "(X[- + e.finish * (np.abs(o) + slack + X)-] + e.tiny)",
@@ -103,28 +123,26 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("stored_scores", "2 pieces, bfloat16, by LSE", "output"): {
             "values with weights exp(s - LSE)": "(cast.u, 1), [-(entry.u, 1), -](left",
-            "pieces with weights exp(s - LSE)": "(entry.u, 1), [-(left_out_of_output(x, c), 1), -]*_out",
+            "pieces with weights exp(s - LSE)": "(entry.u, 1), [-(left_out_of_output(x, c), 1), -]*factor, *_out",
         },
         ("output_accumulation", "weights exp(s - LSE)", "output"): {
-            "sums with weights exp(s - LSE)": ", 1)[-, *_output_sums(x, c)-]]",
+            "sums with weights exp(s - LSE)": "*factor[-, *_output_sums(x, c)-]]",
         },
         ("partial_gradients", "2 pieces, bfloat16, by LSE", "output"): {
             "the error of weights exp(s - LSE)": "np.where(x.visible, [-A + -]np.log1p(B)",
         },
         ("several", "a light key of a large value, by LSE, probabilities", "output"): {
-            "underflow of the cast of weights exp(s - LSE)": "(([-cast.eta + -]4 * softmax.eta)",
+            "underflow of the cast of weights exp(s - LSE)": "(([-cast.eta + -](4 + len",
         },
         ("several", "a light key, flushed, by LSE", "output"): {
-            "underflow of weights exp(s - LSE)": "(cast.eta[- + 4 * softmax.eta-])",
+            "underflow of weights exp(s - LSE)": "(cast.eta[- + (4 + len(factor)) * softmax.eta-])",
         },
         ("output_accumulation", "tiny values, by LSE, kept", "output"): {
             "underflow of sums with weights exp(s - LSE)": "total_v[- + 4 * terms(c, x.keys) * tiny-])",
             "several underflows of sums with weights exp(s - LSE)": "total_v + [-4 * -]terms(c, x.keys) * tiny",
         },
         ("multiplicands", "tiny values, by LSE, flushed", "output"): {
-            "underflow of values with weights exp(s - LSE)": (
-                "absolute[- + (1 + B) * entry.eta * (P1A * w.widen).sum(-1, keepdims=True)-]"
-            ),
+            "underflow of values with weights exp(s - LSE)": ("absolute[- + (1 + B) * entering-]"),
         },
         ("stored_scores", "error of log, by LSE", "output"): {
             "the LSE and the weights together": "X = [-(1 + G) * -]own + G",
@@ -133,10 +151,10 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the LSE's error in the output": "own[- + G * (np.abs(o) + slack)-]\n    return",
         },
         ("output", "weights exp(s - LSE)", "output"): {
-            "the cast of an output by LSE": "(X[- + out.u * (np.abs(o) + slack + X)-] + out.eta)",
+            "the cast of an output by LSE": "(X[- + out.u * (np.abs(o) + slack + X)-] + out.eta +",
         },
         ("output", "tiny values, by LSE, kept", "output"): {
-            "underflow of the cast of an output by LSE": "+ slack + X)[- + out.eta-])",
+            "underflow of the cast of an output by LSE": "+ slack + X)[- + out.eta-] + len",
         },
     },
 }

@@ -23,15 +23,15 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "roundings make the output's underflow grow": "absolute = [-(1 + most_B) * -](",
-            "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -]entry.eta",
-            "underflow of values in the hull": "absolute[- + 2 * entering-] + 2 * waiting",
-            "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + 4",
+            "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -](entry.eta",
+            "underflow of values in the hull": "absolute[- + 2 * f * entering-] + 2 * waiting",
+            "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + (4",
         },
         (
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
-            "underflow of normalized weights": "(cast.eta[- + 2 * (before + every) * softmax.eta-])",
+            "underflow of normalized weights": "largest_factor, ([-2 * (before + every) + -]len(factor)",
             "underflow before normalization": "[-(1.0 if before else w.inverse_sum) * -]absolute",
         },
         (
@@ -41,7 +41,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
                 "steps = terms(c, x.keys)[- + w.R.max(axis=-1, keepdims=True, initial=0.0)-]"
             ),
             "several underflows of a merge": "waits = [-4 * -]merges",
-            "several underflows of weights exp(s - LSE)": "(cast.eta + [-4 * -]softmax.eta)",
+            "several underflows of weights exp(s - LSE)": "([-4-]{+1+} + len(factor)) * softmax.eta) * total_v",
         },
         "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {
             "underflow of the row sum in the output": "w.eta * total_v[- + x.keys * w.eta_sum * size_o-])",
@@ -55,7 +55,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the hull of the values is the smaller bound only where weights are all but lost, and is then "
             "too wide to be attained"
         ): {
-            "underflow of sums in the hull": "outside_hull=[-2 * divided * absolute + -]2 * entering",
+            "underflow of sums in the hull": "outside_hull=[-2 * divided * absolute + -]2 * f",
             "roundings outside the hull": "[- + loose * np.maximum(np.abs(high), np.abs(low))-]",
             "what underflows in the row sum alone, in the hull": "most_C[- + e.divided * x.keys * w.eta_sum-]",
             "roundings of the numerator outside the hull": "([-1 + most_B-]{+1.0+}) / (1 - 2",
@@ -65,9 +65,9 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
             "rounding attacked"
         ): {
-            "the error of o's own evaluation": "_spread(w.PA, x.v, o)[- + w.PA.sum(-1, keepdims=True) * slack-]",
+            "the error of o's own evaluation": "_spread(x, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]",
             "the evaluation of the output in float64": "+ e.tiny)[- * INFLATION-]",
-            "the evaluation of an output by LSE in float64": "+ out.eta)[- * INFLATION-]",
+            "the evaluation of an output by LSE in float64": "len(factor) * softmax.eta)[- * INFLATION-]",
         },
         (
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
@@ -83,7 +83,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "the row's weights with delta in dq": "eD_weighted = [-(1 + G) * -]eD",
             "roundings of P's error in dA": "dA = own[- * (1 + relative)-] + relative",
-            "both factors of dP underflow": "+ entering[- + Dv * of_g.eta * of_v.eta-]",
+            "both factors of dP underflow": "+ entering[- + Dv * of_g.eta * off_v-]",
             "roundings make dP's underflow grow": "[-(1 + relative) * -]underflow",
             "the slope's second order": "2 * t * e[- + e * e-] +",
             "the slope's error with dA's": "(exact[- + factor-]) * dA",
@@ -99,9 +99,9 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of a stored weight's division": ", [-4 * softmax.eta + -]w.eta * w.inverse_sum",
             "underflow of a stored weight": "4 * softmax.eta[- + w.eta * w.inverse_sum-]",
             "underflow on entry to dP": '"gradient_accumulation")[- + entering-] + Dv',
-            "cotangents that meet underflowing values": "entering = [-of_v.eta * size_g.sum(-1)[..., :, None] + -]of_g",
+            "cotangents that meet underflowing values": "entering = [-off_v * size_g.sum(-1)[..., :, None] + -]of_g",
             "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
-            "underflow of storing dP": "+ dP)[- + stored.eta-]\n\n\ndef _delta_error",
+            "underflow of storing dP": "+ dP)[- + stored.eta * (1 + (x.largest_factor if factor else 0))-]",
             "underflow of the sum with dL": "[..., None])[- + work.eta-]",
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
             "underflow of the stored products of delta": 'work.eta[- + rounding(c, "stored_scores").eta-])\n    return',

@@ -8,11 +8,20 @@ from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention
 
-from ..adversary.cases import MERGES, ONE, STORED, TINY, WHOLE, Way
+from ..adversary.cases import EAGER, MERGES, ONE, STORED, TINY, WHOLE, Way
 from ..adversary.problems import NARROW
 from .steps import given
 
 OUTPUT_WAYS = (
+    Way(name="a weight that dropout keeps", problem=ONE | {"dropped": 0.9}),
+    Way(name="one of two weights kept", problem={"n": 2, "D": 1, "dropped": 0.9}, **EAGER),
+    Way(
+        name="a tiny gradient of a value kept",
+        problem=ONE | {"dropped": 0.3},
+        contract={"float16_subnormals": "kept"},
+        order={"dropout_on": "output"},
+        cotangent=2.0**-16,
+    ),
     Way(name="2 pieces, bfloat16", contract={"multiplicands": "bfloat16", "multiplicand_pieces": 2}),
     Way(name="four queries", problem={"Sq": 4, "n": 3}),
     Way(

@@ -91,6 +91,7 @@ def mutant(
     executes: Contract = PRECISE,
     order: Order | None = None,
     lacks: tuple[str, ...] = (),
+    takes: tuple[str, ...] = (),
     conventions: Mapping[str, Any] | None = None,
     contract: str | Contract = "fused",
     verdict: Verdict = Verdict.REFUTED,
@@ -98,7 +99,7 @@ def mutant(
     """Register a subclass of the tiled kernel, as a control when no property names it.
 
     It does the arithmetic of ``executes`` but declares ``contract``, as a user would, with tiles as small as its own,
-    all options but ``lacks``, and the emulated kernels' conventions changed by ``conventions``.
+    all options but ``lacks`` and those of ``takes``, and the emulated kernels' conventions changed by ``conventions``.
     """
     if contract == "fused" and order is not None and order.kv_tile is not None:
         contract = replace(FUSED, kv_tile=min(FUSED.kv_tile or order.kv_tile, order.kv_tile))
@@ -110,7 +111,7 @@ def mutant(
             declared = {
                 "dtypes": (dtype,),
                 "contract": contract,
-                "supports": [option for option in SUPPORTS if option not in lacks],
+                "supports": [*(option for option in SUPPORTS if option not in lacks), *takes],
                 "conventions": {**CONVENTIONS, **(conventions or {})},
             }
             made = type(steps.__name__, (steps,), {"calls": itertools.count()})

@@ -259,7 +259,7 @@ def test_a_score_has_all_its_parameters_and_no_others():
         ProblemError, match="score_key_weight must be given beside score_vector: its score has no other"
     ):
         problem.replace(score_key_weight=None)
-    with pytest.raises(ProblemError, match="score_bias is a parameter of the score of score_vector; give that too"):
+    with pytest.raises(ProblemError, match="score_bias is a parameter of score_vector; give that too"):
         drawn({}).replace(score_bias=np.zeros((1, 1, 1, 3)))
     with pytest.raises(ProblemError, match=r"score_bias must be .* \[B, Hq, 1, A\] = \(2, 4, 1, 3\)"):
         problem.replace(score_bias=np.zeros((1, 1, 1, 4)))

@@ -21,6 +21,7 @@ REGISTRY = load_all()
 FAMILIES = [
     "accuracy",
     "causality",
+    "dropout",
     "gradient_independence",
     "gradient_laws",
     "gradients",

@@ -1,0 +1,68 @@
+"""Dropout under any arithmetic: which weights meet values, and what is multiplied by 1 / (1 - p).
+
+Each step is a seam: a mutant (``mutants``) is a subclass that overrides a single one. Forward and backward share them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attn_spec.error.roundoff import contains
+from attn_spec.kernels.frameworks.framework import values_of
+
+from .scores import Scores
+
+#: What a kernel declares that does this.
+DROPOUT = ("dropout_keep", "dropout_p")
+
+
+class Dropout(Scores):
+    """One call. Weights of a tile are [B, Hq, Sq, tile]."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        keep = options.get("dropout_keep")
+        #: bool [B, Hq, Sq, Sk], or None without dropout.
+        self.keep: Any = None if keep is None else self.broadcast(values_of(keep))
+        self.dropout_p = options.get("dropout_p") or 0.0
+
+    def dropout_options(self) -> dict[str, Any]:
+        """What makes another call drop the same weights."""
+        return {"dropout_keep": self.keep, "dropout_p": self.dropout_p}
+
+    def keeps(self) -> Any:
+        """Which weights of the tile are kept."""
+        return self.array(self.option_tile(self.keep, self.tile.cols) != 0)
+
+    def keep_factor(self) -> Any:
+        """1 / (1 - p), as the kernel holds it."""
+        p = self.constant(self.dropout_p, stage="softmax") if self.dropout_p else 0.0
+        return self.round(1 / self.round(1 - p, "softmax"), "softmax")
+
+    @property
+    def multiplied(self) -> str:
+        """What 1 / (1 - p) multiplies: values only where the product with them needs no further rounding."""
+        whole = contains(self.c.format("multiplicands"), self.c.format("softmax"))
+        return "weights" if self.order.dropout_on == "values" and not whole else self.order.dropout_on
+
+    def drop(self, p: Any) -> Any:
+        """The weights of a tile as they meet values, before their cast."""
+        return p if self.keep is None else self.xp.where(self.keeps(), self.raised(p, "weights"), 0.0)
+
+    def raised(self, x: Any, what: str, stage: str = "softmax") -> Any:
+        """x, times 1 / (1 - p) if that is what the kernel multiplies: "weights", "values" or the "output"."""
+        multiplied = self.keep is not None and self.multiplied == what
+        return self.times(x, self.keep_factor(), stage) if multiplied else x
+
+    def drop_gradient(self, dP: Any) -> Any:
+        """The gradient of the weights of a tile from that of what values met."""
+        if self.keep is None:
+            return dP
+        if self.multiplied != "values":
+            dP = self.times(dP, self.keep_factor(), "stored_scores")
+        return self.xp.where(self.keeps(), dP, 0.0)
+
+    def finish_dv(self, dv: Any) -> Any:
+        """dV from the sums over queries, which weights may have been multiplied for."""
+        multiplied = self.keep is not None and self.multiplied != "weights"
+        return self.times(dv, self.keep_factor(), "softmax") if multiplied else dv

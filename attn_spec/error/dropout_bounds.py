@@ -1,0 +1,34 @@
+"""What rounds where weights that dropout keeps are multiplied by 1 / (1 - p), and where that fits a format.
+
+A kernel may multiply the weights before their cast, normalized or not; the finished output; or, where a product of the
+softmax's format enters that with weights as it is, the values. A backward pass may multiply dP and dV, or what they are
+made of. Each is one product in the format of the softmax, or of what holds dP and dV.
+"""
+
+from __future__ import annotations
+
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.products import Factors
+from attn_spec.error.roundoff import is_power_of, rounding
+
+#: The least 1 - p, a power of 2, that no format rounds.
+_EXACT = 2.0**-7
+
+
+def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Factors:
+    """Roundings of a product with 1 / (1 - p), of the coarsest of these stages; none where it is 1, 2, 4, ..
+
+    p is rounded, which moves 1 - p by u p / (1 - p), then that, its inverse and the product.
+    """
+    kept = 1 - (x.problem.dropout_p or 0.0)
+    if x.c is None or (is_power_of(2, kept) and kept >= _EXACT):
+        return ()
+    return ((max(rounding(c, stage).u for stage in stages), 4 + (1 - kept) / kept),)
+
+
+def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
+    """Whether 1 - p, its inverse and the product of that with any value are normal numbers of the softmax's format."""
+    form, kept = c.format("softmax"), 1 - (x.problem.dropout_p or 0.0)
+    largest = max(abs(x.v).max(initial=0.0), 1.0) / kept
+    return x.c is None or (kept >= 2 * form.smallest_normal and 2 * largest < form.largest)
