@@ -87,7 +87,7 @@ _KERNELS = (
         supports=_ALL,
     ),
     emulate_both("base2", _BASE2, dtypes=_NOT_64),
-    emulate_both("other_scores", _BY_DTYPE, supports=(*SUPPORTS, *named_by([replaces_score])), dtypes=DTYPES),
+    emulate_both("other_scores", _BY_DTYPE, supports=(*_ALL, *named_by([replaces_score])), dtypes=DTYPES),
     emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
     emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
     emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),

@@ -17,7 +17,7 @@ VALUES = "dropout.values_that_are_dropped_change_nothing"
 GRADIENTS = "dropout.gradients_pass_the_weights_that_are_kept"
 
 
-@mutant(source="tutorials: the mask alone", named_by=OUTPUT, takes=DROPOUT)
+@mutant(source="made up: the mask alone", named_by=OUTPUT, takes=DROPOUT)
 class KeptWeightsNotRaised(TiledAttention):
     """Weights that are kept stay as they are."""
 
@@ -25,11 +25,7 @@ class KeptWeightsNotRaised(TiledAttention):
         return self.array(np.array(1.0))
 
 
-@mutant(
-    source="p is the share kept in Srivastava et al. (2014), the share dropped in PyTorch",
-    named_by=OUTPUT,
-    takes=DROPOUT,
-)
+@mutant(source="made up: p taken for the share kept", named_by=OUTPUT, takes=DROPOUT)
 class RaisedByTheShareDropped(TiledAttention):
     """Weights that are kept are divided by p."""
 
@@ -71,7 +67,7 @@ class MaskOfTheKvHead(TiledAttention):
         return super().keeps()[:, self.map_kv_head()]
 
 
-@mutant(source="Dao-AILab/flash-attention: seeds of the two passes must agree", named_by=GRADIENTS, takes=DROPOUT)
+@mutant(source="made up: the counter of a row starts one later", named_by=GRADIENTS, takes=DROPOUT)
 class BackwardDropsOthers(TiledGradients):
     """The backward pass keeps for a query what the forward pass kept for the one before."""
 
@@ -101,3 +97,14 @@ class AllWeightsInTheValueGradient(TiledGradients):
 
     def drop(self, p: Any) -> Any:
         return p
+
+
+@mutant(source="aws-neuron/nki-samples#81", named_by=GRADIENTS, takes=DROPOUT)
+class DroppedWeightsInTheScoreGradient(TiledGradients):
+    """dS is made of the weights that dropout left, and of dP of all keys."""
+
+    def weights_of_scores(self, p: Any) -> Any:
+        return super().weights_of_scores(self.drop(p))
+
+    def drop_gradient(self, dP: Any) -> Any:
+        return dP
