@@ -69,7 +69,8 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
         dtypes = frameworks.framework(framework).usual
     except frameworks.FrameworkError as error:
         raise KernelError(str(error)) from error
-    supports = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
+    named = {option for option, row in OPTIONS.items() if set(row.spellings) & set(parameters)}
+    supports = {option for option in named if not OPTIONS[option].of or OPTIONS[option].of in named}
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}
     given["supports"] = supports | set(given.get("supports", ()))

@@ -152,10 +152,11 @@ def _refusal(subject: Subject, option: str) -> str | None:
 
 def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
-    spellings = {spelling for row in OPTIONS.values() for spelling in row.spellings} | {"enable_gqa"}
+    told = [name for name, row in OPTIONS.items() if not row.of or row.of in kernel.supports]
+    spellings = {spelling for name in told for spelling in OPTIONS[name].spellings} | {"enable_gqa"}
     parameters = list(kernel.parameters.values())[3:]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    reason = f"left at its default, since no option is spelled so; the options are {', '.join(OPTIONS)}"
+    reason = f"left at its default, since no option that it takes is spelled so; the options are {', '.join(OPTIONS)}"
     return {f"parameter {name}": reason for name in named if name not in spellings}
 
 
