@@ -20,8 +20,9 @@ def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.
 
     ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
     """
-    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & factor_fits(x, c) & _scores_fit(x, c) & _weights_fit(x, c)
+    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)
     entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))
+    inside &= factor_fits(x, c)
     inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
     held = 2 * (np.abs(x.L) + row_shift(x, c))[..., 0]

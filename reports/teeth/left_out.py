@@ -24,11 +24,6 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         why="A problem has no sink, that is no logit that enters the row sum without a value.",
     ),
     LeftOut(
-        sources=("aws-neuron/nki-samples#81",),
-        what="dS is built from the weights after dropout, and dP is not masked by it.",
-        why="A problem has no dropout: its truth would need the kernel's own random mask.",
-    ),
-    LeftOut(
         sources=("pytorch/pytorch#187227",),
         what="The random offset of dropout is 32 bits wide in the forward pass and 64 in the backward one.",
         why="A problem has no dropout, and the offsets differ from 2^32 scores on only.",

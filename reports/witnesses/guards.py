@@ -201,7 +201,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "scores that overflow are outside the domain": (
         "error.domain",
-        "factor_fits(x, c)[- & _scores_fit(x, c)-]",
+        "constants_fit(x, c)[- & _scores_fit(x, c)-]",
         lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
     ),
     "outputs that overflow are outside the domain": (
