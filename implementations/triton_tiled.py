@@ -6,11 +6,13 @@ of keys. Backward, each tile of weights is computed again from the log-sum-exp, 
     dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
 
+where dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p).
 One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
 all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
 Everything that hides keys by position is one band, i + offset - left <= j <= i + offset + right, with causal as
 right = 0; tiles outside the band are never read. A kernel receives tensors as `triton_tiles` hands them over,
-geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (scale, softcap, mask, bias, slopes).
+geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (scale, softcap, mask, bias, slopes, keep, kept), kept
+being 1 / (1 - dropout_p).
 """
 # ruff: noqa: ANN001, ANN201, PLR0917  (Triton reads the signature of a kernel itself)
 
@@ -41,7 +43,7 @@ tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=[
 def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
-    scale, softcap, mask, bias, slopes = scoring
+    scale, softcap, mask, bias, slopes, _, _ = scoring
     s = product(q_i, tl.trans(k_j), None, FORMAT) * scale
     slope = 1.0
     if softcap is not None:
@@ -57,6 +59,15 @@ def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     if mask is not None:
         allowed &= load_tile(mask, b, h, i, j, Sq, Sk) != 0
     return tl.where(allowed, s, -float("inf")), slope
+
+
+@part
+def dropped(x, b, h, i, j, geometry, scoring):
+    """Compute c x for weights of queries i and keys j, or for their gradients."""
+    keep, kept = scoring[5], scoring[6]
+    if keep is not None:
+        x = tl.where(load_tile(keep, b, h, i, j, geometry[2], geometry[3]) != 0, x * kept, 0.0)
+    return x
 
 
 @tuned
@@ -85,7 +96,7 @@ def forward(
         alpha = tl.exp(m - reference)
         p = tl.exp(s - reference[:, None])
         l = l * alpha + tl.sum(p, 1)
-        acc = product(p, v_j, acc * alpha[:, None], FORMAT)
+        acc = product(dropped(p, b, h, i, j, geometry, scoring), v_j, acc * alpha[:, None], FORMAT)
         m = m_new
 
     l = tl.where(l == 0, 1.0, l)  # a query that saw no key: out = 0 and lse = -inf
@@ -95,12 +106,12 @@ def forward(
 
 @part
 def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
-    """Compute p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
+    """Compute c p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
     s, slope = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
     p = tl.exp(s - tl.where(lse == -float("inf"), 0.0, lse)[:, None])  # an empty row: exp(-inf - 0) = 0
-    x = product(dout_i, tl.trans(v_j), None, FORMAT) - delta[:, None]
-    da = tl.where(s == -float("inf"), 0.0, p * x)
-    return p, da, da * slope
+    dp = dropped(product(dout_i, tl.trans(v_j), None, FORMAT), b, h, i, j, geometry, scoring)
+    da = tl.where(s == -float("inf"), 0.0, p * (dp - delta[:, None]))
+    return dropped(p, b, h, i, j, geometry, scoring), da, da * slope
 
 
 @tuned
@@ -168,20 +179,21 @@ def arguments(
     q: Tensor, k: Tensor, v: Tensor, *, tf32: bool, scale: float | None = None, causal: bool = False,
     causal_alignment: str = "top_left", window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
-    softcap: float | None = None,
+    softcap: float | None = None, dropout_keep: Tensor | None = None, dropout_p: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what every kernel receives, by name."""
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
     offset = first_position(causal_alignment, Sq, Sk)
     left, right = (Sq + Sk if side is None else min(side, Sq + Sk) for side in window or (None, None))
     scale = 1 / math.sqrt(D) if scale is None else scale
-    dense = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias))
+    mask, bias, keep = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias, dropout_keep))
     slopes = None if alibi_slopes is None else alibi_slopes.expand(B, Hq, 1, 1)
+    kept = None if keep is None else 1 / (1 - (dropout_p or 0.0))
     element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
     return {
         "q": strided(q), "k": strided(k), "v": strided(v),
         "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
-        "scoring": (scale, softcap, *map(strided, dense), strided(slopes)),
+        "scoring": (scale, softcap, *map(strided, (mask, bias, slopes, keep)), kept),
         "D": D, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
     }  # fmt: skip
 
@@ -200,6 +212,7 @@ DECLARED: dict[str, Any] = {
     "framework": "torch",
     "supports": (
         *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
+        *("dropout_keep", "dropout_p"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},

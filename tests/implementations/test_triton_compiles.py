@@ -52,13 +52,13 @@ def compiled(triton_tiled, name, target, *, element, products, options, dims, wh
     strides = ("i64", "i64", "i64", "i64" if options else "constexpr")
     tensors = dict.fromkeys(("q", "k", "v", "out", "dout", "dq", "dk", "dv"), (f"*{element}", strides))
     types = tensors | {"da": ("*fp32", strides), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
-    added = (("*i8", strides), tensors["q"], ("*fp32", strides))
+    added = (("*i8", strides), tensors["q"], ("*fp32", strides), ("*i8", strides), "fp32")
     types |= {"geometry": ("i32",) * 7, "scoring": ("fp32", "fp32", *added)}
     values = {(key,): value for key, value in {**tile.kwargs, "D": dims[0], "Dv": dims[1], "FORMAT": products}.items()}
     if not options:
-        types |= {"geometry": ("constexpr",) * 7, "scoring": ("fp32", *["constexpr"] * 4)}
+        types |= {"geometry": ("constexpr",) * 7, "scoring": ("fp32", *["constexpr"] * 6)}
         types |= dict.fromkeys(("da", "dlse"), "constexpr")
-        values |= dict.fromkeys([("da",), ("dlse",), *(("scoring", at) for at in range(1, 5))])
+        values |= dict.fromkeys([("da",), ("dlse",), *(("scoring", at) for at in range(1, 7))])
         values |= dict.fromkeys([*((tensor, 1, 3) for tensor in tensors), *(("geometry", at) for at in range(7))], 1)
     names = jitted.arg_names
     signature = {key: types.get(key, "constexpr") for key in names}
