@@ -34,25 +34,32 @@ class Dropout(Scores):
         """Which weights of the tile are kept."""
         return self.array(self.option_tile(self.keep, self.tile.cols) != 0)
 
-    def keep_factor(self) -> Any:
+    def keep_factor(self, stage: str = "softmax") -> Any:
         """1 / (1 - p), as the kernel holds it."""
-        p = self.constant(self.dropout_p, stage="softmax") if self.dropout_p else 0.0
-        return self.round(1 / self.round(1 - p, "softmax"), "softmax")
+        p = self.constant(self.dropout_p, stage=stage) if self.dropout_p else 0.0
+        return self.round(1 / self.round(1 - p, stage), stage)
 
     @property
     def multiplied(self) -> str:
-        """What 1 / (1 - p) multiplies: values only where the product with them needs no further rounding."""
-        whole = contains(self.c.format("multiplicands"), self.c.format("softmax"))
-        return "weights" if self.order.dropout_on == "values" and not whole else self.order.dropout_on
+        """What 1 / (1 - p) multiplies: values whose product needs no rounding, probabilities that are normalized."""
+        possible = {
+            "values": contains(self.c.format("multiplicands"), self.c.format("softmax")),
+            "probabilities": self.c.normalize == "before_product",
+        }
+        return self.order.dropout_on if possible.get(self.order.dropout_on, True) else "weights"
 
     def drop(self, p: Any) -> Any:
         """The weights of a tile as they meet values, before their cast."""
-        return p if self.keep is None else self.xp.where(self.keeps(), self.raised(p, "weights"), 0.0)
+        if self.keep is None:
+            return p
+        if self.multiplied == "probabilities":
+            p = self.raised(self.convert(p, "probabilities", "softmax"), "probabilities", "probabilities")
+        return self.xp.where(self.keeps(), self.raised(p, "weights"), 0.0)
 
     def raised(self, x: Any, what: str, stage: str = "softmax") -> Any:
-        """x, times 1 / (1 - p) if that is what the kernel multiplies: "weights", "values" or the "output"."""
+        """x, times 1 / (1 - p) if that is what the kernel multiplies, see ``Order.dropout_on``."""
         multiplied = self.keep is not None and self.multiplied == what
-        return self.times(x, self.keep_factor(), stage) if multiplied else x
+        return self.times(x, self.keep_factor(stage), stage) if multiplied else x
 
     def drop_gradient(self, dP: Any) -> Any:
         """The gradient of the weights of a tile from that of what values met."""
@@ -64,5 +71,5 @@ class Dropout(Scores):
 
     def finish_dv(self, dv: Any) -> Any:
         """dV from the sums over queries, which weights may have been multiplied for."""
-        multiplied = self.keep is not None and self.multiplied != "weights"
+        multiplied = self.keep is not None and self.multiplied in ("values", "output")
         return self.times(dv, self.keep_factor(), "softmax") if multiplied else dv

@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import in_domain
-from attn_spec.error.dropout_bounds import factor_roundings
+from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.products import (
@@ -142,7 +142,7 @@ def numerator_error(
     rescaled, out, partial = rounding(c, "output_accumulation"), output_cast(c), rounding(c, "partial_outputs")
     tiny_sum, merges = sum_underflow(c, "output_accumulation"), c.lse_merges
     # Normalizing by a reciprocal rounds twice. What a factor has multiplied is cast apart from the row sum.
-    factor = factor_roundings(x, c, "softmax")
+    factor, lost = factor_roundings(x, c, *weight_stages(c)), factor_underflow(x, c, *weight_stages(c))
     own = [
         (cast.u, (2 if factor else 0) if casts_row_sum(c) else 1),
         *factor,
@@ -157,10 +157,10 @@ def numerator_error(
     size_v, size_o = np.abs(x.v), np.abs(o) + slack
     total_v, most_B = x.dropped(x.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = terms(c, x.keys) + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
-    f, flushed = x.largest_factor, (2 * (before + every) + len(factor)) * softmax.eta
+    f, flushed = x.largest_factor, 2 * (before + every) * softmax.eta + lost
     absolute = (1 + most_B) * ((cast.eta + flushed) * total_v + 4 * steps * tiny_sum * f)
     # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
-    entering = (1 + most_B) * (entry.eta + len(factor) * softmax.eta)
+    entering = (1 + most_B) * (entry.eta + lost)
     underflow = (1.0 if before else w.inverse_sum) * absolute + entering * x.dropped(w.P1A).sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
     # An output that waits for its merge may underflow, and so may what it is multiplied by.
@@ -179,7 +179,7 @@ def numerator_error(
         kappa=1 - w.fall.sum(-1, keepdims=True) - w.inverse_sum * x.keys * w.eta_sum,
         B=B,
         finish=finish,
-        tiny=(3 + len(factor)) * f * softmax.eta + out.eta + _difference_error(x, c, w, most_B),
+        tiny=f * (3 * softmax.eta + lost) + out.eta + _difference_error(x, c, w, most_B),
         outside_hull=2 * divided * absolute + 2 * f * entering + 2 * waiting,
     )
 
@@ -239,17 +239,17 @@ def _by_lse_error(
     A = weight_error_by_lse(x, c, EL)
     cast, entry, softmax = probability_cast(c), multiplicand(c, x.problem.dtype), rounding(c, "softmax")
     out, tiny = output_cast(c), sum_underflow(c, "output_accumulation") * x.largest_factor
-    factor = factor_roundings(x, c, "softmax")
+    factor, lost = factor_roundings(x, c, "softmax"), factor_underflow(x, c, "softmax")
     factors = [(cast.u, 1), (entry.u, 1), (left_out_of_output(x, c), 1), *factor, *_output_sums(x, c)]
     B = growth(*factors)
     PA, P1A = deviations(x, np.where(x.visible, A + np.log1p(B), 0.0))
     G, total_v = np.expm1(np.minimum(EL, 700.0)), x.dropped(x.seen) @ np.abs(x.v)
-    absolute = (1 + B) * ((cast.eta + (4 + len(factor)) * softmax.eta) * total_v + 4 * terms(c, x.keys) * tiny)
+    absolute = (1 + B) * ((cast.eta + 4 * softmax.eta + lost) * total_v + 4 * terms(c, x.keys) * tiny)
     PA, P1A = x.dropped(PA * w.widen), x.dropped(P1A * w.widen)
-    entering = (entry.eta + len(factor) * softmax.eta) * P1A.sum(-1, keepdims=True)
+    entering = (entry.eta + lost) * P1A.sum(-1, keepdims=True)
     own = PA @ np.abs(x.v) + absolute + (1 + B) * entering
     X = (1 + G) * own + G * (np.abs(o) + slack)
-    return (X + out.u * (np.abs(o) + slack + X) + out.eta + len(factor) * softmax.eta) * INFLATION
+    return (X + out.u * (np.abs(o) + slack + X) + out.eta + lost) * INFLATION
 
 
 def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, e: NumeratorError) -> np.ndarray:

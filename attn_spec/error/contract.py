@@ -58,7 +58,7 @@ class Contract:
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
     #: Format of s - max, of the exponentials, of the finished row sum, of the normalization and its reciprocal, and of
-    #: what dropout multiplies by 1 / (1 - p).
+    #: what dropout multiplies by 1 / (1 - p), but for normalized probabilities.
     softmax: str = "work"
     #: Format the row sum is accumulated in.
     row_sum: str = "work"

@@ -1,8 +1,8 @@
 """What rounds where weights that dropout keeps are multiplied by 1 / (1 - p), and where that fits a format.
 
-A kernel may multiply the weights before their cast, normalized or not; the finished output; or, where a product of the
-softmax's format enters that with weights as it is, the values. A backward pass may multiply dP and dV, or what they are
-made of. Each is one product in the format of the softmax, or of what holds dP and dV.
+A kernel may multiply the weights before their cast, or after it those that are normalized; the finished output; or,
+where a product of the softmax's format enters that with weights as it is, the values. A backward pass may multiply dP
+and dV, or what they are made of. Each is one product in the format of the softmax, or of what holds the factor.
 """
 
 from __future__ import annotations
@@ -14,6 +14,16 @@ from attn_spec.error.roundoff import is_power_of, rounding
 
 #: The least 1 - p, a power of 2, that no format rounds.
 _EXACT = 2.0**-7
+
+
+def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
+    """The stages in which weights, values or outputs may be multiplied."""
+    return ("softmax", "probabilities") if c.normalize == "before_product" else ("softmax",)
+
+
+def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> float:
+    """What such a product loses to underflow, at most; 0 where it is not rounded."""
+    return max(rounding(c, stage).eta for stage in stages) if factor_roundings(x, c, *stages) else 0.0
 
 
 def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Factors:

@@ -18,7 +18,7 @@ import numpy as np
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
-from attn_spec.error.dropout_bounds import factor_roundings
+from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
@@ -268,8 +268,8 @@ def _dv_error(b: ScoreGradientError) -> np.ndarray:
     c, w, n = b.c, b.weights, _queries(b.x)
     cotangent, size = entry(c, c.format("output")), np.abs(b.g.cotangent)
     missing = left_out(c, c.format("probabilities"), c.format("output"))
-    factor, dropped = factor_roundings(b.x, c, "softmax", "gradients"), b.x.dropped
-    factor_eta = len(factor) * rounding(c, "softmax").eta
+    stages, dropped = (*weight_stages(c), "gradients"), b.x.dropped
+    factor, factor_eta = factor_roundings(b.x, c, *stages), factor_underflow(b.x, c, *stages)
     P1A, weight_eta = dropped(w.P1A), dropped((w.eta + factor_eta) * b.x.visible)
     G = growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
     own = b.x.over_group(dropped(w.PA).swapaxes(-1, -2) @ size)

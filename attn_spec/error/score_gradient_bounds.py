@@ -18,7 +18,7 @@ import numpy as np
 
 from attn_spec.error.bounds import numerator_error, output_error
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.dropout_bounds import factor_roundings
+from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
@@ -187,7 +187,7 @@ def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -
     factor = factor_roundings(x, c, "softmax", "stored_scores")
     roundings = (*sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)), *factor)
     relative = growth((of_g.u, 1), (of_v.u, 1), (left_out(c, c.format("output"), form), 1), *roundings)
-    off_v = of_v.eta + len(factor) * rounding(c, "softmax").eta
+    off_v = of_v.eta + factor_underflow(x, c, "softmax")
     entering = off_v * size_g.sum(-1)[..., :, None] + of_g.eta * size_v.sum(-1)[..., None, :]
     underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entering + Dv * of_g.eta * off_v
     dP = x.dropped(relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow)

@@ -122,6 +122,10 @@ WAYS = (
         for kind, way in (("", {}), ("eager, ", EAGER), ("by LSE, ", _BY_LSE), ("every tile, ", _EVERY_TILE))
         for what in ("weights", "values", "output")
     ),
+    Way(
+        name="dropout, eager, probabilities",
+        **dict(EAGER, problem=DROPOUT, order={"kv_tile": None, "dropout_on": "probabilities"}),
+    ),
     Way(name="dropout, row sum of the cast", problem=DROPOUT, contract={"row_sum_of": "cast"}),
     Way(name="grouped heads", problem={"Hq": 2, "Sq": 2}),
     Way(name="base 2", contract={"exponent": "base2"}),

@@ -20,8 +20,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.bounds",
         (
-            "-    return (X + out.u * (np.abs(o) + slack + X) + out.eta + len(factor) * softmax.eta) * INFLATION\n"
-            "+    return (X + out.u * (np.abs(o) + slack + X) + out.eta + len(factor) * softmax.eta) / INFLATION"
+            "-    return (X + out.u * (np.abs(o) + slack + X) + out.eta + lost) * INFLATION\n"
+            "+    return (X + out.u * (np.abs(o) + slack + X) + out.eta + lost) / INFLATION"
         ),
     ): _SLACK,
     (

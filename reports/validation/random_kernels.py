@@ -140,7 +140,7 @@ def _alibi(rng: np.random.Generator) -> tuple[str, str]:
 
 def _dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
     """What dropout multiplies by 1 / (1 - p), and its options, of a kernel that has it."""
-    return one_of(rng, ("weights", "values", "output")), DROPOUT if rng.random() < 0.4 else ()
+    return one_of(rng, ("weights", "probabilities", "values", "output")), DROPOUT if rng.random() < 0.4 else ()
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:

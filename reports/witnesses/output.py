@@ -7,6 +7,11 @@ from __future__ import annotations
 
 OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.dropout_bounds": {
+        ("probabilities", "a probability that dropout keeps", "output"): {
+            "products of probabilities that are normalized": (
+                'return [-("softmax", "probabilities") if c.normalize == "before_product" else -]("softmax",)'
+            ),
+        },
         ("softmax", "a weight that dropout keeps", "output"): {
             "the rounding of p": "4[- + (1 - kept) / kept-])",
             "roundings of 1 / (1 - p)": "[-4-]{+0+} + (1 - kept) / kept)",
@@ -102,14 +107,14 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the denominator": "e.rest)[- / e.kappa-],",
         },
         ("softmax", "tiny values, flushed", "output"): {
-            "underflow of the normalization": "tiny=[-(3 + len(factor)) * f * softmax.eta + -]out.eta",
+            "underflow of the normalization": "tiny=[-f * (3 * softmax.eta + lost) + -]out.eta",
             "last underflow of the output": "+ slack + X)[- + e.tiny-])",
         },
         ("several", "tiny values, one key, normalization", "output"): {
-            "two of three underflows of the normalization": "tiny=[-(3 + len(factor)) * -]f * softmax.eta + out.eta",
+            "two of three underflows of the normalization": "tiny=f * ([-3 * -]softmax.eta + lost)",
         },
         ("output", "tiny values, kept", "output"): {
-            "underflow of the output's cast": "f * softmax.eta[- + out.eta-]",
+            "underflow of the output's cast": "f * (3 * softmax.eta + lost)[- + out.eta-]",
         },
         ("probabilities", "operands cut", "output"): {
             "weights that move the output": "np.where(e.kappa > 0, ([-_spread(x, w.PA, o) + -]w.PA",
@@ -132,10 +137,10 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the error of weights exp(s - LSE)": "np.where(x.visible, [-A + -]np.log1p(B)",
         },
         ("several", "a light key of a large value, by LSE, probabilities", "output"): {
-            "underflow of the cast of weights exp(s - LSE)": "(([-cast.eta + -](4 + len",
+            "underflow of the cast of weights exp(s - LSE)": "(([-cast.eta + -]4 * softmax.eta + lost)",
         },
         ("several", "a light key, flushed, by LSE", "output"): {
-            "underflow of weights exp(s - LSE)": "(cast.eta[- + (4 + len(factor)) * softmax.eta-])",
+            "underflow of weights exp(s - LSE)": "(cast.eta[- + 4 * softmax.eta-] + lost)",
         },
         ("output_accumulation", "tiny values, by LSE, kept", "output"): {
             "underflow of sums with weights exp(s - LSE)": "total_v[- + 4 * terms(c, x.keys) * tiny-])",
@@ -154,7 +159,7 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the cast of an output by LSE": "(X[- + out.u * (np.abs(o) + slack + X)-] + out.eta +",
         },
         ("output", "tiny values, by LSE, kept", "output"): {
-            "underflow of the cast of an output by LSE": "+ slack + X)[- + out.eta-] + len",
+            "underflow of the cast of an output by LSE": "+ slack + X)[- + out.eta-] + lost)",
         },
     },
 }

@@ -25,13 +25,13 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "roundings make the output's underflow grow": "absolute = [-(1 + most_B) * -](",
             "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -](entry.eta",
             "underflow of values in the hull": "absolute[- + 2 * f * entering-] + 2 * waiting",
-            "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + (4",
+            "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + 4",
         },
         (
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
-            "underflow of normalized weights": "largest_factor, ([-2 * (before + every) + -]len(factor)",
+            "underflow of normalized weights": "largest_factor, [-2 * (before + every) * softmax.eta + -]lost",
             "underflow before normalization": "[-(1.0 if before else w.inverse_sum) * -]absolute",
         },
         (
@@ -41,7 +41,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
                 "steps = terms(c, x.keys)[- + w.R.max(axis=-1, keepdims=True, initial=0.0)-]"
             ),
             "several underflows of a merge": "waits = [-4 * -]merges",
-            "several underflows of weights exp(s - LSE)": "([-4-]{+1+} + len(factor)) * softmax.eta) * total_v",
+            "several underflows of weights exp(s - LSE)": "(cast.eta + [-4 * -]softmax.eta + lost) * total_v",
         },
         "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {
             "underflow of the row sum in the output": "w.eta * total_v[- + x.keys * w.eta_sum * size_o-])",
@@ -67,7 +67,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "the error of o's own evaluation": "_spread(x, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]",
             "the evaluation of the output in float64": "+ e.tiny)[- * INFLATION-]",
-            "the evaluation of an output by LSE in float64": "len(factor) * softmax.eta)[- * INFLATION-]",
+            "the evaluation of an output by LSE in float64": "+ lost)[- * INFLATION-]",
         },
         (
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "

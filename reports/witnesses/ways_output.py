@@ -14,6 +14,11 @@ from .steps import given
 
 OUTPUT_WAYS = (
     Way(name="a weight that dropout keeps", problem=ONE | {"dropped": 0.9}),
+    Way(
+        name="a probability that dropout keeps",
+        problem=ONE | {"dropped": 0.9},
+        **dict(EAGER, order={"kv_tile": None, "dropout_on": "probabilities"}),
+    ),
     Way(name="one of two weights kept", problem={"n": 2, "D": 1, "dropped": 0.9}, **EAGER),
     Way(
         name="a tiny gradient of a value kept",

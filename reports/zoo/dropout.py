@@ -21,7 +21,7 @@ GRADIENTS = "dropout.gradients_pass_the_weights_that_are_kept"
 class KeptWeightsNotRaised(TiledAttention):
     """Weights that are kept stay as they are."""
 
-    def keep_factor(self) -> Any:
+    def keep_factor(self, stage: str = "softmax") -> Any:  # noqa: ARG002
         return self.array(np.array(1.0))
 
 
@@ -29,8 +29,8 @@ class KeptWeightsNotRaised(TiledAttention):
 class RaisedByTheShareDropped(TiledAttention):
     """Weights that are kept are divided by p."""
 
-    def keep_factor(self) -> Any:
-        return self.round(1 / (self.dropout_p or 1.0), "softmax")
+    def keep_factor(self, stage: str = "softmax") -> Any:
+        return self.round(1 / (self.dropout_p or 1.0), stage)
 
 
 @mutant(source="made up: scores dropped, as a mask does", named_by=OUTPUT, takes=DROPOUT)

@@ -132,7 +132,7 @@ def test_what_a_format_cannot_hold_is_outside_the_domain(p, fits):
     assert factor_fits(intermediates(dropping(dropout_p=p, dtype="float16")), contract) == fits
 
 
-@pytest.mark.parametrize("multiplied", ["weights", "values", "output"])
+@pytest.mark.parametrize("multiplied", ["weights", "probabilities", "values", "output"])
 @pytest.mark.parametrize(("executes", "steps"), [(PRECISE, TiledGradients), (EAGER, StoredWeights)])
 def test_kernels_that_multiply_what_they_like_are_within_their_bounds(multiplied, executes, steps):
     order = Order(dropout_on=multiplied, kv_tile=None if executes is EAGER else 4)

@@ -1,0 +1,59 @@
+"""Plain attention with dropout, as models write it and as fused kernels do, with a mask that is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_spec import kernel
+
+from .eager import SOFTMAX32, softmax32
+from .parts import DTYPES, HALVES, for_query_heads, hidden
+
+DROPOUT = ("dropout_keep", "dropout_p")
+SEEN = ("causal", "mask", "cross", "dv", "gqa")
+
+
+def shares(q: Tensor, k: Tensor, **seen: Any) -> Tensor:
+    """Weights [B, Hq, Sq, Sk] in float32."""
+    s = q @ for_query_heads(k, q.shape[1]).mT * (1 / math.sqrt(q.shape[-1]))
+    return softmax32(s, hidden(q, k, **seen))
+
+
+@kernel(framework="torch", dtypes=HALVES, contract=SOFTMAX32, supports=(*DROPOUT, *SEEN, "backward"))
+def dropped_in_half(
+    q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None, **seen: Any
+) -> Tensor:
+    """torch.nn.functional.dropout after the cast, as Hugging Face's eager attention: a product with noise in half."""
+    p = shares(q, k, **seen).to(q.dtype)
+    if dropout_keep is not None:
+        p = p * (dropout_keep.to(q.dtype) / (1 - (dropout_p or 0.0)))
+    return p @ for_query_heads(v, q.shape[1])
+
+
+@kernel(framework="torch", dtypes=("float32", *HALVES), contract=SOFTMAX32, supports=(*DROPOUT, *SEEN, "backward"))
+def dropped_in_float32(
+    q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None, **seen: Any
+) -> Tensor:
+    """Dropout between the softmax and the cast, as Megatron's fused softmax hands it on."""
+    p = shares(q, k, **seen)
+    if dropout_keep is not None:
+        p = torch.where(dropout_keep, p / (1 - (dropout_p or 0.0)), 0.0)
+    return p.to(q.dtype) @ for_query_heads(v, q.shape[1])
+
+
+@kernel(framework="torch", dtypes=DTYPES, contract="fused", supports=(*DROPOUT, "cross", "dv", "gqa"))
+def output_raised(
+    q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None
+) -> Tensor:
+    """Weights cleared after their cast, the output divided by the row sum and multiplied, as FlashAttention-2."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    s = q.to(wide) @ for_query_heads(k, q.shape[1]).to(wide).mT * (1 / math.sqrt(q.shape[-1]))
+    w = torch.exp(s - s.amax(-1, keepdim=True))
+    p = w.to(q.dtype)
+    p = p if dropout_keep is None else p.masked_fill(~dropout_keep, 0.0)
+    out = p.to(wide) @ for_query_heads(v, q.shape[1]).to(wide)
+    return (out / w.sum(-1, keepdim=True) * (1 / (1 - (dropout_p or 0.0)))).to(q.dtype)
