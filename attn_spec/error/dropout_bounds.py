@@ -13,7 +13,7 @@ from attn_spec.error.products import Factors
 from attn_spec.error.roundoff import is_power_of, rounding
 
 #: The least 1 - p, a power of 2, that no format rounds.
-_EXACT = 2.0**-7
+_EXACT = 2.0**-3
 
 
 def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
