@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
 
-def keep_factors(problem: Problem, one: Any) -> np.ndarray | None:
-    """c [B, Hq, Sq, Sk], as numbers like ``one``, 1 in some arithmetic; None without dropout."""
+def keep_factors(problem: Problem, one: Any, *head: int) -> np.ndarray | None:
+    """c [B, Hq, Sq, Sk], or that of a ``head`` (b, h), as numbers like ``one``, some 1; None without dropout."""
     if problem.dropout_keep is None:
         return None
-    c = one / (one - (problem.dropout_p or 0.0))
-    factors = np.full(problem.score_shape, one - one, dtype=float if isinstance(one, float) else object)
-    factors[np.broadcast_to(problem.dropout_keep, problem.score_shape)] = c
+    keep: np.ndarray = np.broadcast_to(problem.dropout_keep, problem.score_shape)[head]
+    factors = np.full(keep.shape, one - one, dtype=float if isinstance(one, float) else object)
+    factors[keep] = one / (one - (problem.dropout_p or 0.0))
     return factors

@@ -78,9 +78,9 @@ def weights(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
 
 
 def dropped(problem: Problem, rows: list[dict[int, arb]], b: int, h: int) -> list[dict[int, arb]]:
-    """Balls around c_ij x_ij for those around x_ij, of one head, by visible key."""
-    c = keep_factors(problem, arb(1))
-    return rows if c is None else [{j: c[b, h, i, j] * x for j, x in row.items()} for i, row in enumerate(rows)]
+    """Balls around c_ij x_ij for those around x_ij, of one head, by key."""
+    c = keep_factors(problem, arb(1), b, h)
+    return rows if c is None else [{j: c[i, j] * x for j, x in row.items()} for i, row in enumerate(rows)]
 
 
 def as_row(x: dict[int, arb]) -> np.ndarray:

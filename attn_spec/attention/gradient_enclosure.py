@@ -74,8 +74,8 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     """Balls around what one query head contributes to the gradients of q, k, v, the scores A and their parameters."""
     g, keys = h // problem.group, problem.key_length
     every = [weights(s)[0] for s in scores(problem, b, h)]
-    dP = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
-    dP = [list(row.values()) for row in dropped(problem, [dict(enumerate(row)) for row in dP], b, h)]
+    products = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
+    dP = dropped(problem, [dict(enumerate(row)) for row in products], b, h)
     lse_cotangents = exact(dL[b, h, :, None]).entries()
     rows = [_score_gradients(*row) for row in zip(every, dP, lse_cotangents, strict=True)]
     dA, scale = matrix(rows, keys), real_scale(problem)
@@ -95,7 +95,7 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     return found | {name: matrix_of(x) for name, x in every.items()}
 
 
-def _score_gradients(P: dict[int, arb], dP: list[arb], dL: arb) -> dict[int, arb]:
+def _score_gradients(P: dict[int, arb], dP: dict[int, arb], dL: arb) -> dict[int, arb]:
     """Balls around dA of one query by visible key."""
     if not P:
         return {}

@@ -36,6 +36,7 @@ from attn_spec.attention.definition import (
     weights,
     working_precision,
 )
+from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
 from attn_spec.problem.problem import Problem, ProblemError
@@ -72,10 +73,11 @@ def score_gradients(
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
     dA = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
-        c = dropped(problem, np.full(problem.score_shape, mp.one, dtype=object))
+        c = keep_factors(problem, mp.one)
         for b, h, i in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[b, h, i]
-            dP = c[b, h, i, seen] * REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
+            dP = REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
+            dP = dP if c is None else c[b, h, i, seen] * dP
             dA[b, h, i, seen] = SOFTMAX.pull(REALS, P[b, h, i][None, seen], dP, dL[b, h, i]).ravel()
     return dA
 

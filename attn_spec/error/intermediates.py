@@ -57,6 +57,8 @@ class Intermediates:
     #: log P = s - L, -inf where hidden, and P, [.., Sq, Sk]
     log_P: np.ndarray
     P: np.ndarray
+    #: c_ij, what dropout multiplies weights by, [.., Sq, Sk]; None where it keeps all as they are.
+    c: np.ndarray | None
     #: O = (c P) v, [.., Sq, Dv]
     O: np.ndarray
 
@@ -69,11 +71,6 @@ class Intermediates:
     def keys(self) -> np.ndarray:
         """n: keys that each row sees, [.., Sq, 1]."""
         return self.seen.sum(axis=-1, keepdims=True)
-
-    @cached_property
-    def c(self) -> np.ndarray | None:
-        """c_ij, what dropout multiplies weights by, [.., Sq, Sk]; None where it keeps all as they are."""
-        return keep_factors(self.problem, 1.0)
 
     def dropped(self, weights: np.ndarray) -> np.ndarray:
         """c_ij w_ij: weights, or their errors, as they meet values."""
@@ -140,7 +137,7 @@ def intermediates(problem: Problem) -> Intermediates:
     c = keep_factors(problem, 1.0)
     O = ((w if c is None else c * w) @ v) / t
     return Intermediates(
-        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, O
+        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, c, O
     )
 
 

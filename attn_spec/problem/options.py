@@ -37,6 +37,19 @@ def _parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **ro
     )
 
 
+def _of_pairs(*, values: Any, **row: Any) -> Any:
+    """A bool for each query and key, drawn from patterns of ``values``."""
+    return _option(
+        wanted="",
+        accepts=lambda _: True,
+        tensor=np.bool_,
+        plain=lambda n: np.ones((1, 1, n["Q"], n["K"]), dtype=bool),
+        draws=patterns.spread(values),
+        patterns=values,
+        **row,
+    )
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and bool(np.isfinite(value))
 
@@ -87,17 +100,12 @@ class Options:
         draws=tuple(product(_SIDES, _SIDES)),
     )
     #: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
-    mask: Any = _option(
+    mask: Any = _of_pairs(
         says="takes a bool mask, True = attend, any broadcast to [B, Hq, Sq, Sk]",
         kind=MASK,
         spellings=("mask", "attn_mask"),
-        wanted="",
-        accepts=lambda _: True,
         sees=lambda p: p.mask,
-        tensor=np.bool_,
-        plain=lambda n: np.ones((1, 1, n["Q"], n["K"]), dtype=bool),
-        draws=patterns.spread(patterns.MASKS),
-        patterns=patterns.MASKS,
+        values=patterns.MASKS,
     )
     #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
     bias: Any = _option(
@@ -243,16 +251,11 @@ class Options:
         draws=(None, 2, 4, 8, 16, 32),
     )
     #: Which weights dropout keeps, bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None is all of them.
-    dropout_keep: Any = _option(
+    dropout_keep: Any = _of_pairs(
         says="takes a bool keep mask of dropout, True = kept, any broadcast to [B, Hq, Sq, Sk]",
         kind=WEIGHT,
         spellings=("dropout_keep", "dropout_mask"),
-        wanted="",
-        accepts=lambda _: True,
-        tensor=np.bool_,
-        plain=lambda n: np.ones((1, 1, n["Q"], n["K"]), dtype=bool),
-        draws=patterns.spread(patterns.KEEPS),
-        patterns=patterns.KEEPS,
+        values=patterns.KEEPS,
         weight=1,
     )
     #: p of 1/(1 - p), which multiplies the weights that dropout keeps; None is 0.

@@ -65,6 +65,8 @@ _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
 _WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))
 #: A problem has one score.
 _SCORES = named_by([replaces_score])
+#: Options that have parameters.
+_OWNERS = {row.of for row in OPTIONS.values()}
 _VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
 
 
@@ -183,7 +185,7 @@ def _options(
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0
-    further = (row.name for name in sorted(chosen & set(OPTIONS)) for row in parameters(name))
+    further = (row.name for name in sorted(chosen & _OWNERS) for row in parameters(name))
     chosen |= {name for name in further if subject.supports(name)}
     return frozenset(chosen)
 
