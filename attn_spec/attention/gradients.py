@@ -39,7 +39,8 @@ from attn_spec.attention.definition import (
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import SOFTMAX
-from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3

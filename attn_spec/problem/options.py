@@ -6,7 +6,7 @@ help. A new option is a new field here, and kernels that take it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -14,40 +14,7 @@ import numpy as np
 
 from attn_spec.problem import masks, patterns
 from attn_spec.problem.option import ADDEND, CHOICE, MASK, PARAMETER, SCORE, TERM, WEIGHT, Option
-
-
-def _option(off: Any = None, **row: Any) -> Any:
-    """A field of :class:`Options` whose row is in its metadata."""
-    return field(default=off, metadata={"row": Option(off=off, **row)})
-
-
-def _parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **row: Any) -> Any:
-    """A parameter of a score: a tensor of the ``axes``, drawn from patterns of ``values``; None: another score."""
-    names = patterns.spread(values, axes)
-    return _option(
-        kind=kind,
-        spellings=(spelling,),
-        wanted="NaN or an infinity",
-        accepts=lambda value: bool(np.isfinite(value).all()),
-        tensor=np.float64,
-        axes=axes,
-        draws=(None, *names) if row.get("optional") else names,
-        patterns=values,
-        **row,
-    )
-
-
-def _of_pairs(*, values: Any, **row: Any) -> Any:
-    """A bool for each query and key, drawn from patterns of ``values``."""
-    return _option(
-        wanted="",
-        accepts=lambda _: True,
-        tensor=np.bool_,
-        plain=lambda n: np.ones((1, 1, n["Q"], n["K"]), dtype=bool),
-        draws=patterns.spread(values),
-        patterns=values,
-        **row,
-    )
+from attn_spec.problem.option_fields import of_pairs, option, parameter
 
 
 def _is_number(value: Any) -> bool:
@@ -73,7 +40,7 @@ class Options:
     """
 
     #: Whether keys after the query are hidden.
-    causal: bool = _option(
+    causal: bool = option(
         off=False,
         says="hides keys after the query",
         kind=MASK,
@@ -87,7 +54,7 @@ class Options:
         draws=(True,),
     )
     #: (left, right) of the diagonal, both inclusive; None is unbounded.
-    window: tuple[int | None, int | None] | None = _option(
+    window: tuple[int | None, int | None] | None = option(
         says="takes (left, right) around the diagonal, both inclusive",
         kind=MASK,
         spellings=("window", "window_size"),
@@ -100,7 +67,7 @@ class Options:
         draws=tuple(product(_SIDES, _SIDES)),
     )
     #: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
-    mask: Any = _of_pairs(
+    mask: Any = of_pairs(
         says="takes a bool mask, True = attend, any broadcast to [B, Hq, Sq, Sk]",
         kind=MASK,
         spellings=("mask", "attn_mask"),
@@ -108,7 +75,7 @@ class Options:
         values=patterns.MASKS,
     )
     #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
-    bias: Any = _option(
+    bias: Any = option(
         says="takes an additive bias, -inf allowed, any broadcast to [B, Hq, Sq, Sk]",
         kind=ADDEND,
         spellings=("bias", "attn_bias"),
@@ -121,7 +88,7 @@ class Options:
         patterns=patterns.BIASES,
     )
     #: m of - m |i - j| (ALiBi), [B, Hq, 1, 1], i the key that the query is aligned with; None is no such term.
-    alibi_slopes: Any = _option(
+    alibi_slopes: Any = option(
         says="takes ALiBi slopes m, [B, Hq, 1, 1]: scores lose m times the distance of the key",
         kind=ADDEND,
         spellings=("alibi_slopes",),
@@ -137,7 +104,7 @@ class Options:
         weight=1,
     )
     #: c of c * tanh(s / c); None is no cap.
-    softcap: float | None = _option(
+    softcap: float | None = option(
         says="takes c of c * tanh(s / c)",
         kind=TERM,
         spellings=("softcap", "logits_soft_cap"),
@@ -148,7 +115,7 @@ class Options:
         weight=1,
     )
     #: Factor on q.k; None is the real number 1/sqrt(D), not its rounding.
-    scale: float | None = _option(
+    scale: float | None = option(
         says="takes a scale; without it the kernel always uses 1/sqrt(D)",
         kind=TERM,
         spellings=("scale", "softmax_scale", "sm_scale", "scaling"),
@@ -158,7 +125,7 @@ class Options:
         draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
     )
     #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
-    score_weight: Any = _parameter(
+    score_weight: Any = parameter(
         says="scores are bilinear, q^T W k: takes W, [B, Hq, D, D]",
         spelling="score_weight",
         axes="BHDD",
@@ -166,7 +133,7 @@ class Options:
         values=patterns.WEIGHTS,
     )
     #: gamma of the score gamma cos(q, k), [B, Hq, 1, 1]; None: the score is another.
-    score_gamma: Any = _parameter(
+    score_gamma: Any = parameter(
         says="scores are gamma cos(q, k), times the scale if one is given: takes gamma, [B, Hq, 1, 1]",
         spelling="score_gamma",
         axes="BH11",
@@ -175,7 +142,7 @@ class Options:
         divides=False,
     )
     #: w of the score w^T tanh(W1 k + W2 q + b), [B, Hq, 1, A]; None: the score is another.
-    score_vector: Any = _parameter(
+    score_vector: Any = parameter(
         says="scores are additive, w^T tanh(W1 k + W2 q + b), times the scale if one is given: takes w, [B, Hq, 1, A]",
         spelling="score_vector",
         axes="BH1A",
@@ -185,7 +152,7 @@ class Options:
         is_product=False,
     )
     #: W1 of that score, [B, Hq, A, D].
-    score_key_weight: Any = _parameter(
+    score_key_weight: Any = parameter(
         says="takes W1 of an additive score, [B, Hq, A, D]",
         spelling="score_key_weight",
         axes="BHAD",
@@ -195,7 +162,7 @@ class Options:
         of="score_vector",
     )
     #: W2 of that score, [B, Hq, A, D].
-    score_query_weight: Any = _parameter(
+    score_query_weight: Any = parameter(
         says="takes W2 of an additive score, [B, Hq, A, D]",
         spelling="score_query_weight",
         axes="BHAD",
@@ -205,7 +172,7 @@ class Options:
         of="score_vector",
     )
     #: b of that score, [B, Hq, 1, A]; None is 0.
-    score_bias: Any = _parameter(
+    score_bias: Any = parameter(
         says="takes b of an additive score, [B, Hq, 1, A]",
         spelling="score_bias",
         axes="BH1A",
@@ -216,7 +183,7 @@ class Options:
         optional=True,
     )
     #: Which columns of q and k are a pair that is turned by its position: "half" or "interleaved"; None: no turn.
-    rotary: str | None = _option(
+    rotary: str | None = option(
         says=f"turns q and k by their positions, as rotary={' or '.join(map(repr, LAYOUTS))} pairs columns",
         kind=SCORE,
         spellings=("rotary",),
@@ -228,7 +195,7 @@ class Options:
         draws=LAYOUTS,
     )
     #: base of the angles position * base^(-2m / R); None is 10000.
-    rotary_base: float | None = _option(
+    rotary_base: float | None = option(
         says="takes the base of the angles of rotary",
         kind=PARAMETER,
         of="rotary",
@@ -239,7 +206,7 @@ class Options:
         draws=(None, 500000.0, 100.0, 2.0),
     )
     #: R, how many columns are turned, the first ones; None is D, less the last one of an odd number.
-    rotary_dim: int | None = _option(
+    rotary_dim: int | None = option(
         says="takes the number of columns that rotary turns, the first ones",
         kind=PARAMETER,
         of="rotary",
@@ -251,7 +218,7 @@ class Options:
         draws=(None, 2, 4, 8, 16, 32),
     )
     #: Which weights dropout keeps, bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None is all of them.
-    dropout_keep: Any = _of_pairs(
+    dropout_keep: Any = of_pairs(
         says="takes a bool keep mask of dropout, True = kept, any broadcast to [B, Hq, Sq, Sk]",
         kind=WEIGHT,
         spellings=("dropout_keep", "dropout_mask"),
@@ -259,7 +226,7 @@ class Options:
         weight=1,
     )
     #: p of 1/(1 - p), which multiplies the weights that dropout keeps; None is 0.
-    dropout_p: float | None = _option(
+    dropout_p: float | None = option(
         says="takes the share p of weights that dropout drops: those kept are divided by 1 - p",
         kind=PARAMETER,
         of="dropout_keep",
@@ -270,7 +237,7 @@ class Options:
         draws=(0.5, None, 0.1, 0.25, 0.9, 0.3),
     )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from, and positions count from, when Sq != Sk.
-    causal_alignment: str = _option(
+    causal_alignment: str = option(
         off="top_left",
         says="takes causal_alignment; without it the alignment is the declared convention",
         kind=CHOICE,

@@ -12,16 +12,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem import masks
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option import ADDEND, MASK, SCORE
-from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes, refused_dtypes
+from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, Options
-
-
-class ProblemError(ValueError):
-    """A problem that is not an attention input; the text says which argument and what it must be."""
+from attn_spec.problem.validation import ProblemError, check_arrays, check_options
 
 
 class Recipe(Protocol):
@@ -53,8 +49,8 @@ class Problem(Options):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "option_dtypes", pairs_of_dtypes(self.option_dtypes))
-        _check_arrays(self)
-        _check_options(self)
+        check_arrays(self)
+        check_options(self)
         for name in [field.name for field in fields(self)]:
             if isinstance(array := getattr(self, name), np.ndarray):
                 array = array.copy()
@@ -256,42 +252,3 @@ def _literal(value: Any) -> str:
     flat = ", ".join(repr(x) if np.isfinite(x) else f"np.{x}" for x in value.ravel().tolist())
     kind = ", dtype=bool" if value.dtype == np.bool_ else ""
     return f"np.array([{flat}]{kind}).reshape{value.shape}".replace("np.-inf", "-np.inf")
-
-
-def _check_arrays(p: Problem) -> None:
-    if p.dtype not in DTYPES:
-        raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {p.dtype!r}")
-    for name in ("q", "k", "v"):
-        array = getattr(p, name)
-        if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != 4:
-            raise ProblemError(
-                f"{name} must be a 4-dimensional float64 array of exact values, not {bits.described(array)}"
-            )
-        if not bits.is_representable(array, p.dtype):
-            raise ProblemError(f"{name} holds values that {p.dtype} cannot; round them with bits.nearest first")
-    q, k, v = p.q.shape, p.k.shape, p.v.shape
-    if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
-        raise ProblemError(f"shapes must be q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]; got q {q}, k {k}, v {v}")
-    if q[3] == 0 or k[1] == 0 or q[1] % k[1]:
-        raise ProblemError(f"Hq must be a multiple of Hkv and D positive; got Hq={q[1]}, Hkv={k[1]}, D={q[3]}")
-
-
-def _check_options(p: Problem) -> None:
-    if (reason := refused_dtypes(p.option_dtypes)) is not None:
-        raise ProblemError(reason)
-    _check_scores(p)
-    for name, row in OPTIONS.items():
-        if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
-            raise ProblemError(f"{name} {reason}")
-
-
-def _check_scores(p: Problem) -> None:
-    scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
-    for row in filter(lambda row: row.of, OPTIONS.values()):
-        given, chosen = getattr(p, row.name) is not None, getattr(p, row.of) is not None
-        if given and not chosen:
-            raise ProblemError(f"{row.name} is a parameter of {row.of}; give that too, or leave this out")
-        if chosen and not (given or row.optional):
-            raise ProblemError(f"{row.name} must be given beside {row.of}: its score has no other")
-    if len(scores) > 1:
-        raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")

@@ -15,8 +15,9 @@ from typing import Any, Self
 
 from attn_spec import atomic
 from attn_spec.judgement.measure import Measurement
-from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe, RecipeError
 
 #: Version of the document; a reader refuses any other.

@@ -15,7 +15,7 @@ from attn_spec.error.intermediates import intermediates
 from attn_spec.error.presets import FP32, FUSED
 from attn_spec.error.score_bounds import row_shift, score_error
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.problem import ProblemError
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_rows_within_bound,

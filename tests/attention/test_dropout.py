@@ -21,7 +21,7 @@ from attn_spec.error.intermediates import intermediates
 from attn_spec.error.presets import EAGER, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.problem import ProblemError
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head

@@ -9,7 +9,8 @@ from attn_spec.attention import definition
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients, score_gradients
 from attn_spec.numbers import bits
-from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 from tests.attention.exact_problems import (
     PRECISIONS,
     TAME,

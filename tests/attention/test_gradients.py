@@ -8,7 +8,8 @@ from hypothesis import given
 from mpmath import mp
 
 from attn_spec.attention.gradients import gradients
-from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 from tests.attention.exact_problems import EXACT, backward_problems, examples, magnitudes
 from tests.one_head import one_head
 

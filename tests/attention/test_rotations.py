@@ -13,7 +13,7 @@ from attn_spec.attention.rotations import Rotation, rotations_of, turned_columns
 from attn_spec.error.presets import FP32
 from attn_spec.error.running_error import RunningErrors
 from attn_spec.problem.options import LAYOUTS
-from attn_spec.problem.problem import ProblemError
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 

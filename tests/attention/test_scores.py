@@ -16,9 +16,9 @@ from attn_spec.error.gradient_bounds import gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS
-from attn_spec.problem.problem import ProblemError
 from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.traits import replaces_score
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 

@@ -16,7 +16,8 @@ from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import Recipe

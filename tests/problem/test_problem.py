@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attn_spec.numbers import bits
-from attn_spec.problem.problem import Problem, ProblemError
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 
 SHAPES = {"q": (2, 4, 3, 5), "k": (2, 2, 6, 5), "v": (2, 2, 6, 7)}
 

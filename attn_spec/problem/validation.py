@@ -1,0 +1,61 @@
+"""What is refused as a problem, and what the message says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.option import SCORE
+from attn_spec.problem.option_dtypes import refused_dtypes
+from attn_spec.problem.options import OPTIONS
+
+if TYPE_CHECKING:
+    from attn_spec.problem.problem import Problem
+
+
+class ProblemError(ValueError):
+    """A problem that is not an attention input; the text says which argument and what it must be."""
+
+
+def check_arrays(p: Problem) -> None:
+    """Raise :class:`ProblemError` unless q, k and v are exact values of the dtype, of shapes that go together."""
+    if p.dtype not in DTYPES:
+        raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {p.dtype!r}")
+    for name in ("q", "k", "v"):
+        array = getattr(p, name)
+        if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != 4:
+            raise ProblemError(
+                f"{name} must be a 4-dimensional float64 array of exact values, not {bits.described(array)}"
+            )
+        if not bits.is_representable(array, p.dtype):
+            raise ProblemError(f"{name} holds values that {p.dtype} cannot; round them with bits.nearest first")
+    q, k, v = p.q.shape, p.k.shape, p.v.shape
+    if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
+        raise ProblemError(f"shapes must be q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]; got q {q}, k {k}, v {v}")
+    if q[3] == 0 or k[1] == 0 or q[1] % k[1]:
+        raise ProblemError(f"Hq must be a multiple of Hkv and D positive; got Hq={q[1]}, Hkv={k[1]}, D={q[3]}")
+
+
+def check_options(p: Problem) -> None:
+    """Raise :class:`ProblemError` unless every option has a value that it may have, beside the others."""
+    if (reason := refused_dtypes(p.option_dtypes)) is not None:
+        raise ProblemError(reason)
+    _check_scores(p)
+    for name, row in OPTIONS.items():
+        if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
+            raise ProblemError(f"{name} {reason}")
+
+
+def _check_scores(p: Problem) -> None:
+    scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
+    for row in filter(lambda row: row.of, OPTIONS.values()):
+        given, chosen = getattr(p, row.name) is not None, getattr(p, row.of) is not None
+        if given and not chosen:
+            raise ProblemError(f"{row.name} is a parameter of {row.of}; give that too, or leave this out")
+        if chosen and not (given or row.optional):
+            raise ProblemError(f"{row.name} must be given beside {row.of}: its score has no other")
+    if len(scores) > 1:
+        raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")
