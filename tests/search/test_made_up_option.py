@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 #: Keys are hidden in front of the first, for queries below the diagonal alone.
 ROW = """
     #: How many keys at the start are hidden from every second query.
-    hidden_start: int = _option(
+    hidden_start: int = option(
         off=0,
         says="hides keys at the start from every second query",
         kind=MASK,
