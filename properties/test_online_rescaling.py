@@ -10,7 +10,7 @@ from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import bends_scores, changes_scores, positional
+from attn_spec.problem.traits import adds_to_row_sum, bends_scores, changes_scores, positional
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
 from attn_spec.search.property import Refutation, attention_property, observe
 from attn_spec.search.shapes import TILE_EDGES
@@ -35,9 +35,12 @@ def splittable(subject: Subject) -> SearchStrategy[Problem]:
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
     return problems(
-        subject, without=("empty", positional), regimes=regimes, shift=st.sampled_from((0.0, 100.0, -100.0)),
+        subject,
+        without=("empty", positional, adds_to_row_sum),
+        regimes=regimes,
+        shift=st.sampled_from((0.0, 100.0, -100.0)),
         key_length=lengths,
-    )  # fmt: skip
+    )
 
 
 @attention_property(

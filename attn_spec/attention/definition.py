@@ -27,7 +27,7 @@ from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Pairs, parameters_of, score_of
-from attn_spec.attention.weightings import SOFTMAX
+from attn_spec.attention.weightings import weighting_of
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
@@ -66,12 +66,13 @@ def _of_pairs(problem: Problem, pairs: Pairs, q: PerHead, k: PerHead) -> PerHead
 
 def weights(problem: Problem, precision: int) -> np.ndarray:
     """Weights P [B, Hq, Sq, Sk]; a row that sees no key is all 0."""
-    s = scores(problem, precision)
+    s, weighting = scores(problem, precision), weighting_of(problem)
     result = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for row in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[*row]
-            result[*row][seen] = SOFTMAX.value(REALS, s[*row][None, seen])[0].ravel()  # NaN if every score seen is -inf
+            # NaN if every score seen is -inf.
+            result[*row][seen] = weighting.value(REALS, s[*row][None, seen])[0].ravel()
     return result
 
 
@@ -95,11 +96,11 @@ def dropped(problem: Problem, x: np.ndarray) -> np.ndarray:
 
 def log_sum_exp(problem: Problem, precision: int) -> np.ndarray:
     """Log-sum-exp L [B, Hq, Sq], natural logarithm; -inf for a row that sees no key."""
-    s = scores(problem, precision)
+    s, weighting = scores(problem, precision), weighting_of(problem)
     result = np.full(problem.score_shape[:3], mp.ninf, dtype=object)
     with mp.workprec(working_precision(problem, precision)):
         for row in np.argwhere(~problem.empty_rows):
-            result[*row] = SOFTMAX.value(REALS, s[*row][None, problem.visible[*row]])[1].item()
+            result[*row] = weighting.value(REALS, s[*row][None, problem.visible[*row]])[1].item()
     return result
 
 

@@ -21,7 +21,7 @@ from attn_spec.attention.definition import working_precision
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
-from attn_spec.attention.weightings import SOFTMAX
+from attn_spec.attention.weightings import weighting_of
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
@@ -63,17 +63,17 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
 
 def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     """Balls around o [Sq, Dv] and L [Sq, 1] of one head; 0 in rows that see no key."""
-    rows = [weights(s) for s in scores(problem, b, h)]
+    rows = [weights(problem, s) for s in scores(problem, b, h)]
     P = matrix(dropped(problem, [P for P, _ in rows], b, h), problem.key_length)
     lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
     return P * exact(problem.v[b, h // problem.group]), lse
 
 
-def weights(s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
+def weights(problem: Problem, s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
     """Balls around the weights P and the log-sum-exp L of one row of scores by visible key; L = 0 if there is none."""
     if not s:
         return {}, arb(0)
-    P, L = SOFTMAX.value(BALLS, as_row(s))
+    P, L = weighting_of(problem).value(BALLS, as_row(s))
     return dict(zip(s, P.ravel(), strict=True)), L.item()
 
 

@@ -28,7 +28,7 @@ from attn_spec.attention.enclosure import (
 )
 from attn_spec.attention.gradients import check_cotangents
 from attn_spec.attention.scores import parameters_of, score_of
-from attn_spec.attention.weightings import SOFTMAX
+from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.problem import Problem
 
 
@@ -73,11 +73,12 @@ def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
 def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> dict[str, arb_mat]:
     """Balls around what one query head contributes to the gradients of q, k, v, the scores A and their parameters."""
     g, keys = h // problem.group, problem.key_length
-    every = [weights(s)[0] for s in scores(problem, b, h)]
+    every_s = scores(problem, b, h)
+    every = [weights(problem, s)[0] for s in every_s]
     products = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
     dP = dropped(problem, [dict(enumerate(row)) for row in products], b, h)
     lse_cotangents = exact(dL[b, h, :, None]).entries()
-    rows = [_score_gradients(*row) for row in zip(every, dP, lse_cotangents, strict=True)]
+    rows = [_score_gradients(problem, *row) for row in zip(every_s, every, dP, lse_cotangents, strict=True)]
     dA, scale = matrix(rows, keys), real_scale(problem)
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
@@ -95,11 +96,13 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     return found | {name: matrix_of(x) for name, x in every.items()}
 
 
-def _score_gradients(P: dict[int, arb], dP: dict[int, arb], dL: arb) -> dict[int, arb]:
+def _score_gradients(
+    problem: Problem, s: dict[int, arb], P: dict[int, arb], dP: dict[int, arb], dL: arb
+) -> dict[int, arb]:
     """Balls around dA of one query by visible key."""
     if not P:
         return {}
-    dA = SOFTMAX.pull(BALLS, as_row(P), as_row({j: dP[j] for j in P}), dL)
+    dA = weighting_of(problem).pull(BALLS, as_row(s), as_row(P), as_row({j: dP[j] for j in P}), dL)
     return dict(zip(P, dA.ravel(), strict=True))
 
 

@@ -38,7 +38,7 @@ from attn_spec.attention.definition import (
 )
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.scores import parameters_of, score_of
-from attn_spec.attention.weightings import SOFTMAX
+from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
@@ -69,8 +69,8 @@ def score_gradients(
 ) -> np.ndarray:
     """dA [B, Hq, Sq, Sk], the gradient of the final score; 0 where the key is hidden. Raises :class:`ProblemError`."""
     check_cotangents(problem, cotangent, lse_cotangent)
-    P = weights(problem, precision + GUARD)
-    v, dO = exact(problem.v), exact(cotangent)
+    s, P = scores(problem, precision + GUARD), weights(problem, precision + GUARD)
+    v, dO, weighting = exact(problem.v), exact(cotangent), weighting_of(problem)
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
     dA = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
@@ -79,7 +79,8 @@ def score_gradients(
             seen: np.ndarray = problem.visible[b, h, i]
             dP = REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
             dP = dP if c is None else c[b, h, i, seen] * dP
-            dA[b, h, i, seen] = SOFTMAX.pull(REALS, P[b, h, i][None, seen], dP, dL[b, h, i]).ravel()
+            of_row = s[b, h, i][None, seen], P[b, h, i][None, seen], dP, dL[b, h, i]
+            dA[b, h, i, seen] = weighting.pull(REALS, *of_row).ravel()
     return dA
 
 

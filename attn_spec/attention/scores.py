@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.arithmetic import Arithmetic
+from attn_spec.attention.operations import Arithmetic
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 
@@ -174,9 +174,36 @@ SCORES: dict[str | None, Score] = {
 }
 
 
+def _product_of_features(formula: str, source: str, phi: Operand) -> Score:
+    return Score(formula=f"phi(q).phi(k), phi(x) = {formula}", source=source, queries=phi, keys=phi)
+
+
+#: The scores of linear attention by its feature map. None is negative.
+FEATURE_MAPS: dict[str, Score] = {
+    "elu_plus_one": _product_of_features(
+        "elu(x) + 1 = max(x, 0) + exp(min(x, 0))",
+        "Katharopoulos et al., Transformers are RNNs, arXiv 2006.16236, equation 7",
+        Operand(
+            value=lambda A, x, p: A.gated(x, x) + A.capped_exp(x),
+            pull=lambda A, x, p, t: (t * A.capped_exp(x), {}),
+        ),
+    ),
+    "relu": _product_of_features(
+        "max(x, 0), with the slope 0 at 0",
+        "Cai et al., EfficientViT, arXiv 2205.14756, section 3.1",
+        Operand(value=lambda A, x, p: A.gated(x, x), pull=lambda A, x, p, t: (A.gated(t, x), {})),
+    ),
+    "exp": _product_of_features(
+        "exp(x)",
+        "Zhang et al., The hedgehog and the porcupine, arXiv 2402.04347, section 4, without the layer before it",
+        Operand(value=lambda A, x, p: A.exp(x), pull=lambda A, x, p, t: (t * A.exp(x), {})),
+    ),
+}
+
+
 def score_of(problem: Problem) -> Score:
     """The score function of a problem."""
-    return SCORES[problem.score_option]
+    return FEATURE_MAPS[problem.feature_map] if problem.feature_map else SCORES[problem.score_option]
 
 
 def parameters_of(problem: Problem) -> dict[str, np.ndarray]:

@@ -1,6 +1,8 @@
 """How the scores of one query become weights, and the gradients of the weights those of the scores.
 
-    P_j = w(s)_j / sum_l w(s)_l        L = log sum_l w(s)_l        over the keys that the query sees
+    P_j = w(s)_j / N        N = epsilon + sum_l w(s)_l        L = log N        over the keys that the query sees
+
+w is the exponential, and epsilon 0, or in linear attention w(s) = s.
 
 A row is all that truth knows of one: the definition and its enclosures evaluate its formulas, in an arithmetic each.
 What rounding does to weights is a theorem of its own (``error.weight_bounds``).
@@ -10,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attn_spec.attention.arithmetic import Elementary
+from attn_spec.attention.operations import Elementary
+
+if TYPE_CHECKING:
+    from attn_spec.problem.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +29,8 @@ class Weighting:
     source: str
     #: (arithmetic, s) -> P and L.
     value: Callable[[Elementary, Any], tuple[Any, Any]]
-    #: (arithmetic, P, dP, dL) -> the gradient of s.
-    pull: Callable[[Elementary, Any, Any, Any], Any]
+    #: (arithmetic, s, P, dP, dL) -> the gradient of s.
+    pull: Callable[[Elementary, Any, Any, Any, Any], Any]
 
 
 def _softmax(A: Elementary, s: Any) -> tuple[Any, Any]:
@@ -36,10 +41,26 @@ def _softmax(A: Elementary, s: Any) -> tuple[Any, Any]:
     return A.divided(e, total), r + A.log(total)
 
 
-def _through_softmax(A: Elementary, P: Any, dP: Any, dL: Any) -> Any:
+def _through_softmax(A: Elementary, s: Any, P: Any, dP: Any, dL: Any) -> Any:
     """P (dP - sum P dP + dL), from dP less any number: that of the heaviest key, whose P may be near 1."""
+    del s
     less = A.less(dP, A.heaviest(P))
     return P * (less - A.total(P * less) + dL)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Scores over their sum and epsilon."""
+
+    epsilon: float
+
+    def value(self, A: Elementary, s: Any) -> tuple[Any, Any]:
+        N = A.total(s) + self.epsilon
+        return A.divided(s, N), A.log(N)
+
+    def pull(self, A: Elementary, s: Any, P: Any, dP: Any, dL: Any) -> Any:
+        """(dP - sum P dP + dL) / N."""
+        return A.divided(dP - A.total(P * dP) + dL, A.total(s) + self.epsilon)
 
 
 SOFTMAX = Weighting(
@@ -49,3 +70,16 @@ SOFTMAX = Weighting(
     value=_softmax,
     pull=_through_softmax,
 )
+
+
+def weighting_of(problem: Problem) -> Weighting:
+    """The weighting of a problem."""
+    if problem.feature_map is None:
+        return SOFTMAX
+    linear = _Linear(problem.feature_epsilon or 0.0)
+    return Weighting(
+        formula="s_j",
+        source="Katharopoulos et al., Transformers are RNNs, arXiv 2006.16236, equation 4",
+        value=linear.value,
+        pull=linear.pull,
+    )

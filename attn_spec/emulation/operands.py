@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_spec.attention.arithmetic import FLOATS, by_pair
 from attn_spec.attention.rotations import Rotation, rotations
-from attn_spec.attention.scores import SCORES, Score
+from attn_spec.attention.scores import FEATURE_MAPS, SCORES, Score
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.problem.option import SCORE
@@ -93,6 +93,19 @@ class Execution:
     def swapped(self, x: Number, turn: Rotation) -> Number:
         return replace(x, values=turn.swapped(x.values))
 
+    def exp(self, x: Number) -> Number:
+        steps = self.steps
+        y = np.exp(x.values)
+        if steps.is_base2:
+            y = np.exp2(steps.times(x.values, steps.log2e, "score_accumulation"))
+        return self.finished(y * (1 + steps.error_of("exp_error", x.values)))
+
+    def capped_exp(self, x: Number) -> Number:
+        return self.exp(replace(x, values=np.minimum(x.values, 0.0)))
+
+    def gated(self, t: Number, x: Number) -> Number:
+        return replace(t, values=np.where(x.values > 0, t.values, 0.0))
+
     def complement(self, x: Number) -> Number:
         return self.finished(1 - x.values)
 
@@ -123,7 +136,7 @@ class Operands:
 
     def __init__(self, c: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
         score = next(name for name in CHOICES if options.get(name) is not None)
-        self.score: Score = SCORES[score]
+        self.score: Score = FEATURE_MAPS[options[score]] if score == "feature_map" else SCORES[score]
         self.steps, self.group = MatrixProducts(c, order), q.shape[1] // k.shape[1]
         #: The options of a call with the operands in place of q and k.
         names = (score, *(row.name for row in parameters(score)))
@@ -136,6 +149,8 @@ class Operands:
         self.p: dict[str, Any] = {
             name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor
         }
+        if "feature_map" in used:
+            self.options["epsilon"] = used.get("feature_epsilon", 0.0)
         if "rotary" in used:
             aligned = {"causal_alignment": options.get("causal_alignment", "top_left")}
             lengths = {"query_length": q.shape[2], "key_length": k.shape[2], "columns": q.shape[3]}

@@ -14,12 +14,14 @@ from attn_spec.error.contract import Contract
 from attn_spec.error.presets import EAGER
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.problem.traits import named_by, replaces_score
+from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 
 from .arithmetic import Order
 from .backward import StoredWeights, emulate_both
 from .dropout import DROPOUT
 from .forward import SUPPORTS
+from .linear import SUPPORTS as LINEAR
+from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
 from .split import NormalizedSplitAttention, RingAttention
 
@@ -70,6 +72,8 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
 
 
 _ALL = (*SUPPORTS, *DROPOUT)
+_SCORES = named_by([replaces_score]) - named_by([weighs_linearly])
+_LINEAR: dict[str, Any] = {"supports": LINEAR, "always": ("feature_map",)}
 _KERNELS = (
     emulate_both("sequential", _BY_DTYPE, dtypes=DTYPES, supports=_ALL),
     emulate_both(
@@ -87,7 +91,7 @@ _KERNELS = (
         supports=_ALL,
     ),
     emulate_both("base2", _BASE2, dtypes=_NOT_64),
-    emulate_both("other_scores", _BY_DTYPE, supports=(*_ALL, *named_by([replaces_score])), dtypes=DTYPES),
+    emulate_both("other_scores", _BY_DTYPE, supports=(*_ALL, *_SCORES), dtypes=DTYPES),
     emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
     emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
     emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),
@@ -155,6 +159,23 @@ _KERNELS = (
     emulate_both("bf16x3", replace(PRECISE, multiplicands="bfloat16", **_PIECES)),
     emulate_both("tf32x3", replace(_TF32, **_PIECES)),
     emulate_both("flushed_on_entry", replace(PRECISE, float16_subnormals="flushed_on_entry"), dtypes=("float16",)),
+    # No softmax.
+    *(
+        emulate_both(name, _BY_DTYPE, order, dtypes=DTYPES, steps=steps, gradients=LinearGradients, **_LINEAR)
+        for name, steps, order in (
+            ("linear", LinearAttention, Order()),
+            ("linear_states", StateAttention, Order(kv_tile=8, sums="pairwise")),
+        )
+    ),
+    emulate_both(
+        "linear_narrow_states",
+        replace(PRECISE, partial_outputs="input", operands="input", stored_scores="input", probabilities="input"),
+        Order(kv_tile=4, sums="random", seed=5),
+        dtypes=_HALVES,
+        steps=StateAttention,
+        gradients=LinearGradients,
+        **_LINEAR,
+    ),
     # The backward pass.
     emulate_both("delta_of_probabilities", replace(PRECISE, delta="probabilities"), dtypes=_NOT_64),
     emulate_both("cast_weights_in_dS", replace(PRECISE, score_gradients_of="cast"), dtypes=_HALVES),

@@ -20,7 +20,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.error.far_keys import without_far_keys
-from attn_spec.error.gradient_sums import accumulated, stored_sum, stored_sums, sum_eta, where_sums_fit
+from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, summed_over_group
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back, unknown_operands
 from attn_spec.error.option_gradient_bounds import accumulated_again, bias_error, parameter_errors
@@ -83,7 +83,7 @@ def gradient_bound(
     for name, value in g.gradients.items():
         error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
         dtype = x.problem.dtype_of(name[1:], contract.gradients)
-        out = _last_cast(contract, dtype)
+        out = last_cast(contract, dtype)
         total = (error + out.u * (size + error) + out.eta) * _widening(b.near, name, error.shape) * INFLATION
         finished[name] = np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
     inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
@@ -94,7 +94,7 @@ def gradient_bound(
     return GradientBound(finished, X=b.X, in_domain=inside)
 
 
-def _last_cast(c: ResolvedContract, dtype: str) -> Rounding:
+def last_cast(c: ResolvedContract, dtype: str) -> Rounding:
     """Rounding of a finished gradient to ``dtype``, from the wider of the formats it was summed and scaled in."""
     stages = ("gradient_accumulation", "score_accumulation")
     widest = max((c.format(stage) for stage in stages), key=lambda form: form.precision)
@@ -166,7 +166,7 @@ def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
     else:
         of_q, of_k, of_parameters = _of_pairs(b)
     (dq, by_queries), (dk, by_keys) = pulled_back(b.x, "q", of_q), pulled_back(b.x, "k", of_k)
-    of_inputs = {"dq": dq.error, "dk": _summed_over_group(b, dk)}
+    of_inputs = {"dq": dq.error, "dk": summed_over_group(b.x, b.c, dk)}
     return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
 
 
@@ -209,14 +209,6 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     of_q, of_k, of_p = pairs_pulled_back(x, gradient)
     Sq, Sk = x.s.shape[-2:]
     return accumulated_again(of_q, c, Sk), accumulated_again(of_k, c, Sq), of_p
-
-
-def _summed_over_group(b: ScoreGradientError, dk: Approximation) -> np.ndarray:
-    """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each."""
-    error, size = b.x.over_group(dk.error), b.x.over_group(dk.size)
-    G = growth(*accumulated(b.c, np.float64(b.x.problem.group)))
-    error = error + G * (size + error) + 2 * b.x.problem.group * (sum_eta(b.c) + stored_sum(b.c).eta)
-    return where_sums_fit(b.c, size, error)
 
 
 def _product_error(

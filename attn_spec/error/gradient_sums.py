@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import Factors, sum_underflow, sums
-from attn_spec.error.roundoff import Rounding, conversion, rounding
+from attn_spec.error.roundoff import Rounding, conversion, growth, rounding
+from attn_spec.error.running_error import Approximation
 
 
 def accumulated(c: ResolvedContract, n: np.ndarray | np.float64) -> Factors:
@@ -30,6 +32,14 @@ def stored_sum(c: ResolvedContract) -> Rounding:
 def sum_eta(c: ResolvedContract) -> float:
     """Underflow of one sum."""
     return sum_underflow(c, "gradient_accumulation")
+
+
+def summed_over_group(x: Intermediates, c: ResolvedContract, dk: Approximation) -> np.ndarray:
+    """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each."""
+    error, size = x.over_group(dk.error), x.over_group(dk.size)
+    G = growth(*accumulated(c, np.float64(x.problem.group)))
+    error = error + G * (size + error) + 2 * x.problem.group * (sum_eta(c) + stored_sum(c).eta)
+    return where_sums_fit(c, size, error)
 
 
 def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:

@@ -51,8 +51,10 @@ class Intermediates:
     scaled: np.ndarray
     capped: np.ndarray
     s: np.ndarray
-    #: M = max_j s and L = log sum_j exp(s), [.., Sq, 1]; 0 and -inf for empty rows
+    #: M = max_j s and N = sum_j exp(s - M), or 0 and N = epsilon + sum_j s in linear attention; L = M + log N; [.., Sq,
+    #: 1]; 0, 1 and -inf for empty rows
     M: np.ndarray
+    N: np.ndarray
     L: np.ndarray
     #: log P = s - L, -inf where hidden, and P, [.., Sq, Sk]
     log_P: np.ndarray
@@ -125,19 +127,22 @@ def intermediates(problem: Problem) -> Intermediates:
     s = s if problem.alibi_slopes is None else s - problem.alibi_slopes * abs(problem.distances)
     s = np.where(visible, s, 0.0)
     masked = np.where(visible, s, -np.inf)
-    M = masked.max(axis=-1, keepdims=True, initial=-np.inf)
+    M, epsilon = masked.max(axis=-1, keepdims=True, initial=-np.inf), 0.0
     M = np.where(np.isfinite(M), M, 0.0)
     w = np.exp(masked - M)
-    t = w.sum(axis=-1, keepdims=True)
-    L = M + np.log(t)
-    t = np.where(t > 0, t, 1.0)
+    if problem.feature_map is not None:
+        M, w, epsilon = np.zeros(M.shape), s, problem.feature_epsilon or 0.0
+        masked = np.where(visible, np.log(s), -np.inf)
+    N = w.sum(axis=-1, keepdims=True) + epsilon * visible.any(axis=-1, keepdims=True)
+    L = M + np.log(N)
+    N = np.where(N > 0, N, 1.0)
     # Not s - L: the rounding of L would not cancel between the weights and their sum.
-    log_P = masked - M - np.log(t)
-    P = w / t
+    log_P = masked - M - np.log(N)
+    P = w / N
     c = keep_factors(problem, 1.0)
-    O = ((w if c is None else c * w) @ v) / t
+    O = ((w if c is None else c * w) @ v) / N
     return Intermediates(
-        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, L, log_P, P, c, O
+        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O
     )
 
 
@@ -210,7 +215,7 @@ def gradient_intermediates(
     D = (x.P * dP).sum(axis=-1, keepdims=True)
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
     X = np.where(x.visible, X, 0.0)
-    dA = x.P * X
+    dA = x.P * X if problem.feature_map is None else X / x.N
     dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
     dS = np.where(x.visible, dS, 0.0)
     score, p, scale = score_of(problem), parameters_of(problem) | rotations_of(problem), problem.scale_value

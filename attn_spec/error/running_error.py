@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -124,6 +124,25 @@ class RunningErrors:
         error = np.minimum(x.error * np.cosh(np.minimum(least, 300.0)) ** -2.0, 2.0)
         error = np.where(np.isnan(error), np.inf, error + elementary_error(self.contract, "tanh_error"))
         return finished(self.contract, value, np.abs(value), error)
+
+    @np.errstate(all="ignore")
+    def exp(self, x: Approximation) -> Approximation:
+        """An error of x is the logarithm of a factor; in base 2 the product with log2(e) is rounded too."""
+        value = np.exp(x.value)
+        argument = x.error + growth((rounding(self.contract, "score_accumulation").u, 3)) * (np.abs(x.value) + x.error)
+        error = value * np.expm1(x.error if self.contract.exponent == "natural" else argument)
+        return finished(self.contract, value, value, error + elementary_error(self.contract, "exp_error") * value)
+
+    def capped_exp(self, x: Approximation) -> Approximation:
+        """exp(min(x, 0)), which may be expm1(min(x, 0)) + 1: its error is then one of 1."""
+        found = self.exp(x.changed(lambda part: np.minimum(part, 0.0)))
+        one = np.ones(x.value.shape)
+        sum_ = finished(self.contract, one, one, elementary_error(self.contract, "exp_error") * one, roundings=2)
+        return replace(found, size=one, error=np.maximum(found.error, sum_.error))
+
+    def gated(self, t: Approximation, x: Approximation) -> Approximation:
+        """t where x > 0, else 0; x is given, so its sign is known."""
+        return t.changed(lambda part: np.where(x.value > 0, part, 0.0))
 
     def tables(self, turn: Rotation) -> tuple[Approximation, Approximation]:
         """An error of the angle theta = position base^e, e = -2m / R, costs its cosine and sine no more than itself.

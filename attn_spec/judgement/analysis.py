@@ -7,15 +7,15 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from attn_spec.attention.enclosure import Truth
-from attn_spec.error.bounds import ForwardBound, forward_bound
+from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_bounds import GradientBound, gradient_bound, gradient_evaluation_error
+from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.error.theorems import forward_bound, gradient_bound, gradient_evaluation_error
 from attn_spec.judgement.oracle import GradientOracle, Oracle
-from attn_spec.problem.option import CHOICE
+from attn_spec.problem.option import CHOICE, WEIGHT
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import changes_weights
 
 #: The oracle's radius stays below this fraction of the allowed error.
 ORACLE_FRACTION = 2.0**-10
@@ -46,7 +46,8 @@ class Analysis:
     @cached_property
     def of_equal_scores(self) -> Analysis:
         """That of the same values without options but dropout, every score 0: attention is their mean."""
-        plain = {name: row.off for name, row in OPTIONS.items() if row.kind != CHOICE and not changes_weights(row)}
+        stay = (CHOICE, WEIGHT)
+        plain = {name: row.off for name, row in OPTIONS.items() if OPTIONS.get(row.of, row).kind not in stay}
         return Analysis(self.problem.replace(q=np.zeros(self.problem.q.shape), **plain))
 
     @np.errstate(all="ignore")

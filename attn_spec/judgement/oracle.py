@@ -14,13 +14,12 @@ import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, Truth, enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
-from attn_spec.error.bounds import evaluation_error
-from attn_spec.error.gradient_bounds import gradient_evaluation_error
 from attn_spec.error.intermediates import (
     GradientIntermediates,
     Intermediates,
     intermediates,
 )
+from attn_spec.error.theorems import evaluation_error, gradient_evaluation_error
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 

@@ -49,9 +49,13 @@ class Option:
     divides: bool = True
     #: Of a SCORE: whether it is a product of operands that q and k are factors of, so that it is even in both together.
     is_product: bool = True
+    #: Of a SCORE: whether weights are exponentials of it; else they are the scores themselves, which have no terms.
+    exponential: bool = True
     #: Of a PARAMETER: the option that it belongs to, and whether that can do without it.
     of: str = ""
     optional: bool = False
+    #: Whether it is added to what weights are divided by.
+    adds_to_row_sum: bool = False
     #: Whether it depends on where in its sequence a query or a key stands; and then whether all that counts is how far
     #: a key stands from the one that the query is aligned with.
     positional: bool = False
@@ -73,6 +77,12 @@ class Option:
         """The shape of its tensor when no axis is broadcast, given the lengths of the axes."""
         batch, heads, rows, columns = (1 if axis == "1" else lengths[axis] for axis in self.axes)
         return batch, heads, rows, columns
+
+    def excludes(self, other: Option) -> bool:
+        """Whether no problem uses both: each names the score function, or one a term that scores have no place for."""
+        if self.kind != SCORE or self.name == other.name:
+            return False
+        return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT))
 
     @property
     def shape_text(self) -> str:

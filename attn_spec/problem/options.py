@@ -28,6 +28,8 @@ def _is_window(value: Any) -> bool:
 
 #: How ``rotary`` pairs columns: m and m + R/2, or 2m and 2m + 1.
 LAYOUTS = ("half", "interleaved")
+#: phi of linear attention: elu(x) + 1, max(x, 0), exp(x).
+FEATURE_MAPS = ("elu_plus_one", "relu", "exp")
 _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
 
@@ -216,6 +218,31 @@ class Options:
         accepts=lambda value: value is None or (isinstance(value, int) and value >= 0 and value % 2 == 0),
         fits=lambda value, lengths: value is None or value <= lengths["D"],
         draws=(None, 2, 4, 8, 16, 32),
+    )
+    #: phi of linear attention, whose weights are phi(q).phi(k) over their sum; None: weights are a softmax.
+    feature_map: str | None = option(
+        says=f"is linear attention, phi(q).phi(k) over the sum: takes phi as {', '.join(map(repr, FEATURE_MAPS))}",
+        kind=SCORE,
+        spellings=("feature_map",),
+        wanted=f"{', '.join(map(repr, FEATURE_MAPS))} or None",
+        accepts=lambda value: value in (None, *FEATURE_MAPS),
+        divides=False,
+        is_product=False,
+        exponential=False,
+        plain=lambda _: FEATURE_MAPS[0],
+        draws=FEATURE_MAPS,
+    )
+    #: epsilon, added to the sum of those weights; None is 0.
+    feature_epsilon: float | None = option(
+        says="takes epsilon, added to the sum of the weights of linear attention",
+        kind=PARAMETER,
+        of="feature_map",
+        optional=True,
+        adds_to_row_sum=True,
+        spellings=("feature_epsilon", "eps"),
+        wanted="a number of 0 or more or None",
+        accepts=lambda value: value is None or (_is_number(value) and value >= 0),
+        draws=(None, 2.0**-20, 1e-6, 1.0),
     )
     #: Which weights dropout keeps, bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None is all of them.
     dropout_keep: Any = of_pairs(

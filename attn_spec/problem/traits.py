@@ -44,9 +44,19 @@ def replaces_score(row: Option) -> bool:
     return OPTIONS.get(row.of, row).kind == SCORE
 
 
+def weighs_linearly(row: Option) -> bool:
+    """The weights are no softmax, but the scores over their sum."""
+    return not OPTIONS.get(row.of, row).exponential
+
+
 def changes_weights(row: Option) -> bool:
-    """The option multiplies weights after the softmax, so that they need not add up to 1."""
-    return OPTIONS.get(row.of, row).kind == WEIGHT
+    """The option multiplies weights, or adds to what they are divided by, so that they need not add up to 1."""
+    return OPTIONS.get(row.of, row).kind == WEIGHT or adds_to_row_sum(row)
+
+
+def adds_to_row_sum(row: Option) -> bool:
+    """The option is added to what weights are divided by, so that the parts of a row each have it."""
+    return row.adds_to_row_sum
 
 
 def bends_scores(row: Option) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,12 @@ from attn_spec.problem.option import SCORE
 from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS
 
-if TYPE_CHECKING:
-    from attn_spec.problem.problem import Problem
-
 
 class ProblemError(ValueError):
     """A problem that is not an attention input; the text says which argument and what it must be."""
 
 
-def check_arrays(p: Problem) -> None:
+def check_arrays(p: Any) -> None:
     """Raise :class:`ProblemError` unless q, k and v are exact values of the dtype, of shapes that go together."""
     if p.dtype not in DTYPES:
         raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {p.dtype!r}")
@@ -39,7 +36,7 @@ def check_arrays(p: Problem) -> None:
         raise ProblemError(f"Hq must be a multiple of Hkv and D positive; got Hq={q[1]}, Hkv={k[1]}, D={q[3]}")
 
 
-def check_options(p: Problem) -> None:
+def check_options(p: Any) -> None:
     """Raise :class:`ProblemError` unless every option has a value that it may have, beside the others."""
     if (reason := refused_dtypes(p.option_dtypes)) is not None:
         raise ProblemError(reason)
@@ -49,7 +46,7 @@ def check_options(p: Problem) -> None:
             raise ProblemError(f"{name} {reason}")
 
 
-def _check_scores(p: Problem) -> None:
+def _check_scores(p: Any) -> None:
     scores = [name for name, row in OPTIONS.items() if row.kind == SCORE and getattr(p, name) is not None]
     for row in filter(lambda row: row.of, OPTIONS.values()):
         given, chosen = getattr(p, row.name) is not None, getattr(p, row.of) is not None
@@ -59,3 +56,7 @@ def _check_scores(p: Problem) -> None:
             raise ProblemError(f"{row.name} must be given beside {row.of}: its score has no other")
     if len(scores) > 1:
         raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")
+    used = {name: row for name, row in OPTIONS.items() if row.is_used(getattr(p, name))}
+    for name in scores:
+        if apart := [other for other, row in used.items() if OPTIONS[name].excludes(row)]:
+            raise ProblemError(f"{name} and {' and '.join(apart)} exclude each other: its weights are no exponentials")

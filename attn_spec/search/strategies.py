@@ -24,7 +24,7 @@ from attn_spec.problem.option import PARAMETER
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import Trait, named_by, replaces_score
+from attn_spec.problem.traits import Trait, named_by
 from attn_spec.search import shapes, signatures
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
@@ -63,8 +63,8 @@ _SEEDS = st.integers(0, 2**32 - 1)
 _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
 _WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))
-#: A problem has one score.
-_SCORES = named_by([replaces_score])
+#: Pairs of options that no problem uses both.
+_APART = [{name, other} for name, row in OPTIONS.items() for other, its in OPTIONS.items() if row.excludes(its)]
 #: Options that have parameters.
 _OWNERS = {row.of for row in OPTIONS.values()}
 _VALUES = {name: st.sampled_from(row.draws) for name, row in OPTIONS.items()}
@@ -179,14 +179,14 @@ def _options(
     if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     chosen = {*needs, *subject.kernel.limits.always}
-    exclusive = (*subject.kernel.limits.exclusive, _SCORES)
+    exclusive = (*subject.kernel.limits.exclusive, *_APART)
     for name in [name for name in (*_WEIGHTS, "empty") if name in drawn - chosen]:
         if not any(name in apart and chosen & set(apart) for apart in exclusive):
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0
     further = (row.name for name in sorted(chosen & _OWNERS) for row in parameters(name))
-    chosen |= {name for name in further if subject.supports(name)}
+    chosen |= {name for name in further if subject.supports(name) and name not in excluded}
     return frozenset(chosen)
 
 

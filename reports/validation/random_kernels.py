@@ -119,7 +119,7 @@ def _kernel(
 
 def _scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
     """Which scores a kernel has beside the plain one, and the formats of their operands and tables."""
-    scores = [name for name in CHOICES if rng.random() < 0.25]
+    scores = [name for name in CHOICES if OPTIONS[name].exponential and rng.random() < 0.25]
     scores += [row.name for name in scores for row in parameters(name)]
     formats = {"operands": one_of(rng, ("input", "input", *FORMATS)), "rotary_tables": one_of(rng, ("work", *FORMATS))}
     return scores, formats if scores else {}

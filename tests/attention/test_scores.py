@@ -10,7 +10,7 @@ from attn_spec.attention import definition
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
-from attn_spec.attention.scores import SCORES
+from attn_spec.attention.scores import FEATURE_MAPS, SCORES
 from attn_spec.error.bounds import evaluation_error
 from attn_spec.error.gradient_bounds import gradient_evaluation_error
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
@@ -267,8 +267,9 @@ def test_a_score_has_all_its_parameters_and_no_others():
 
 
 def test_every_score_has_an_option_and_a_source():
-    assert set(SCORES) == {None} | {name for name, row in OPTIONS.items() if row.kind == SCORE}
-    assert all(row.formula and row.source for row in SCORES.values())
+    assert set(SCORES) | {"feature_map"} == {None} | {name for name, row in OPTIONS.items() if row.kind == SCORE}
+    assert tuple(FEATURE_MAPS) == OPTIONS["feature_map"].draws
+    assert all(row.formula and row.source for row in (*SCORES.values(), *FEATURE_MAPS.values()))
 
 
 def test_some_heads_of_a_problem_keep_their_weights():

@@ -25,7 +25,7 @@ def test_two_keys_by_hand():
         assert max(abs(p - share) for p, share in zip(P.ravel(), (0.75, 0.25), strict=True)) < mp.mpf(2) ** -110
         assert abs(L.item() - mp.log(4)) < mp.mpf(2) ** -110
 
-        dA = SOFTMAX.pull(REALS, exact(np.array([[0.75, 0.25]])), exact(np.array([[8.0, 0.0]])), mp.mpf(4))
+        dA = SOFTMAX.pull(REALS, s, exact(np.array([[0.75, 0.25]])), exact(np.array([[8.0, 0.0]])), mp.mpf(4))
     assert [float(x) for x in dA.ravel()] == [0.75 * (8 - 6 + 4), 0.25 * (0 - 6 + 4)]
 
 
@@ -33,10 +33,11 @@ def test_two_keys_by_hand():
 def test_balls_contain_the_reals(scores):
     dP, dL = tuple(math.sin(1 + j) for j in range(len(scores))), 0.5
     with mp.workprec(200):
-        P, L = SOFTMAX.value(REALS, exact(np.array([scores])))
-        dA = SOFTMAX.pull(REALS, P, exact(np.array([dP])), dL)
+        s = exact(np.array([scores]))
+        P, L = SOFTMAX.value(REALS, s)
+        dA = SOFTMAX.pull(REALS, s, P, exact(np.array([dP])), dL)
     P_balls, L_ball = SOFTMAX.value(BALLS, balls(*scores))
-    dA_balls = SOFTMAX.pull(BALLS, P_balls, balls(*dP), dL)
+    dA_balls = SOFTMAX.pull(BALLS, balls(*scores), P_balls, balls(*dP), dL)
 
     for real, ball in zip(
         (*P.ravel(), L.item(), *dA.ravel()), (*P_balls.ravel(), L_ball.item(), *dA_balls.ravel()), strict=True
@@ -47,8 +48,9 @@ def test_balls_contain_the_reals(scores):
 
 def test_what_arrives_on_the_heaviest_key_of_all_leaves_nothing_to_cancel():
     """P = 1 - e^-60 of one key, whose dP is common to the row: dA is as good as e^-60 of it, relatively."""
-    P, _ = SOFTMAX.value(BALLS, balls(60.0, 0.0))
-    dA = SOFTMAX.pull(BALLS, P, balls(1e6, 1e6 + 1), 0)
+    s = balls(60.0, 0.0)
+    P, _ = SOFTMAX.value(BALLS, s)
+    dA = SOFTMAX.pull(BALLS, s, P, balls(1e6, 1e6 + 1), 0)
 
     found = dA[0, 0]
     assert float(found.rad()) < 1e-10 * abs(float(found.mid()))

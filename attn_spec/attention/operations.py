@@ -1,0 +1,87 @@
+"""The operations that formulas of scores and weights are written in.
+
+A formula is a function of an arithmetic and its numbers: arrays of [rows, columns], or with leading axes, that ``*``
+multiplies, and ``+`` and ``-`` add and subtract, entry by entry. The same text is evaluated in mpf (``definition``),
+in balls (``enclosure``), in float64 (``intermediates``) and in float64 with a running error bound (``running_error``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from attn_spec.attention.rotations import Rotation
+
+
+class Arithmetic(Protocol):
+    """What numbers can do beside ``*``, ``+`` and ``-``."""
+
+    def product(self, x: Any, y: Any) -> Any:
+        """The matrix product."""
+
+    def transposed(self, x: Any) -> Any:
+        """Rows as columns."""
+
+    def total(self, x: Any) -> Any:
+        """The sum over the columns, which stay as one."""
+
+    def root(self, x: Any) -> Any:
+        """The square root."""
+
+    def quotient(self, x: Any, y: Any) -> Any:
+        """x / y, and 0 where both are 0."""
+
+    def tanh(self, x: Any) -> Any:
+        """The hyperbolic tangent."""
+
+    def complement(self, x: Any) -> Any:
+        """1 - x."""
+
+    def exp(self, x: Any) -> Any:
+        """The exponential."""
+
+    def capped_exp(self, x: Any) -> Any:
+        """exp(min(x, 0))."""
+
+    def gated(self, t: Any, x: Any) -> Any:
+        """t where x > 0, else 0."""
+
+    def tables(self, turn: Rotation) -> tuple[Any, Any]:
+        """cos and sin of the angles of a rotation, [rows, columns]; 1 and 0 in columns that stay."""
+        ...
+
+    def swapped(self, x: Any, turn: Rotation) -> Any:
+        """x with the columns of each pair in the other's place, the one that comes first with a minus."""
+
+    def pairs(self, x: Any, y: Any) -> Any:
+        """x_i + y_j for rows i of x and j of y, in rows: those of the first i come first."""
+
+    def grid(self, s: Any, x: Any, y: Any) -> Any:
+        """One number for each such pair, as rows i and columns j."""
+
+    def listed(self, s: Any) -> Any:
+        """The inverse of :meth:`grid`."""
+
+    def over_second(self, u: Any, x: Any, y: Any) -> Any:
+        """The sums over j of what is given for each pair."""
+
+    def over_first(self, u: Any, x: Any, y: Any) -> Any:
+        """The sums over i of what is given for each pair."""
+
+
+class Elementary(Arithmetic, Protocol):
+    """What formulas of weights ask for besides; rows are arrays [1, n]."""
+
+    def log(self, x: Any) -> Any:
+        """The natural logarithm."""
+
+    def divided(self, x: Any, y: Any) -> Any:
+        """A row over one number, NaN where that is 0."""
+
+    def reference(self, s: Any) -> Any:
+        """A number near enough to the largest of a row that exponentials of the differences do not overflow."""
+
+    def heaviest(self, P: Any) -> Any:
+        """Where the largest of a row of weights is, or one as good as that."""
+
+    def less(self, x: Any, at: int) -> Any:
+        """A row less its entry ``at``, which becomes exactly 0."""

@@ -1,0 +1,104 @@
+"""Linear attention under any arithmetic: w_ij = a_i.b_j over their sum, where a and b are features of q and k.
+
+The steps are those of ``forward`` and ``backward`` without exponentials: nothing is subtracted, so nothing is rescaled.
+In :class:`StateAttention` rows that see all keys of a tile meet the state sum_j b_j v_j^T of the tile in place of its
+scores: Katharopoulos et al., "Transformers are RNNs" (arXiv 2006.16236), section 3.2; by tiles, as Hua et al. (arXiv
+2202.10447), section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .backward import TiledGradients
+from .forward import TiledAttention
+from .scores import Tile
+
+#: What such a kernel declares.
+SUPPORTS = (
+    *("feature_map", "feature_epsilon", "causal", "causal_alignment", "window", "mask"),
+    *("gqa", "dv", "cross", "empty", "lse"),
+)
+
+
+class Linear(TiledAttention):
+    """What both passes have in common."""
+
+    def __init__(self, *arguments: Any, epsilon: float = 0.0, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.epsilon = epsilon
+
+    def change_base(self, s: Any) -> Any:
+        return s
+
+    def weights(self, s: Any, m: Any) -> Any:  # noqa: ARG002 - nothing is subtracted
+        """The scores, and 0 where hidden."""
+        return self.convert(self.xp.where(self.tile.visible, s, 0.0), "softmax", "stored_scores")
+
+
+class LinearAttention(Linear):
+    """One call."""
+
+    def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
+        """The fold of softmax attention; the row sum of rows that see a key includes epsilon."""
+        self.some: Any = False
+        m, l, acc = super().fold(tiles)
+        return m, self.xp.where(self.some, self.with_epsilon(l), 0.0), acc
+
+    def with_epsilon(self, l: Any) -> Any:
+        return self.round(self.convert(l, "softmax", "row_sum") + self.constant(self.epsilon), "softmax")
+
+    def update_max(self, m: Any, tile_max: Any) -> Any:  # noqa: ARG002
+        self.some = self.some | self.tile.visible.any(axis=-1, keepdims=True)
+        return self.xp.zeros_like(m)
+
+    def rescale_factor(self, m: Any, m_new: Any) -> Any:  # noqa: ARG002
+        return 1.0
+
+    def rescale(self, x: Any, alpha: Any, stage: str) -> Any:  # noqa: ARG002
+        return x
+
+
+class StateAttention(LinearAttention):
+    """Tiles meet queries that see all their keys as states."""
+
+    def accumulate_row_sum(self, l: Any, p: Any) -> Any:
+        ones = self.xp.ones_like(self.load_v()[..., :1])
+        return self.xp.where(self.whole(), self.of_state(l, ones, "row_sum"), super().accumulate_row_sum(l, p))
+
+    def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
+        of_state = self.of_state(acc, self.enter(v), "output_accumulation")
+        return self.xp.where(self.whole(), of_state, super().accumulate_output(acc, w, v))
+
+    def whole(self) -> Any:
+        """Rows that see all keys of the tile, [.., Sq, 1]."""
+        return self.tile.visible.all(axis=-1, keepdims=True)
+
+    def state(self, values: Any, stage: str) -> Any:
+        """sum_j b_j v_j^T of the tile, [B, Hq, D, ..]."""
+        b = self.enter(self.load_k(), "operands")
+        total = self.add_products(lambda j: (b[..., j, :, None], values[..., j, None, :]), values.shape[2], stage)
+        return self.convert(total, "partial_outputs", stage)
+
+    def of_state(self, start: Any, values: Any, stage: str) -> Any:
+        """start + a times the state."""
+        a, state = self.enter(self.q, "operands"), self.enter(self.state(values, stage), "partial_outputs")
+        return self.add_products(lambda d: (a[..., d, None], state[:, :, None, d]), a.shape[-1], stage, start)
+
+
+class LinearGradients(Linear, TiledGradients):
+    """One call of the backward pass; 1 / N is exp(-L)."""
+
+    def inverse(self) -> Any:
+        """1 / N of each row, 0 where it sees no key, [.., Sq, 1]."""
+        seen = self.xp.isfinite(self.L)
+        return self.xp.where(seen, self.exponential(-self.xp.where(seen, self.L, 0.0)), 0.0)
+
+    def recompute_weights(self) -> Any:
+        return self.round(self.weights(self.scores(), None) * self.inverse(), "softmax")
+
+    def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:  # noqa: ARG002
+        """dw = (dP - delta) / N."""
+        X = self.round(dP - delta, "score_accumulation")
+        return self.xp.where(self.tile.visible, self.round(X * self.inverse(), "stored_scores"), 0.0)

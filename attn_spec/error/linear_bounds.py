@@ -1,0 +1,232 @@
+"""How far the output and the log-sum-exp of linear attention may lie from the truth under a contract.
+
+With a = phi(q), b = phi(k), w_ij = a_i.b_j and N_i = epsilon + sum_j w_ij over the visible keys,
+
+    o_ic = sum_j w_ij v_jc / N_i        L_i = log N_i
+
+Nothing under the sums is negative but v: each is a sum of terms a_id b_jd v_jc, over d and over j, in whichever order.
+A kernel may sum over d first, as scores, or over j first, as a state sum_j b_j v_j^T that a meets, or tile by tile one
+way and the other. The bound is the larger one of both. A term has each rounding on its way as a factor 1 + e, so the
+error of a sum is at most G times the sum of the sizes of its terms, and what the errors of a and b make of it (Higham,
+*Accuracy and Stability of Numerical Algorithms*, sections 3.1 and 4.2). N has the same theorem, with v = 1: it may be
+one more column of the values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attn_spec.error.bounds import ForwardBound, output_cast
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates, finite, kept
+from attn_spec.error.operand_bounds import operand_error
+from attn_spec.error.products import (
+    Factors,
+    entry,
+    left_out,
+    multiplicand,
+    probability_cast,
+    sum_underflow,
+    sums,
+    terms,
+)
+from attn_spec.error.readings import readings
+from attn_spec.error.roundoff import EXACT, Rounding, conversion, elementary_error, growth, rounding, row_sum_store
+from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
+from attn_spec.numbers.formats import FORMATS
+
+#: Largest error of N, relative to it, of a row that the theorem speaks of.
+LARGEST_LOSS = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class LinearError:
+    """What the errors of features make of the sums of each row."""
+
+    x: Intermediates
+    c: ResolvedContract
+    #: Largest features, a [.., Sq, D] and b [.., Sk, D], and |v| [.., Sk, Dv]; 0 for what is no number.
+    a: np.ndarray
+    b: np.ndarray
+    v: np.ndarray
+    #: Rows [.., Sq] that are numbers and see nothing else.
+    known: np.ndarray
+    #: Errors of a and of b.
+    of_a: np.ndarray
+    of_b: np.ndarray
+    #: Error of w by those, and largest w, [.., Sq, Sk]; 0 where the key is hidden.
+    dw: np.ndarray
+    w: np.ndarray
+    #: Error of N, [.., Sq, 1], and 1 / N at most; infinite where the error is above LARGEST_LOSS.
+    dN: np.ndarray
+    inverse: np.ndarray
+
+
+@np.errstate(all="ignore")
+def linear_bound(
+    x: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
+) -> ForwardBound:
+    """The bound under a resolved contract, as :func:`bounds.forward_bound`."""
+    o = x.O if o is None else o
+    found = [(e, output_error(e, o, slack)) for e in (linear_error(x, c) for c in readings(contract))]
+    output = np.maximum.reduce([error for _, error in found])
+    lse = np.maximum.reduce([lse_error(e) for e, _ in found])
+    inside = np.logical_and.reduce([in_domain(e, error) for e, error in found])
+    return ForwardBound({"output": output, "lse": lse}, inside)
+
+
+@kept
+def evaluation_error(x: Intermediates) -> ForwardBound:
+    """Error of the float64 intermediates themselves: the same theorem under the float64 contract.
+
+    The sizes in it are sums of computed numbers that are not negative, relatively right to far less than INFLATION.
+    """
+    return linear_bound(x, EVALUATION)
+
+
+@kept
+@np.errstate(all="ignore")
+def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
+    """The errors that all sums of a row share."""
+    off = operand_error(x, c)
+    assert off is not None
+    queries = np.isfinite(x.q + off.q).all(axis=-1)
+    keys = np.isfinite(x.k + off.k).all(axis=-1) & np.isfinite(x.v).all(axis=-1)
+    known = queries & ~np.any(x.visible & ~np.expand_dims(keys, -2), axis=-1)
+    of_a, a, of_b, b, v = map(finite, (off.q, x.q, off.k, x.k, np.abs(x.v)))
+
+    def of_pairs(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return np.where(x.visible, rows @ columns.swapaxes(-1, -2), 0.0)
+
+    dw, w = of_pairs(of_a, b + of_b) + of_pairs(a, of_b), of_pairs(a + of_a, b + of_b)
+    shared = {"x": x, "c": c, "a": a + of_a, "b": b + of_b, "v": v, "known": known, "of_a": of_a, "of_b": of_b}
+    e = LinearError(**shared, dw=dw, w=w, dN=np.zeros(x.N.shape), inverse=1 / x.N)
+    ones, softmax = np.ones((*b.shape[:-1], 1)), rounding(c, "softmax")
+    dN = np.maximum(*(sum_error(e, ones, EXACT, stage) for stage in ("row_sum", "output_accumulation")))
+    # epsilon is rounded, and so are the sum and, where the softmax's format is narrower, what is stored of it.
+    dN = dN + growth((softmax.u, 2), (row_sum_store(c), 1)) * (x.N + dN) + 3 * softmax.eta
+    dN = np.where(dN <= LARGEST_LOSS * x.N, dN, np.inf)
+    return replace(e, dN=dN, inverse=np.where(np.isinf(dN), np.inf, 1 / (x.N - dN)))
+
+
+@np.errstate(all="ignore")
+def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str) -> np.ndarray:
+    """Error of sum_j w_ij v_jc, [.., Sq, C], for |v| = ``size`` [.., Sk, C] rounded as ``of_v`` on entry.
+
+    ``stage`` is that of the accumulators of the sums over the keys.
+    """
+    x, c, n, D = e.x, e.c, e.x.keys, e.x.problem.head_dim
+    operand, cast, state = entry(c, c.format("operands")), probability_cast(c), state_rounding(c)
+    # What is divided by N before it is summed is rounded term by term.
+    divided = _quotient(c) if c.normalize == "before_product" else ()
+    entered, summed = (
+        growth((operand.u, 2), (of_v.u, 1), *divided),
+        np.maximum(_scores_first(e, stage), _keys_first(e, stage)),
+    )
+    G = entered + summed + entered * summed
+    tiny, stored = _underflow(c, stage), rounding(c, "stored_scores")
+    total = x.visible @ size
+    of_scores = total * (2 * terms(c, D) * tiny + stored.eta + cast.eta + rounding(c, "softmax").eta)
+    widest = np.where(x.visible.any(axis=-1, keepdims=True), e.a.sum(axis=-1, keepdims=True), 0.0)
+    of_state = widest * (4 * terms(c, steps(x, c)) * tiny + state.eta)
+    entering = operand.eta * (x.visible @ (e.b.sum(axis=-1, keepdims=True) * size) + (widest + D * operand.eta) * total)
+    entering = entering + of_v.eta * e.w.sum(axis=-1, keepdims=True)
+    last = 4 * (terms(c, n) + terms(c, D)) * tiny
+    return e.dw @ size + G * (e.w @ size) + (1 + G) * (of_scores + of_state + entering + last)
+
+
+def steps(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Additions that a term of a sum over the visible keys passes, those of tiles to each other included."""
+    return x.keys + c.tiles(x.problem.key_length)
+
+
+def state_rounding(c: ResolvedContract) -> Rounding:
+    """What a state loses while it waits for the next tile, and when it enters the product with a."""
+    waits, form = conversion(c, "partial_outputs", c.format("output_accumulation")), c.format("partial_outputs")
+    return Rounding(waits.u, rounding(c, "partial_outputs").eta + entry(c, form).eta)
+
+
+def _scores_first(e: LinearError, stage: str) -> np.ndarray:
+    """G of a sum over d, then over the keys."""
+    c, D = e.c, e.x.problem.head_dim
+    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
+    form, dtype = c.format("operands"), FORMATS[e.x.problem.dtype]
+    missing = (left_out(c, form, form), 1), (left_out(c, c.format("probabilities"), dtype), 1)
+    last = sums(c, stage, steps(e.x, c))
+    return growth(*sums(c, "score_accumulation", D), (stored.u, 1), (probability_cast(c).u, 1), *missing, *last)
+
+
+def _keys_first(e: LinearError, stage: str) -> np.ndarray:
+    """G of a sum over the keys, as a state, then over d."""
+    c, x = e.c, e.x
+    of_state: Factors = (
+        (state_rounding(c).u, c.tiles(x.problem.key_length)),
+        (entry(c, c.format("partial_outputs")).u, 1),
+        (left_out(c, c.format("operands"), FORMATS[x.problem.dtype]), 1),
+        (left_out(c, c.format("partial_outputs"), c.format("operands")), 1),
+    )
+    over_d = np.maximum(*(growth(*sums(c, one, x.problem.head_dim)) for one in (stage, "score_accumulation")))
+    G = growth(*sums(c, stage, steps(x, c)), *of_state)
+    return G + over_d + G * over_d
+
+
+def _quotient(c: ResolvedContract) -> Factors:
+    """1 / N is rounded, its product with what is summed, or with a before that, and one of both."""
+    return ((rounding(c, "softmax").u, 3),)
+
+
+def _underflow(c: ResolvedContract, stage: str) -> float:
+    return max(sum_underflow(c, one) for one in (stage, "score_accumulation"))
+
+
+@np.errstate(all="ignore")
+def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np.ndarray:
+    """|O_hat - o|, [.., Sq, Dv]: with errors dS of the numerator and dN, (dS - o dN) / N_hat, then last roundings."""
+    x, c = e.x, e.c
+    dS = sum_error(e, e.v, multiplicand(c, x.problem.dtype), "output_accumulation")
+    softmax, out, size = rounding(c, "softmax"), output_cast(c), np.abs(o) + slack
+    X = (dS + size * e.dN) * e.inverse
+    narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
+    finish = growth((narrowed, 1), (out.u, 1), *(() if c.normalize == "before_product" else _quotient(c)))
+    tiny = 3 * softmax.eta + out.eta
+    if c.normalize == "before_product":  # w / N may underflow, whatever N is
+        tiny = tiny + 2 * (softmax.eta + probability_cast(c).eta) * (x.visible @ e.v)
+    return (X + finish * (size + X) + tiny) * INFLATION
+
+
+@np.errstate(all="ignore")
+def lse_error(e: LinearError) -> np.ndarray:
+    """|LSE_hat - log N|, [.., Sq]."""
+    c, L = e.c, np.where(np.isfinite(e.x.L), np.abs(e.x.L), 0.0)
+    softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
+    final = conversion(c, "lse", c.format("softmax"))
+    X = -np.log1p(-e.dN / e.x.N)
+    X = X + elementary_error(c, "log_error") * (1 + L + X)
+    X = X + growth((softmax.u, 3), (work.u, 2), (final.u, 1)) * (L + X) + 3 * softmax.eta + final.eta
+    return (np.where(np.isnan(X), np.inf, X) * INFLATION)[..., 0]
+
+
+@np.errstate(all="ignore")
+def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
+    """Rows [.., Sq] with a visible key, whose N is known, and where nothing can overflow, in either order of sums."""
+    x, c = e.x, e.c
+    largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum")
+    largest = min(largest, c.largest("softmax", "probabilities", "partial_outputs", "multiplicands"))
+    inside = (x.keys[..., 0] > 0) & e.known & np.isfinite(e.inverse[..., 0])
+    held = [
+        e.w.max(axis=-1, initial=0.0),
+        e.w.sum(axis=-1) + (x.problem.feature_epsilon or 0.0),
+        (e.w @ e.v).max(axis=-1, initial=0.0),
+        (x.visible @ e.b).max(axis=-1, initial=0.0),
+        (x.visible @ (e.b.max(axis=-1, keepdims=True) * e.v)).max(axis=-1, initial=0.0),
+    ]
+    inside &= 4 * np.maximum.reduce(held) < largest
+    smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
+    inside &= (x.N[..., 0] > 4 * smallest) & (4 * x.N[..., 0] * c.format("softmax").smallest_normal < 1)
+    entries = np.where(x.visible, e.v.max(axis=-1, initial=0.0)[..., None, :], 0.0).max(axis=-1, initial=0.0)
+    inside &= (entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
+    inside &= widest < 0.99 * c.largest("softmax", "output")
+    return inside & (2 * np.abs(x.L[..., 0]) < c.format("lse").largest)
