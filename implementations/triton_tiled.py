@@ -10,7 +10,8 @@ where dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropo
 One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
 all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
 Everything that hides keys by position is one band, i + offset - left <= j <= i + offset + right, with causal as
-right = 0; tiles outside the band are never read. A kernel receives tensors as `triton_tiles` hands them over,
+right = 0; tiles outside the band are never read. A kernel receives tensors as `triton_tiles` hands them over, q and k
+and their gradients in parts of WIDTHS columns (`triton_rotary`), the angles = (of queries, of keys) that turn them,
 geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (scale, softcap, mask, bias, slopes, keep, kept), kept
 being 1 / (1 - dropout_p).
 """
@@ -25,18 +26,21 @@ from torch import Tensor
 
 from attn_spec import kernel
 
+from .rotary import OPTIONS as ROTARY
 from .rotary import first_position
 
 # By way of the tiles, which choose the interpreter before they import triton.
+from .triton_rotary import Turn, inner_products, load_rows, no_rows, store_gradient, weighted_rows
 from .triton_tiles import INTERPRETED, load_tile, padded, part, product, store_tile, strided, tl, triton
 
-# (BLOCK_Q, BLOCK_K, warps); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and backward.
+# (BLOCK_Q, BLOCK_K, warps); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and backward, and
+# in 80 KiB where they are turned.
 TILES = [
     triton.Config({"BLOCK_Q": block_q, "BLOCK_K": block_k}, num_warps=warps, num_stages=1)
     for block_q, block_k, warps in [(16, 16, 4), (32, 32, 4), (64, 32, 4), (64, 64, 4), (128, 64, 8)]
 ]
 # A GPU chooses among them when it first meets a format with head dimensions.
-tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "D", "Dv"])
+tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "WIDTHS", "Dv"])
 
 
 @part
@@ -44,7 +48,7 @@ def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
     """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
     scale, softcap, mask, bias, slopes, _, _ = scoring
-    s = product(q_i, tl.trans(k_j), None, FORMAT) * scale
+    s = inner_products(q_i, k_j, FORMAT) * scale
     slope = 1.0
     if softcap is not None:
         t = 2 * tl.sigmoid(2 * s / softcap) - 1  # tanh(s / softcap)
@@ -73,15 +77,15 @@ def dropped(x, b, h, i, j, geometry, scoring):
 @tuned
 @triton.jit
 def forward(
-    q, k, v, out, lse, geometry, scoring,
-    D: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    q, k, v, out, lse, angles, geometry, scoring,
+    WIDTHS: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write out [BLOCK_Q, Dv] and lse [BLOCK_Q] for query tile program_id(1) of batch and head program_id(0)."""
     Hq, Hkv, Sq, Sk, offset, left, right = geometry
     b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
     first = tl.program_id(1) * BLOCK_Q
-    i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
-    q_i = load_tile(q, b, h, i, d, Sq, D)
+    i, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(Dv))
+    q_i = load_rows(q, angles[0], b, h, i, Sq, WIDTHS, FORMAT)
 
     m, l = tl.full([BLOCK_Q], -float("inf"), tl.float32), tl.full([BLOCK_Q], 0, tl.float32)
     acc = tl.full([BLOCK_Q, padded(Dv)], 0, tl.float32)
@@ -89,7 +93,8 @@ def forward(
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
         j = start + tl.arange(0, BLOCK_K).to(tl.int64)
-        k_j, v_j = load_tile(k, b, h // (Hq // Hkv), j, d, Sk, D), load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
+        k_j = load_rows(k, angles[1], b, h // (Hq // Hkv), j, Sk, WIDTHS, FORMAT)
+        v_j = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
         s, _ = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
         m_new = tl.maximum(m, tl.max(s, 1))
         reference = tl.where(m_new == -float("inf"), 0.0, m_new)  # nothing seen yet: -inf - -inf would be NaN
@@ -117,15 +122,16 @@ def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scori
 @tuned
 @triton.jit
 def backward_queries(
-    q, k, v, out, dout, lse, dlse, delta, dq, da, geometry, scoring,
-    D: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    q, k, v, out, dout, lse, dlse, delta, dq, da, angles, geometry, scoring,
+    WIDTHS: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write delta, dq and da of query tile program_id(1) of batch and head program_id(0)."""
     Hq, Hkv, Sq, Sk, offset, left, right = geometry
     b, h = (tl.program_id(0) // Hq).to(tl.int64), (tl.program_id(0) % Hq).to(tl.int64)
     first = tl.program_id(1) * BLOCK_Q
-    i, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
-    q_i, dout_i = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
+    i, c = first.to(tl.int64) + tl.arange(0, BLOCK_Q), tl.arange(0, padded(Dv))
+    q_i = load_rows(q, angles[0], b, h, i, Sq, WIDTHS, FORMAT)
+    dout_i = load_tile(dout, b, h, i, c, Sq, Dv)
     rows = (b * Hq + h) * Sq + i
     lse_i = tl.load(lse + rows, mask=i < Sq, other=0)
     delta_i = tl.sum(dout_i.to(tl.float32) * load_tile(out, b, h, i, c, Sq, Dv).to(tl.float32), 1)
@@ -133,45 +139,48 @@ def backward_queries(
         delta_i -= tl.load(dlse + rows, mask=i < Sq, other=0)
     tl.store(delta + rows, delta_i, mask=i < Sq)
 
-    acc = tl.full([BLOCK_Q, padded(D)], 0, tl.float32)
+    acc = no_rows(BLOCK_Q, WIDTHS)
     begin = tl.maximum(first + offset - left, 0) // BLOCK_K * BLOCK_K
     end = tl.minimum(first + BLOCK_Q + offset + right, Sk)
     for start in range(begin, end, BLOCK_K):
         j = start + tl.arange(0, BLOCK_K).to(tl.int64)
-        k_j, v_j = load_tile(k, b, h // (Hq // Hkv), j, d, Sk, D), load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
+        k_j = load_rows(k, angles[1], b, h // (Hq // Hkv), j, Sk, WIDTHS, FORMAT)
+        v_j = load_tile(v, b, h // (Hq // Hkv), j, c, Sk, Dv)
         _, da_ij, ds = gradient_tile(q_i, k_j, v_j, dout_i, lse_i, delta_i, b, h, i, j, geometry, scoring, FORMAT)
         if da is not None:
             store_tile(da_ij, da, b, h, i, j, Sq, Sk)
-        acc = product(ds, k_j, acc, FORMAT)
-    store_tile(acc * scoring[0], dq, b, h, i, d, Sq, D)
+        acc = weighted_rows(ds, k_j, acc, FORMAT)
+    store_gradient(acc, scoring[0], dq, angles[0], b, h, i, Sq, WIDTHS)
 
 
 @tuned
 @triton.jit
 def backward_keys(
-    q, k, v, dout, lse, delta, dk, dv, geometry, scoring,
-    D: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    q, k, v, dout, lse, delta, dk, dv, angles, geometry, scoring,
+    WIDTHS: tl.constexpr, Dv: tl.constexpr, FORMAT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write dk [BLOCK_K, D] and dv [BLOCK_K, Dv] for key tile program_id(1) of batch and kv head program_id(0)."""
     Hq, Hkv, Sq, Sk, offset, left, right = geometry
     b, h_kv = (tl.program_id(0) // Hkv).to(tl.int64), (tl.program_id(0) % Hkv).to(tl.int64)
     first = tl.program_id(1) * BLOCK_K
-    j, d, c = first.to(tl.int64) + tl.arange(0, BLOCK_K), tl.arange(0, padded(D)), tl.arange(0, padded(Dv))
-    k_j, v_j = load_tile(k, b, h_kv, j, d, Sk, D), load_tile(v, b, h_kv, j, c, Sk, Dv)
+    j, c = first.to(tl.int64) + tl.arange(0, BLOCK_K), tl.arange(0, padded(Dv))
+    k_j = load_rows(k, angles[1], b, h_kv, j, Sk, WIDTHS, FORMAT)
+    v_j = load_tile(v, b, h_kv, j, c, Sk, Dv)
 
-    dk_acc, dv_acc = tl.full([BLOCK_K, padded(D)], 0, tl.float32), tl.full([BLOCK_K, padded(Dv)], 0, tl.float32)
+    dk_acc, dv_acc = no_rows(BLOCK_K, WIDTHS), tl.full([BLOCK_K, padded(Dv)], 0, tl.float32)
     begin = tl.maximum(first - offset - right, 0) // BLOCK_Q * BLOCK_Q
     end = tl.minimum(first + BLOCK_K - offset + left, Sq)
     for h in range(h_kv * (Hq // Hkv), (h_kv + 1) * (Hq // Hkv)):
         for start in range(begin, end, BLOCK_Q):
             i = start + tl.arange(0, BLOCK_Q).to(tl.int64)
-            q_i, dout_i = load_tile(q, b, h, i, d, Sq, D), load_tile(dout, b, h, i, c, Sq, Dv)
+            q_i = load_rows(q, angles[0], b, h, i, Sq, WIDTHS, FORMAT)
+            dout_i = load_tile(dout, b, h, i, c, Sq, Dv)
             rows = (b * Hq + h) * Sq + i
             lse_i, delta_i = tl.load(lse + rows, mask=i < Sq, other=0), tl.load(delta + rows, mask=i < Sq, other=0)
             p, _, ds = gradient_tile(q_i, k_j, v_j, dout_i, lse_i, delta_i, b, h, i, j, geometry, scoring, FORMAT)
             dv_acc = product(tl.trans(p), dout_i, dv_acc, FORMAT)
-            dk_acc = product(tl.trans(ds), q_i, dk_acc, FORMAT)
-    store_tile(dk_acc * scoring[0], dk, b, h_kv, j, d, Sk, D)
+            dk_acc = weighted_rows(tl.trans(ds), q_i, dk_acc, FORMAT)
+    store_gradient(dk_acc, scoring[0], dk, angles[1], b, h_kv, j, Sk, WIDTHS)
     store_tile(dv_acc, dv, b, h_kv, j, c, Sk, Dv)
 
 
@@ -179,7 +188,8 @@ def arguments(
     q: Tensor, k: Tensor, v: Tensor, *, tf32: bool, scale: float | None = None, causal: bool = False,
     causal_alignment: str = "top_left", window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
-    softcap: float | None = None, dropout_keep: Tensor | None = None, dropout_p: float | None = None,
+    softcap: float | None = None, rotary: str | None = None, rotary_base: float | None = None,
+    rotary_dim: int | None = None, dropout_keep: Tensor | None = None, dropout_p: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what every kernel receives, by name."""
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
@@ -189,12 +199,14 @@ def arguments(
     mask, bias, keep = (None if x is None else x.expand(B, Hq, Sq, Sk) for x in (mask, bias, dropout_keep))
     slopes = None if alibi_slopes is None else alibi_slopes.expand(B, Hq, 1, 1)
     kept = None if keep is None else 1 / (1 - (dropout_p or 0.0))
+    turn = Turn(D, rotary, rotary_base, rotary_dim)
     element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
     return {
-        "q": strided(q), "k": strided(k), "v": strided(v),
+        "q": turn.parts(q), "k": turn.parts(k), "v": strided(v),
+        "turn": turn, "angles": (turn.angles(q, offset), turn.angles(k, 0)),
         "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
         "scoring": (scale, softcap, *map(strided, (mask, bias, slopes, keep)), kept),
-        "D": D, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
+        "WIDTHS": turn.widths, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,
     }  # fmt: skip
 
 
@@ -211,7 +223,7 @@ def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str,
 DECLARED: dict[str, Any] = {
     "framework": "torch",
     "supports": (
-        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
+        *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY),
         *("dropout_keep", "dropout_p"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
@@ -224,7 +236,7 @@ DECLARED: dict[str, Any] = {
 def attention(q: Tensor, k: Tensor, v: Tensor, *, tf32: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
     """Multiply float32 in full precision; half precision on matrix units, accumulated in float32."""
     (B, Hq, Sq, _), known = q.shape, arguments(q, k, v, tf32=tf32, **options)
-    out, lse = known["q"][0].new_empty(B, Hq, Sq, v.shape[-1]), q.new_empty(B, Hq, Sq, dtype=torch.float32)
+    out, lse = known["v"][0].new_empty(B, Hq, Sq, v.shape[-1]), q.new_empty(B, Hq, Sq, dtype=torch.float32)
     launch(forward, B * Hq, Sq, "BLOCK_Q", known | {"out": strided(out), "lse": lse})
     return out.to(q.dtype), lse
 
@@ -236,11 +248,12 @@ def gradients(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return dq, dk, dv and, if there is a bias, dbias, each of the shape and dtype of its input."""
     (B, Hq, Sq, _), (_, Hkv, Sk, _), known = q.shape, k.shape, arguments(q, k, v, tf32=tf32, **options)
-    dq, dk, dv = (known["q"][0].new_empty(x.shape) for x in (q, k, v))
+    dq, dk, dv = (known["v"][0].new_empty(x.shape) for x in (q, k, v))
     da = None if options.get("bias") is None else q.new_zeros(B, Hq, Sq, Sk, dtype=torch.float32)
-    tensors = {"out": out, "dout": dout, "dq": dq, "dk": dk, "dv": dv, "da": da}
+    tensors = {"out": out, "dout": dout, "dv": dv, "da": da}
     rows = {"lse": lse, "dlse": dlse, "delta": torch.empty_like(lse)}
     known |= {name: strided(x) for name, x in tensors.items()}
+    known |= {"dq": known["turn"].parts(dq), "dk": known["turn"].parts(dk)}
     known |= {name: None if x is None else x.contiguous() for name, x in rows.items()}
     launch(backward_queries, B * Hq, Sq, "BLOCK_Q", known)
     launch(backward_keys, B * Hkv, Sk, "BLOCK_K", known)

@@ -59,10 +59,15 @@ def nearest_bfloat16(x):
 
 
 @part
+def rounded(x, y, FORMAT: tl.constexpr):
+    """Round x to the format of y."""
+    return nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
+
+
+@part
 def product(x, y, acc, FORMAT: tl.constexpr):
     """Add x y to acc in float32, with x rounded to the format of y."""
-    x = nearest_bfloat16(x) if FORMAT == "bfloat16 in float32" else x.to(y.dtype)
-    return tl.dot(x, y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
+    return tl.dot(rounded(x, y, FORMAT), y, acc, input_precision="tf32" if FORMAT == "tf32" else "ieee")
 
 
 def strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:

@@ -1,5 +1,7 @@
 """Rotary positions of the kernels here: the turns are those of the definition, forward and back."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,11 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import LAYOUTS
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.regimes import Recipe
+from tests.implementations.kernel_inputs import HAS_TRITON, interpreted
+
+if HAS_TRITON:
+    from attn_spec.implementations import triton_tiled
+    from attn_spec.implementations.triton_rotary import Turn
 
 X = np.random.default_rng(0).standard_normal((2, 3, 5, 7))
 SETTINGS = [(layout, base, dim) for layout in LAYOUTS for base in (None, 100.0) for dim in (None, 4, 0)]
@@ -66,7 +73,9 @@ def test_queries_count_from_the_key_they_are_aligned_with():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("kernel", ["torch_scores:rotary", "numpy_tiled", "torch_tiled"])
+@pytest.mark.parametrize(
+    "kernel", ["torch_scores:rotary", "numpy_tiled", "torch_tiled", pytest.param("triton_tiled", marks=interpreted)]
+)
 @pytest.mark.parametrize("rotary", LAYOUTS)
 def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
     """Positions beyond 256, which bfloat16 cannot tell apart."""
@@ -77,3 +86,49 @@ def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
 
     assert_within_bound(subject, problem, subject(problem))
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
+
+
+@interpreted
+class TestTriton:
+    @pytest.mark.parametrize("rotary", LAYOUTS)
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+    @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(5, None), (21, 6), (4, 4), (4, 0), (1, None)])
+    def test_parts_of_any_width_stay_within_their_bounds(self, head_dim, rotary_dim, dtype, rotary):
+        sizes = {"query_length": 5, "key_length": 40, "head_dim": head_dim, "value_dim": 2, "query_heads": 2}
+        how = {"rotary": rotary, "rotary_dim": rotary_dim, "rotary_base": 3.0, "causal_alignment": "bottom_right"}
+        problem, subject = Recipe(dtype=dtype, **sizes, **how).problem(), Subject(resolve("triton_tiled"), dtype)
+        dO = cotangent(subject, problem)
+
+        assert_within_bound(subject, problem, subject(problem))
+        assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
+
+    @pytest.mark.parametrize("rotary", LAYOUTS)
+    def test_one_pair_by_hand(self, rotary):
+        """q = (1, 0) at 1 and k = (1, 0) at 0, (0, 1) at 1: s = (cos 1, cos 0 (-sin 0) + 1) = (cos 1, 0).
+
+        With R_1 q = (cos 1, sin 1) and R_1 (0, 1) = (-sin 1, cos 1) the second score is 0; p = e^s / (e^cos 1 + 1).
+        dO = 1 on v = (1, 0): ds = p (1 - p) (1, -1); dq = R_-1 sum ds_j R_j k_j, dk_j = ds_j R_-j R_1 q.
+        """
+        q, k = torch.tensor([[0.0, 0.0], [1.0, 0.0]])[None, None], torch.eye(2)[None, None]
+        v, how = torch.tensor([[1.0], [0.0]])[None, None], {"rotary": rotary, "scale": 1.0}
+        out, lse = triton_tiled.attention(q, k, v, **how)
+        p = 1 / (1 + math.exp(-math.cos(1)))
+        dq, dk, _ = triton_tiled.gradients(torch.tensor([[0.0], [1.0]])[None, None], q, k, v, out, lse, **how)
+
+        assert out[0, 0, 1, 0] == pytest.approx(p, rel=1e-6)
+        ds, cos, sin = p * (1 - p), math.cos(1), math.sin(1)
+        assert dq[0, 0, 1].tolist() == pytest.approx([ds * cos, ds * (-sin - 1)], rel=1e-6)
+        assert dk[0, 0, 0].tolist() == pytest.approx([ds * cos, ds * sin], rel=1e-6)
+        assert dk[0, 0, 1].tolist() == pytest.approx([-ds, 0.0], abs=1e-7)
+
+    @pytest.mark.parametrize("block", [4, 8, 16])
+    def test_parts_pass_no_more_roundings_than_one_product(self, block):
+        """As ``error.products`` counts: n alignments and one cut for each 4 products, equal in size.
+
+        Parts align one product less, the first of all, and a block that it has for itself is not cut.
+        """
+        for D in range(1, 257):
+            for R in range(0, D + 1, 2):
+                first, *others = Turn(D, "half", None, R).widths
+                cuts = sum(math.ceil(width / block) for width in (first, *others)) - (first == 1)
+                assert D - 1 + cuts <= D + math.ceil(D / 4) or (block == 4 and R % 8 == 2)

@@ -21,18 +21,26 @@ TARGETS = {
     ("hip", "gfx942"): ("hsaco", "amdgcn", r"v_mfma_\S*"),
 }
 KERNELS = ("forward", "backward_queries", "backward_keys")
-FIELDS = ("element", "products", "options", "dims", "which")
-#: Case -> element type, format of products, whether every option is on, head dimensions, which tile.
+FIELDS = ("element", "products", "options", "widths", "Dv", "which")
+#: Case -> element type, format of products, whether every option is on, columns of the parts of q and k (rotary where
+#: there are several), head dimension of v, which tile.
 CASES = {
-    "fp16": ("fp16", "torch.float16", True, (40, 24), 0),
-    "bf16": ("bf16", "torch.bfloat16", True, (64, 64), 0),
-    "bf16, large tile": ("bf16", "torch.bfloat16", False, (128, 128), -1),
-    "fp32": ("fp32", "torch.float32", True, (128, 128), 0),
-    "tf32": ("fp32", "tf32", True, (63, 72), 0),
+    "fp16": ("fp16", "torch.float16", True, (12, 12, 16), 24, 0),
+    "bf16": ("bf16", "torch.bfloat16", True, (32, 32), 64, 0),
+    "bf16, large tile": ("bf16", "torch.bfloat16", False, (128,), 128, -1),
+    "fp32": ("fp32", "torch.float32", True, (128,), 128, 0),
+    "fp32, turned": ("fp32", "torch.float32", True, (64, 64), 128, 0),
+    "tf32": ("fp32", "tf32", True, (63,), 72, 0),
 }
 #: What is compiled for each target when not every case is: each case for one of them.
-SHARE = {("cuda", 80): ("fp16", "fp32"), ("cuda", 90): ("bf16, large tile", "tf32"), ("hip", "gfx942"): ("bf16",)}
+SHARE = {
+    ("cuda", 80): ("fp16", "fp32"),
+    ("cuda", 90): ("bf16, large tile", "tf32", "fp32, turned"),
+    ("hip", "gfx942"): ("bf16",),
+}
 EVERY = dict.fromkeys(TARGETS, tuple(CASES))
+#: Bytes of shared memory that one program may use; of other cases 64 KiB.
+SHARED = {"bf16, large tile": 128 * 2**10, "fp32, turned": 80 * 2**10}
 #: What every matrix instruction of a case must contain; CUDA has none for float32.
 ARITHMETIC = {
     "cuda": {"fp16": ".f32.f16.f16", "bf16": ".f32.bf16.bf16", "fp32": None, "tf32": ".f32.tf32.tf32"},
@@ -40,7 +48,7 @@ ARITHMETIC = {
 }
 
 
-def compiled(triton_tiled, name, target, *, element, products, options, dims, which):
+def compiled(triton_tiled, name, target, *, element, products, options, widths, Dv, which):
     """Compile a kernel ahead of time, as Triton would at its first call, with one of the tiles of its autotuner.
 
     Without options, what is optional is None, and every integer is 1, which Triton makes a constant.
@@ -50,16 +58,25 @@ def compiled(triton_tiled, name, target, *, element, products, options, dims, wh
 
     tile, jitted = triton_tiled.TILES[which], getattr(triton_tiled, name).fn
     strides = ("i64", "i64", "i64", "i64" if options else "constexpr")
-    tensors = dict.fromkeys(("q", "k", "v", "out", "dout", "dq", "dk", "dv"), (f"*{element}", strides))
-    types = tensors | {"da": ("*fp32", strides), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
-    added = (("*i8", strides), tensors["q"], ("*fp32", strides), ("*i8", strides), "fp32")
+    tensors = dict.fromkeys(("v", "out", "dout", "dv"), (f"*{element}", strides))
+    parts = dict.fromkeys(("q", "k", "dq", "dk"), (tensors["v"],) * len(widths))
+    angles = ((("*fp32", strides),) * 2 if len(widths) > 1 else "constexpr",) * 2
+    types = (
+        tensors
+        | parts
+        | {"angles": angles, "da": ("*fp32", strides), **dict.fromkeys(("lse", "dlse", "delta"), "*fp32")}
+    )
+    added = (("*i8", strides), tensors["v"], ("*fp32", strides), ("*i8", strides), "fp32")
     types |= {"geometry": ("i32",) * 7, "scoring": ("fp32", "fp32", *added)}
-    values = {(key,): value for key, value in {**tile.kwargs, "D": dims[0], "Dv": dims[1], "FORMAT": products}.items()}
+    fixed = {**tile.kwargs, "WIDTHS": widths, "Dv": Dv, "FORMAT": products}
+    values = {(name,): value for name, value in fixed.items()}
+    values |= dict.fromkeys([("angles", at) for at in (0, 1)]) if len(widths) == 1 else {}
     if not options:
         types |= {"geometry": ("constexpr",) * 7, "scoring": ("fp32", *["constexpr"] * 6)}
         types |= dict.fromkeys(("da", "dlse"), "constexpr")
         values |= dict.fromkeys([("da",), ("dlse",), *(("scoring", at) for at in range(1, 7))])
-        values |= dict.fromkeys([*((tensor, 1, 3) for tensor in tensors), *(("geometry", at) for at in range(7))], 1)
+        last = [(name, 1, 3) for name in tensors] + [(name, at, 1, 3) for name in parts for at in range(len(widths))]
+        values |= dict.fromkeys([*last, *(("geometry", at) for at in range(7))], 1)
     names = jitted.arg_names
     signature = {key: types.get(key, "constexpr") for key in names}
     constants = {(names.index(key), *path): value for (key, *path), value in values.items() if key in names}
@@ -100,10 +117,11 @@ def test_compiles_for(backend, arch, cases, tmp_path):
 
     assert set(found) == {f"{name}, {case}" for name, case in itertools.product(KERNELS, named)}
     for name, case in found.items():
-        expected = ARITHMETIC[backend][name.split(", ")[1]]
+        _, element, *further = name.split(", ")
+        expected = ARITHMETIC[backend][element]
         assert case["bytes"] > 1000, name
         assert bool(case["instructions"]) == (expected is not None), (name, case)
-        assert case["shared"] <= (2**16 if "large" not in name else 2**17), (name, case)
+        assert case["shared"] <= SHARED.get(", ".join([element, *further]), 64 * 2**10), (name, case)
         assert all(expected in instruction for instruction in case["instructions"]), (name, case)
 
 
