@@ -5,6 +5,7 @@ Compiled anew for every shape: each operation of the first, the second as a whol
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from jax import Array, lax
 
 from attn_spec import kernel
 from attn_spec.error.presets import EAGER
+
+from .jax_rotary import turned
+from .rotary import OPTIONS as ROTARY
 
 #: Keys in a tile.
 TILE = 32
@@ -54,12 +58,26 @@ def library(
 @kernel(
     framework="jax",
     dtypes=("float32", "float16", "bfloat16"),
-    supports=("scale", "causal", "gqa", "dv", "cross", "lse", "backward", "lse_backward"),
+    supports=("scale", "causal", *ROTARY, "gqa", "dv", "cross", "lse", "backward", "lse_backward"),
     signatures=2,
 )
-@partial(jax.jit, static_argnames=("scale", "causal"))
-def tiled(q: Array, k: Array, v: Array, *, scale: float | None = None, causal: bool = False) -> tuple[Array, Array]:
+@partial(jax.jit, static_argnames=("scale", "causal", "rotary", "rotary_base", "rotary_dim"))
+def tiled(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    rotary: str | None = None,
+    rotary_base: float | None = None,
+    rotary_dim: int | None = None,
+    rotary_query_positions: Array | None = None,
+    rotary_key_positions: Array | None = None,
+) -> tuple[Array, Array]:
     """Online softmax over tiles of keys, and a backward pass that makes the weights again from the log-sum-exp."""
+    turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
+    q, k = turned(q, rotary_query_positions, **turn), turned(k, rotary_key_positions, **turn)
     return _attention(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale, causal)
 
 

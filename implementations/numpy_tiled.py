@@ -24,7 +24,7 @@ import numpy as np
 from attn_spec import kernel
 
 from .rotary import OPTIONS as ROTARY
-from .rotary import first_position, turned_array
+from .rotary import first_position, places, turned_array
 
 # Live scores, allowed and c [B, Hq, rows, cols], v [B, Hq, cols, Dv].
 Tile = tuple[np.ndarray, np.ndarray, np.ndarray | float, np.ndarray]
@@ -86,6 +86,8 @@ class Scores:
         rotary: str | None = None,
         rotary_base: float | None = None,
         rotary_dim: int | None = None,
+        rotary_query_positions: np.ndarray | None = None,
+        rotary_key_positions: np.ndarray | None = None,
         dropout_keep: np.ndarray | None = None,
         dropout_p: float | None = None,
     ) -> None:
@@ -93,7 +95,11 @@ class Scores:
         self.scale = 1 / math.sqrt(D) if scale is None else scale
         self.offset = first_position(causal_alignment, Sq, Sk)
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
-        self.q, k = self.turned(wide(q), self.offset), self.turned(wide(k), 0)
+        self.positions = {
+            "q": places(rotary_query_positions, self.offset, Sq),
+            "k": places(rotary_key_positions, 0, Sk),
+        }
+        self.q, k = self.turned("q", wide(q)), self.turned("k", wide(k))
         self.k = np.repeat(k, Hq // Hkv, axis=1)  # query head h reads head h // (Hq // Hkv)
         left, right = window or (None, None)
         self.left, self.right = left, 0 if causal else right
@@ -104,9 +110,9 @@ class Scores:
         self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
 
-    def turned(self, x: np.ndarray, first: int, *, back: bool = False) -> np.ndarray:
-        """q or k, or its gradient, turned by the positions that count from `first`."""
-        return turned_array(x, first, **self.turn, back=back)
+    def turned(self, side: str, x: np.ndarray, *, back: bool = False) -> np.ndarray:
+        """q or k, or its gradient, turned by its positions."""
+        return turned_array(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
         """Scores, -inf where hidden; which keys are allowed; ds/dx for x before the softcap: [B, Hq, rows, cols]."""
@@ -235,7 +241,7 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
                 add_to(dbias, da, rows, cols)
 
     dk, dv = (x.reshape(B, Hkv, Hq // Hkv, *x.shape[2:]).sum(axis=2) for x in (dk, dv))
-    dq, dk = scores.turned(dq, scores.offset, back=True), scores.turned(dk, 0, back=True)
+    dq, dk = scores.turned("q", dq, back=True), scores.turned("k", dk, back=True)
     found = (scores.scale * dq, scores.scale * dk, dv) + (() if dbias is None else (dbias,))
     return tuple(x.astype(stored) for x in found)
 

@@ -7,7 +7,7 @@ sines rounded to the dtype of what they turn, as Hugging Face's models do. The g
 
 import numpy as np
 
-OPTIONS = ("rotary", "rotary_base", "rotary_dim")
+OPTIONS = ("rotary", "rotary_base", "rotary_dim", "rotary_query_positions", "rotary_key_positions")
 #: The base where the caller gives none.
 BASE = 10000.0
 
@@ -24,26 +24,31 @@ def pairs(rotary: str, R: int) -> tuple[slice, slice]:
 
 def turned_array(
     x: np.ndarray,
-    first: int,
+    positions: np.ndarray,
     *,
     rotary: str | None,
     rotary_base: float | None,
     rotary_dim: int | None,
     back: bool = False,
 ) -> np.ndarray:
-    """Turn the rows of x [.., S, D], whose positions count from ``first``; without rotary positions they stay."""
+    """Turn the rows of x [.., S, D] by their positions [.., S]; without rotary positions they stay."""
     if rotary is None:
         return x
-    S, D = x.shape[-2:]
+    D = x.shape[-1]
     R = turned_columns(D, rotary_dim)
     frequencies = np.power(rotary_base or BASE, -np.arange(0, R, 2, dtype=x.dtype) / x.dtype.type(R or 1))
-    angles = np.arange(first, first + S, dtype=x.dtype)[:, None] * frequencies.astype(x.dtype)
+    angles = positions[..., None].astype(x.dtype) * frequencies.astype(x.dtype)
     cos, sin = np.cos(angles), np.sin(-angles if back else angles)
     one, other = pairs(rotary, R)
     y = x.copy()
     y[..., one] = x[..., one] * cos - x[..., other] * sin
     y[..., other] = x[..., other] * cos + x[..., one] * sin
     return y
+
+
+def places(given: np.ndarray | None, first: int, S: int) -> np.ndarray:
+    """Integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from ``first``."""
+    return np.arange(first, first + S) if given is None else given.reshape(len(given), 1, -1)
 
 
 def first_position(alignment: str, Sq: int, Sk: int) -> int:

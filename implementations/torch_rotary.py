@@ -8,23 +8,32 @@ from torch import Tensor
 from .rotary import BASE, pairs, turned_columns
 
 
-def pair_angles(positions: Tensor, R: int, rotary_base: float | None) -> Tensor:
-    """From positions [.., S], numbers of the arithmetic they are found in, to the angle of each pair [.., S, R/2]."""
-    work: Any = {"dtype": positions.dtype, "device": positions.device}
+def places(given: Tensor | None, first: int, S: int, device: torch.device) -> Tensor:
+    """Integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from ``first``."""
+    return torch.arange(first, first + S, device=device) if given is None else given.reshape(len(given), 1, -1)
+
+
+def angles(positions: Tensor, R: int, rotary_base: float | None, dtype: torch.dtype) -> Tensor:
+    """From positions [.., S] to the angle of each pair [.., S, R/2], found in ``dtype``."""
+    work: Any = {"dtype": dtype, "device": positions.device}
     frequencies = 1.0 / (rotary_base or BASE) ** (torch.arange(0, R, 2, **work) / max(R, 1))
-    return positions[..., None] * frequencies
+    return positions[..., None].to(dtype) * frequencies
 
 
 def turned(
-    x: Tensor, first: int, *, rotary: str | None, rotary_base: float | None, rotary_dim: int | None, back: bool = False
+    x: Tensor,
+    positions: Tensor,
+    *,
+    rotary: str | None,
+    rotary_base: float | None,
+    rotary_dim: int | None,
+    back: bool = False,
 ) -> Tensor:
-    """Turn the rows of x [.., S, D], whose positions count from ``first``; without rotary positions they stay."""
+    """Turn the rows of x [.., S, D] by their positions [.., S]; without rotary positions they stay."""
     if rotary is None:
         return x
-    S, D = x.shape[-2:]
-    R = turned_columns(D, rotary_dim)
-    work: Any = {"dtype": torch.promote_types(x.dtype, torch.float32), "device": x.device}
-    theta = pair_angles(torch.arange(first, first + S, **work), R, rotary_base)
+    R = turned_columns(x.shape[-1], rotary_dim)
+    theta = angles(positions, R, rotary_base, torch.promote_types(x.dtype, torch.float32))
     cos, sin = theta.cos().to(x.dtype), (-theta if back else theta).sin().to(x.dtype)
     a, b = (x[..., columns] for columns in pairs(rotary, R))
     both = a * cos - b * sin, b * cos + a * sin

@@ -53,13 +53,17 @@ def rotary(
     rotary: str,
     rotary_base: float | None = None,
     rotary_dim: int | None = None,
+    rotary_query_positions: Tensor | None = None,
+    rotary_key_positions: Tensor | None = None,
     causal_alignment: str = "top_left",
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Scores of q and k turned by their positions; shapes and results as those of ``torch_eager``."""
     turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
     first = positions.first_position(causal_alignment, q.shape[2], k.shape[2])
-    q, k = torch_rotary.turned(q, first, **turn), torch_rotary.turned(k, 0, **turn)
+    sides = (q, rotary_query_positions, first), (k, rotary_key_positions, 0)
+    places = [torch_rotary.places(given, start, x.shape[2], x.device) for x, given, start in sides]
+    q, k = (torch_rotary.turned(x, at, **turn) for x, at in zip((q, k), places, strict=True))
     return eager(q, k, v, causal_alignment=causal_alignment, **options)
 
 

@@ -25,7 +25,7 @@ from attn_spec import kernel
 
 from .rotary import OPTIONS as ROTARY
 from .rotary import first_position
-from .torch_rotary import turned
+from .torch_rotary import places, turned
 
 KV_TILE = 32
 OPTIONS = ("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap", *ROTARY)
@@ -52,13 +52,19 @@ class Scores:
         rotary: str | None = None,
         rotary_base: float | None = None,
         rotary_dim: int | None = None,
+        rotary_query_positions: Tensor | None = None,
+        rotary_key_positions: Tensor | None = None,
         dropout_keep: Tensor | None = None,
         dropout_p: float | None = None,
     ) -> None:
         (B, Hq, Sq, D), Sk = q.shape, k.shape[2]
         self.first = first_position(causal_alignment, Sq, Sk)
         self.turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
-        self.q, self.k = self.turned(wide(q), self.first), per_query_head(self.turned(wide(k), 0), Hq)
+        self.positions = {
+            "q": places(rotary_query_positions, self.first, Sq, q.device),
+            "k": places(rotary_key_positions, 0, Sk, k.device),
+        }
+        self.q, self.k = self.turned("q", wide(q)), per_query_head(self.turned("k", wide(k)), Hq)
         self.scale = 1 / math.sqrt(D) if scale is None else scale
         self.diagonal = torch.arange(Sq, device=q.device)[:, None] + self.first
         left, right = window or (None, None)
@@ -70,9 +76,9 @@ class Scores:
         self.slopes = None if alibi_slopes is None else wide(alibi_slopes)
         self.softcap = softcap
 
-    def turned(self, x: Tensor, first: int, *, back: bool = False) -> Tensor:
-        """q or k, or its gradient, turned by the positions that count from `first`."""
-        return turned(x, first, **self.turn, back=back)
+    def turned(self, side: str, x: Tensor, *, back: bool = False) -> Tensor:
+        """q or k, or its gradient, turned by its positions."""
+        return turned(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, cols: slice) -> tuple[Tensor, Tensor, Tensor | float]:
         """Scores, -inf where hidden; which keys are hidden; ds/dx for x before the softcap: [B, Hq, Sq, cols]."""
@@ -195,8 +201,8 @@ class TiledAttention(torch.autograd.Function):
                 part = dbias if dbias.shape[-1] == 1 else dbias[..., cols]
                 part += da.sum_to_size(part.shape)
         dk, dv = (None if x is None else x.unflatten(1, (k.shape[1], -1)).sum(dim=2) for x in (dk, dv))
-        dq = None if dq is None else scores.turned(dq, scores.first, back=True)
-        dk = None if dk is None else scores.turned(dk, 0, back=True)
+        dq = None if dq is None else scores.turned("q", dq, back=True)
+        dk = None if dk is None else scores.turned("k", dk, back=True)
         return *(None if x is None else x.to(q.dtype) for x in (dq, dk, dv, dbias)), None
 
 

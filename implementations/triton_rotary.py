@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from .rotary import pairs, turned_columns
-from .torch_rotary import pair_angles
+from .torch_rotary import angles as angles_of
+from .torch_rotary import places
 
 # By way of the tiles, which choose the interpreter before they import triton.
 from .triton_tiles import load_tile, padded, part, product, rounded, store_tile, strided, tl
@@ -100,11 +101,10 @@ class Turn:
         """Return q, k or a gradient [B, H, S, D] as a kernel receives it."""
         return tuple(strided(x[..., columns]) for columns in self.columns)
 
-    def angles(self, x: Tensor, first: int) -> tuple[Any, ...] | None:
-        """Return the cosines and sines [B, H, S, R/2] of rows whose positions count from ``first``."""
+    def angles(self, x: Tensor, positions: Tensor | None, first: int) -> tuple[Any, ...] | None:
+        """Return the cosines and sines [B, H, S, R/2] of rows at these positions, or counted from ``first``."""
         if not self.R:
             return None
         B, H, S, _ = x.shape
-        positions = torch.arange(first, first + S, dtype=torch.float32, device=x.device)
-        theta = pair_angles(positions, self.R, self.base).expand(B, H, S, self.R // 2)
-        return strided(theta.cos()), strided(theta.sin())
+        theta = angles_of(places(positions, first, S, x.device), self.R, self.base, torch.float32)
+        return tuple(strided(of(theta).expand(B, H, S, self.R // 2)) for of in (torch.cos, torch.sin))

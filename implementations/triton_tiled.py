@@ -189,7 +189,9 @@ def arguments(
     causal_alignment: str = "top_left", window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None, bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
     softcap: float | None = None, rotary: str | None = None, rotary_base: float | None = None,
-    rotary_dim: int | None = None, dropout_keep: Tensor | None = None, dropout_p: float | None = None,
+    rotary_dim: int | None = None, rotary_query_positions: Tensor | None = None,
+    rotary_key_positions: Tensor | None = None, dropout_keep: Tensor | None = None,
+    dropout_p: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what every kernel receives, by name."""
     (B, Hq, Sq, D), (_, Hkv, Sk, Dv) = q.shape, v.shape
@@ -203,7 +205,8 @@ def arguments(
     element = "bfloat16 in float32" if INTERPRETED and q.dtype == torch.bfloat16 else str(q.dtype)
     return {
         "q": turn.parts(q), "k": turn.parts(k), "v": strided(v),
-        "turn": turn, "angles": (turn.angles(q, offset), turn.angles(k, 0)),
+        "turn": turn,
+        "angles": (turn.angles(q, rotary_query_positions, offset), turn.angles(k, rotary_key_positions, 0)),
         "geometry": (Hq, Hkv, Sq, Sk, offset, left, 0 if causal else right),
         "scoring": (scale, softcap, *map(strided, (mask, bias, slopes, keep)), kept),
         "WIDTHS": turn.widths, "Dv": Dv, "FORMAT": "tf32" if tf32 else element,

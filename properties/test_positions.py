@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import hides_keys, positional_absolutely
+from attn_spec.problem.traits import Trait, hides_keys, positional, positional_absolutely
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_within_bound,
@@ -21,12 +22,20 @@ from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
 
 SU = "Su et al., RoFormer (arXiv 2104.09864)"
+#: Options that give positions.
+GIVEN = ("rotary_query_positions", "rotary_key_positions")
 PRESS = "Press et al., Train short, test long (arXiv 2108.12409)"
 
 
 def turned(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     """Problems with rotary positions."""
     return problems(subject, needs=("rotary", *drawn.pop("needs", ())), **drawn)
+
+
+def placed(subject: Subject, *, without: tuple[str | Trait, ...] = (), **drawn: Any) -> SearchStrategy[Problem]:
+    """Problems with rotary positions that are given, of queries and of keys."""
+    patterns = {name: st.sampled_from([pattern for pattern in OPTIONS[name].draws if pattern]) for name in GIVEN}
+    return problems(subject, needs=("rotary", *GIVEN), without=("empty", *without), **patterns, **drawn)
 
 
 def shifted(subject: Subject, option: str) -> SearchStrategy[Problem]:
@@ -84,7 +93,10 @@ def test_only_the_distance_between_positions_counts(subject: Subject, problem: P
     hunts="positions that count from 1, a first query that is aligned with another key, columns left in another order",
     needs=("rotary",),
     problems=lambda subject: turned(
-        subject, without=("empty", "causal_alignment"), query_length=st.just(1), key_length=st.just(1)
+        subject,
+        without=("empty", "causal_alignment", positional_absolutely),
+        query_length=st.just(1),
+        key_length=st.just(1),
     ),
 )
 def test_at_position_zero_nothing_is_turned(subject: Subject, problem: Problem) -> None:
@@ -96,6 +108,58 @@ def test_at_position_zero_nothing_is_turned(subject: Subject, problem: Problem) 
     plain = problem.replace(rotary=None, rotary_base=None, rotary_dim=None)
     for same in (problem,) if "rotary" in subject.kernel.limits.always else (problem, plain):
         assert_within_bound(subject, same, subject(same))
+
+
+@attention_property(
+    source=f"{SU}, equation 34, at positions that a call gives, as models hand over position_ids",
+    hunts="positions that are ignored, those of keys read for queries, those of another batch entry",
+    needs=("rotary", *GIVEN),
+    problems=placed,
+)
+def test_given_positions_give_an_answer_within_its_bound(subject: Subject, problem: Problem) -> None:
+    """Output and log-sum-exp of queries and keys at given positions are within their bounds."""
+    assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source=f"{SU}, section 3.4.2: (R_(m + c) q).(R_(n + c) k) = (R_m q).(R_n k)",
+    hunts="positions in float16, which has not all integers from 2048 on, or in bfloat16, from 256 on",
+    needs=("rotary", *GIVEN),
+    problems=partial(placed, regimes=TAME),
+)
+def test_one_offset_of_all_positions_changes_nothing(subject: Subject, problem: Problem) -> None:
+    """Queries and keys that all stand up to 2**14 further on have the answer that they had.
+
+    It is held against that truth by the bound of the positions that were given, which grows with them.
+    """
+    offset = int(2 ** randomness(problem).uniform(0, 14))
+    moved = problem.replace(**{name: getattr(problem, name) + offset for name in GIVEN})
+    assert_within_bound(subject, moved, subject(moved))
+
+
+@attention_property(
+    source=f"{SU}, section 3.4.2: (R_m q).(R_m k) = q.k",
+    hunts="queries that stand one position further on than they should, a sine of another sign on one side",
+    needs=("rotary", *GIVEN),
+    problems=placed,
+)
+def test_at_equal_positions_nothing_is_turned(subject: Subject, problem: Problem) -> None:
+    """Queries and keys that all stand at one position have the answer that they have without positions."""
+    place = int(randomness(problem).integers(300))
+    same = problem.replace(**{name: np.full_like(getattr(problem, name), place) for name in GIVEN})
+    assert_within_bound(subject, same, subject(same))
+
+
+@attention_property(
+    source="a sum does not depend on the order of its terms; the score of a key depends on its place by its position",
+    hunts="positions counted from the start of a tile or a page, or by the row in a cache",
+    needs=("rotary", *GIVEN),
+    problems=partial(placed, without=(positional,)),
+)
+def test_keys_carry_their_positions_along(subject: Subject, problem: Problem) -> None:
+    """Keys in another order, with their positions, give every query the answer that it had."""
+    order = randomness(problem).permutation(problem.key_length)
+    assert_within_bound(subject, problem, subject(problem.take("K", order)))
 
 
 @attention_property(

@@ -183,7 +183,7 @@ class Floats(_Arrays):
         return np.exp(x)
 
     def tables(self, turn: Rotation) -> tuple[np.ndarray, np.ndarray]:
-        angles = turn.positions[:, None] * np.power(turn.base, turn.exponents)
+        angles = turn.positions[..., None] * np.power(turn.base, turn.exponents)
         return turn.spread(np.cos(angles), 1.0), turn.spread(np.sin(angles), 0.0)
 
 

@@ -117,7 +117,7 @@ def operands(problem: Problem) -> tuple[PerHead, PerHead]:
 
 def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
     """The parameters of the score of one batch entry and query head, and the rotations of its operands."""
-    return {name: exact(tensor[b, h]) for name, tensor in parameters_of(problem).items()} | rotations_of(problem)
+    return {name: exact(tensor[b, h]) for name, tensor in parameters_of(problem).items()} | rotations_of(problem, b)
 
 
 def real_scale(problem: Problem) -> Any:
@@ -138,8 +138,8 @@ def working_precision(problem: Problem, precision: int) -> int:
     if factors := parameters_of(problem):  # a norm may divide what is small, and leave what is large
         product = sum(max(magnitude(x), 0) for x in (problem.q, problem.k, scale, *factors.values()))
         terms *= problem.head_dim * problem.score_width
-    if problem.rotary is not None:  # an angle has as many bits before the point as its position
-        product += (problem.query_length + problem.key_length).bit_length() + 2
+    if turns := rotations_of(problem):  # an angle has as many bits before the point as its position
+        product += max(magnitude(turn.positions) for turn in turns.values()) + 2
     added = [0] if problem.bias is None else [magnitude(problem.bias)]
     if problem.alibi_slopes is not None:
         added.append(magnitude(problem.alibi_slopes) + magnitude(problem.distances))

@@ -136,7 +136,7 @@ def _operands(problem: Problem, b: int, h: int, precision: int) -> tuple[arb_mat
 def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
     """The parameters of the score of one head, as balls of radius 0, and the rotations of its operands."""
     found = {name: exact_table(tensor[b, h]) for name, tensor in parameters_of(problem).items()}
-    return found | rotations_of(problem)
+    return found | rotations_of(problem, b)
 
 
 def real_scale(problem: Problem) -> arb:

@@ -4,6 +4,8 @@ With R columns turned, the pair m = 0 .. R/2 - 1 of row i is turned by
 
     theta_im = position_i base^(-2m / R)        (x, y) -> (x cos theta - y sin theta, y cos theta + x sin theta)
 
+where positions are those given, or count rows.
+
 A pair is the columns m and m + R/2 ("half", as GPT-NeoX and Llama have it) or 2m and 2m + 1 ("interleaved", as in the
 paper and in GPT-J). Columns from R on stay as they are. A turn is x cos + swapped(x) sin, where ``swapped`` puts -y in
 the place of x and x in that of y; its gradient is the turn back.
@@ -30,7 +32,7 @@ BASE = 10000.0
 class Rotation:
     """How the rows of one side are turned."""
 
-    #: Integers [S].
+    #: Integers [.., S].
     positions: np.ndarray
     base: float
     #: R and D.
@@ -72,9 +74,9 @@ class Rotation:
         return x[..., self.partner] * self.sign
 
     def spread(self, table: np.ndarray, rest: object) -> np.ndarray:
-        """A table [S, R/2] of pairs as one of columns, [S, D]; ``rest`` in those that stay."""
-        found = np.full((len(self.positions), self.columns), rest, dtype=table.dtype)
-        found[:, : self.turned] = table[:, self.pair]
+        """A table [.., S, R/2] of pairs as one of columns, [.., S, D]; ``rest`` in those that stay."""
+        found = np.full((*self.positions.shape, self.columns), rest, dtype=table.dtype)
+        found[..., : self.turned] = table[..., self.pair]
         return found
 
 
@@ -83,10 +85,11 @@ def turned_columns(head_dim: int, rotary_dim: int | None) -> int:
     return head_dim - head_dim % 2 if rotary_dim is None else rotary_dim
 
 
-def rotations_of(problem: Problem) -> dict[str, Rotation]:
-    """Those of "queries" and "keys", none without rotary positions.
+def rotations_of(problem: Problem, entry: int | None = None) -> dict[str, Rotation]:
+    """Those of "queries" and "keys", of all batch entries or of one; none without rotary positions.
 
-    Key j stands at j, query i at the key that it is aligned with: i, or i + Sk - Sq from the bottom-right corner.
+    Where no positions are given key j stands at j, query i at the key that it is aligned with: i, or i + Sk - Sq from
+    the bottom-right corner.
     """
     if problem.rotary is None:
         return {}
@@ -97,12 +100,16 @@ def rotations_of(problem: Problem) -> dict[str, Rotation]:
         rotary=problem.rotary,
         rotary_base=problem.rotary_base,
         rotary_dim=problem.rotary_dim,
+        rotary_query_positions=_of_entry(problem.rotary_query_positions, entry),
+        rotary_key_positions=_of_entry(problem.rotary_key_positions, entry),
         causal_alignment=problem.causal_alignment,
     )
 
 
-# Equal settings give the same rotation, whose tables are then found once. Nobody changes one.
-@lru_cache(maxsize=64)
+def _of_entry(positions: np.ndarray | None, entry: int | None) -> np.ndarray | None:
+    return positions if positions is None or entry is None else positions[min(entry, len(positions) - 1), 0]
+
+
 def rotations(
     *,
     query_length: int,
@@ -111,10 +118,33 @@ def rotations(
     rotary: str,
     rotary_base: float | None = None,
     rotary_dim: int | None = None,
+    rotary_query_positions: np.ndarray | None = None,
+    rotary_key_positions: np.ndarray | None = None,
     causal_alignment: str = "top_left",
 ) -> dict[str, Rotation]:
-    """The same for options as a call has them."""
+    """The same for options as a call has them; given positions are [B, 1, S, 1] and [B, 1, 1, S], or one entry's."""
     first = diagonal_offset(causal_alignment, query_length, key_length)
-    positions = {"queries": first + np.arange(query_length), "keys": np.arange(key_length)}
     base, turned = rotary_base or BASE, turned_columns(columns, rotary_dim)
-    return {side: Rotation(at, base, turned, columns, rotary) for side, at in positions.items()}
+    found = {}
+    for side, given, start, length in (
+        ("queries", rotary_query_positions, first, query_length),
+        ("keys", rotary_key_positions, 0, key_length),
+    ):
+        positions = np.arange(start, start + length) if given is None else _along(given, length)
+        found[side] = _rotation((positions.tobytes(), positions.shape), base, turned, columns, rotary)
+    return found
+
+
+def _along(given: np.ndarray, length: int) -> np.ndarray:
+    """Positions [B, 1, S, 1], [B, 1, 1, S], [S, 1] or [1, S], where S may be 1 for all rows, as [B, 1, S] or [S]."""
+    flat = given.astype(np.int64).reshape(*given.shape[:-2], -1)
+    return np.broadcast_to(flat, (*flat.shape[:-1], length))
+
+
+# Equal settings give the same rotation, whose tables are then found once. Nobody changes one.
+@lru_cache(maxsize=64)
+def _rotation(
+    positions: tuple[bytes, tuple[int, ...]], base: float, turned: int, columns: int, layout: str
+) -> Rotation:
+    data, shape = positions
+    return Rotation(np.frombuffer(data, dtype=np.int64).reshape(shape), base, turned, columns, layout)

@@ -207,9 +207,9 @@ def score_of(problem: Problem) -> Score:
 
 
 def parameters_of(problem: Problem) -> dict[str, np.ndarray]:
-    """The tensors [B, Hq, .., ..] that the score of a problem has, by option; a plain one has none."""
+    """The tensors [B, Hq, .., ..] of numbers that the score of a problem has, by option; a plain one has none."""
     chosen, heads = problem.score_option, problem.score_shape[:2]
     names = [] if chosen is None else [chosen, *(row.name for row in parameters(chosen))]
-    given = {name: getattr(problem, name) for name in names if OPTIONS[name].tensor}
+    given = {name: getattr(problem, name) for name in names if OPTIONS[name].tensor is np.float64}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     return {name: np.broadcast_to(tensor, (*heads, *tensor.shape[2:])) for name, tensor in tensors.items()}

@@ -84,7 +84,7 @@ class Execution:
         steps, stage = self.steps, "score_accumulation"
         power = np.power(turn.base, turn.exponents)
         frequencies = steps.round(power * (1 + steps.error_of("exp_error", power)), stage)
-        angles = steps.round(turn.positions[:, None] * frequencies, stage)
+        angles = steps.round(turn.positions[..., None] * frequencies, stage)
         cos, sin = (steps.round(of(angles) + steps.error_of("sine_error", angles), stage) for of in (np.cos, np.sin))
         cos, sin = (steps.convert(table, "rotary_tables", stage) for table in (cos, sin))
         found = turn.spread(cos, 1.0), turn.spread(sin, 0.0)
@@ -147,13 +147,14 @@ class Operands:
         self.q, self.k = self.given(values_of(q)), self.given(of_keys)
         used = {name: options[name] for name in names if options.get(name) is not None}
         self.p: dict[str, Any] = {
-            name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor
+            name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor is np.float64
         }
         if "feature_map" in used:
             self.options["epsilon"] = used.get("feature_epsilon", 0.0)
         if "rotary" in used:
             aligned = {"causal_alignment": options.get("causal_alignment", "top_left")}
             lengths = {"query_length": q.shape[2], "key_length": k.shape[2], "columns": q.shape[3]}
+            used |= {name: values_of(x) for name, x in used.items() if OPTIONS[name].tensor}
             self.p |= rotations(**lengths, **used, **aligned)
 
     def given(self, x: np.ndarray) -> Number:

@@ -149,15 +149,17 @@ class RunningErrors:
 
         theta (1 + d): e, the base and its logarithm are rounded or off by ``log_error``, which changes base^e by at
         most 8 u (1 + |log base|) |e|; the power itself, a reciprocal and the product are three more roundings.
+        Positions are integers, and enter as they are.
         """
         c, work = self.contract, rounding(self.contract, "score_accumulation")
         of_power = 8 * work.u * (1 + abs(math.log(turn.base))) * np.abs(turn.exponents)
         d = np.expm1(of_power + np.log1p(elementary_error(c, "exp_error")) + math.log1p(growth((work.u, 3))))
-        angles = np.abs(turn.positions[:, None]) * np.power(turn.base, turn.exponents)
+        angles = np.abs(turn.positions[..., None]) * np.power(turn.base, turn.exponents)
         error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
         stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
         # Stored numbers are at most 1 + error: one that underflows is off by less than the u of that.
         error = error + growth((work.u, 1), (stored.u, 1)) * (1 + error)
+        error = np.where(angles * (1 + d) < c.largest("score_accumulation"), error, np.inf)
         form, off = c.format("rotary_tables"), turn.spread(error, 0.0)
         cos, sin = (Approximation(table, np.abs(table), off, form, c) for table in FLOATS.tables(turn))
         return cos, sin

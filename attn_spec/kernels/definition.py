@@ -50,10 +50,15 @@ def kernel_of(precision: str) -> Kernel:
 
 
 def _problem(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Problem:
-    values: dict[str, Any] = {name: NUMPY.take(x) if OPTIONS[name].tensor else x for name, x in options.items()}
+    values = {name: _value(x, OPTIONS[name].tensor) for name, x in options.items()}
     dtype = NUMPY.dtype_of(q)
     q, k, v = map(NUMPY.take, (q, k, v))
     return Problem(q=q, k=k, v=v, dtype=dtype, **values)
+
+
+def _value(x: Any, kind: type | None) -> Any:
+    """The value of an option: of a tensor, an array of that kind."""
+    return NUMPY.take(x).astype(kind) if kind else x
 
 
 def _rounded(x: np.ndarray, dtype: str) -> bits.Values:

@@ -21,6 +21,9 @@ _EXPONENT = np.int64(0x7FF << 52)
 #: Formats that NumPy has too.
 _NATIVE: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32, "float16": np.float16}
 
+#: What arrays are of: truth values, positions, numbers.
+_KINDS = ("bool", "int64", "float64")
+
 #: A tensor of exact values, see the module's docstring.
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -86,15 +89,15 @@ def identical(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def encode(x: np.ndarray) -> dict[str, Any]:
     """A JSON document that holds the array bit for bit."""
-    kind = "bool" if x.dtype == np.bool_ else "float64"
+    kind = x.dtype.name if x.dtype.name in _KINDS else "float64"
     data = zlib.compress(np.ascontiguousarray(x, dtype=kind).tobytes(), 1)  # fast: done for many problems tried
     return {"shape": list(x.shape), "kind": kind, "zlib": base64.b64encode(data).decode()}
 
 
 def decode(document: dict[str, Any]) -> np.ndarray:
     """Inverse of :func:`encode`; ``ValueError`` or ``KeyError`` for a document it did not write."""
-    if document["kind"] not in ("bool", "float64"):
-        raise ValueError(f"kind must be 'bool' or 'float64', not {document['kind']!r}")
+    if document["kind"] not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, not {document['kind']!r}")
     try:
         data = zlib.decompress(base64.b64decode(document["zlib"]))
     except zlib.error as error:

@@ -1,4 +1,4 @@
-"""Fields of ``options.Options``: each holds its row in its metadata."""
+"""Fields of ``options.Options``: each kind of tensor that several options are, and what plain values are."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from attn_spec.problem import patterns
-from attn_spec.problem.option import SCORE, Option
+from attn_spec.problem.option import PARAMETER, SCORE, Option
 
 
 def option(off: Any = None, **row: Any) -> Any:
-    """A field of :class:`Options` whose row is in its metadata."""
+    """A field of ``Options`` whose row is in its metadata."""
     return field(default=off, metadata={"row": Option(off=off, **row)})
 
 
-def parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **row: Any) -> Any:
+def score_parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **row: Any) -> Any:
     """A parameter of a score: a tensor of the ``axes``, drawn from patterns of ``values``; None: another score."""
     names = patterns.spread(values, axes)
     return option(
@@ -43,3 +43,32 @@ def of_pairs(*, values: Any, **row: Any) -> Any:
         patterns=values,
         **row,
     )
+
+
+def positions(*, axes: str, **row: Any) -> Any:
+    """Positions of rows, integers of the ``axes``, drawn half of the time; None: rows are counted."""
+    names = patterns.spread(patterns.POSITIONS, axes)
+    return option(
+        kind=PARAMETER,
+        of="rotary",
+        optional=True,
+        wanted=f"a number below 0 or above {patterns.FARTHEST}",
+        accepts=lambda value: bool((value >= 0).all() and (value <= patterns.FARTHEST).all()),
+        tensor=np.int64,
+        axes=axes,
+        positional=True,
+        draws=(*(None,) * len(names), *names),
+        patterns=patterns.POSITIONS,
+        **row,
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a finite number."""
+    return isinstance(value, int | float) and bool(np.isfinite(value))
+
+
+def is_window(value: Any) -> bool:
+    """Whether this is a pair of lengths, or of None."""
+    sides = value if isinstance(value, tuple) else ()
+    return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)

@@ -14,17 +14,7 @@ import numpy as np
 
 from attn_spec.problem import masks, patterns
 from attn_spec.problem.option import ADDEND, CHOICE, MASK, PARAMETER, SCORE, TERM, WEIGHT, Option
-from attn_spec.problem.option_fields import of_pairs, option, parameter
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and bool(np.isfinite(value))
-
-
-def _is_window(value: Any) -> bool:
-    sides = value if isinstance(value, tuple) else ()
-    return len(sides) == 2 and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
-
+from attn_spec.problem.option_fields import is_number, is_window, of_pairs, option, positions, score_parameter
 
 #: How ``rotary`` pairs columns: m and m + R/2, or 2m and 2m + 1.
 LAYOUTS = ("half", "interleaved")
@@ -61,7 +51,7 @@ class Options:
         kind=MASK,
         spellings=("window", "window_size"),
         wanted="(left, right), each None or >= 0",
-        accepts=lambda value: value is None or _is_window(value),
+        accepts=lambda value: value is None or is_window(value),
         sees=lambda p: masks.window(p.window[0], p.window[1], p.causal_alignment).dense(p.query_length, p.key_length),
         positional=True,
         relative=True,
@@ -111,7 +101,7 @@ class Options:
         kind=TERM,
         spellings=("softcap", "logits_soft_cap"),
         wanted="a positive number or None",
-        accepts=lambda value: value is None or (_is_number(value) and value > 0),
+        accepts=lambda value: value is None or (is_number(value) and value > 0),
         plain=lambda _: 30.0,
         draws=(50.0, 30.0, 5.0, 1.0, 7.5),
         weight=1,
@@ -122,12 +112,12 @@ class Options:
         kind=TERM,
         spellings=("scale", "softmax_scale", "sm_scale", "scaling"),
         wanted="a finite number or None",
-        accepts=lambda value: value is None or _is_number(value),
+        accepts=lambda value: value is None or is_number(value),
         plain=lambda _: 0.125,
         draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
     )
     #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
-    score_weight: Any = parameter(
+    score_weight: Any = score_parameter(
         says="scores are bilinear, q^T W k: takes W, [B, Hq, D, D]",
         spelling="score_weight",
         axes="BHDD",
@@ -135,7 +125,7 @@ class Options:
         values=patterns.WEIGHTS,
     )
     #: gamma of the score gamma cos(q, k), [B, Hq, 1, 1]; None: the score is another.
-    score_gamma: Any = parameter(
+    score_gamma: Any = score_parameter(
         says="scores are gamma cos(q, k), times the scale if one is given: takes gamma, [B, Hq, 1, 1]",
         spelling="score_gamma",
         axes="BH11",
@@ -144,7 +134,7 @@ class Options:
         divides=False,
     )
     #: w of the score w^T tanh(W1 k + W2 q + b), [B, Hq, 1, A]; None: the score is another.
-    score_vector: Any = parameter(
+    score_vector: Any = score_parameter(
         says="scores are additive, w^T tanh(W1 k + W2 q + b), times the scale if one is given: takes w, [B, Hq, 1, A]",
         spelling="score_vector",
         axes="BH1A",
@@ -154,7 +144,7 @@ class Options:
         is_product=False,
     )
     #: W1 of that score, [B, Hq, A, D].
-    score_key_weight: Any = parameter(
+    score_key_weight: Any = score_parameter(
         says="takes W1 of an additive score, [B, Hq, A, D]",
         spelling="score_key_weight",
         axes="BHAD",
@@ -164,7 +154,7 @@ class Options:
         of="score_vector",
     )
     #: W2 of that score, [B, Hq, A, D].
-    score_query_weight: Any = parameter(
+    score_query_weight: Any = score_parameter(
         says="takes W2 of an additive score, [B, Hq, A, D]",
         spelling="score_query_weight",
         axes="BHAD",
@@ -174,7 +164,7 @@ class Options:
         of="score_vector",
     )
     #: b of that score, [B, Hq, 1, A]; None is 0.
-    score_bias: Any = parameter(
+    score_bias: Any = score_parameter(
         says="takes b of an additive score, [B, Hq, 1, A]",
         spelling="score_bias",
         axes="BH1A",
@@ -204,7 +194,7 @@ class Options:
         optional=True,
         spellings=("rotary_base",),
         wanted="a number above 0 or None",
-        accepts=lambda value: value is None or (_is_number(value) and value > 0),
+        accepts=lambda value: value is None or (is_number(value) and value > 0),
         draws=(None, 500000.0, 100.0, 2.0),
     )
     #: R, how many columns are turned, the first ones; None is D, less the last one of an odd number.
@@ -218,6 +208,19 @@ class Options:
         accepts=lambda value: value is None or (isinstance(value, int) and value >= 0 and value % 2 == 0),
         fits=lambda value, lengths: value is None or value <= lengths["D"],
         draws=(None, 2, 4, 8, 16, 32),
+    )
+    #: Where queries stand, int64 [B, 1, Sq, 1]; None: at the keys that they are aligned with. What hides keys by
+    #: position counts rows as ever.
+    rotary_query_positions: Any = positions(
+        says="takes the positions that rotary turns queries by, integers [B, 1, Sq, 1]",
+        spellings=("rotary_query_positions",),
+        axes="B1Q1",
+    )
+    #: Where keys stand, int64 [B, 1, 1, Sk]; None: key j at j.
+    rotary_key_positions: Any = positions(
+        says="takes the positions that rotary turns keys by, integers [B, 1, 1, Sk]",
+        spellings=("rotary_key_positions",),
+        axes="B11K",
     )
     #: phi of linear attention, whose weights are phi(q).phi(k) over their sum; None: weights are a softmax.
     feature_map: str | None = option(
@@ -241,7 +244,7 @@ class Options:
         adds_to_row_sum=True,
         spellings=("feature_epsilon", "eps"),
         wanted="a number of 0 or more or None",
-        accepts=lambda value: value is None or (_is_number(value) and value >= 0),
+        accepts=lambda value: value is None or (is_number(value) and value >= 0),
         draws=(None, 2.0**-20, 1e-6, 1.0),
     )
     #: Which weights dropout keeps, bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None is all of them.
@@ -260,7 +263,7 @@ class Options:
         optional=True,
         spellings=("dropout_p",),
         wanted="a number from 0 up to 1, less than 1, or None",
-        accepts=lambda value: value is None or (_is_number(value) and 0 <= value < 1),
+        accepts=lambda value: value is None or (is_number(value) and 0 <= value < 1),
         draws=(0.5, None, 0.1, 0.25, 0.9, 0.3),
     )
     #: Which corner the diagonal of ``causal`` and ``window`` starts from, and positions count from, when Sq != Sk.

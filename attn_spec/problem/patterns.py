@@ -21,6 +21,8 @@ BROADCASTS = {
     "BH11": ("1111", "1H11", "BH11"),
     "BHAD": ("11AD", "1HAD", "BHAD"),
     "BH1A": ("111A", "1H1A", "BH1A"),
+    "B1Q1": ("11Q1", "B1Q1"),
+    "B11K": ("111K", "B11K"),
 }
 #: Lengths of hidden prefixes: a whole first tile, of several tile sizes, and one key more or less.
 _TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
@@ -184,6 +186,45 @@ GAMMAS: dict[str, Pattern] = {
     "positive": lambda rng, shape: np.exp(rng.standard_normal(shape)),
     "normal": lambda rng, shape: 10.0 * rng.standard_normal(shape),
     "zero": lambda rng, shape: np.zeros(shape),
+}
+
+
+def _places(shape: Shape) -> np.ndarray:
+    """0, 1, .. along the last two axes, of which one has length 1."""
+    return np.broadcast_to(np.arange(shape[2] * shape[3]).reshape(shape[2:]), shape)
+
+
+def _first(rng: np.random.Generator, shape: Shape, most: int) -> np.ndarray:
+    """A number up to ``most`` for each batch entry."""
+    return rng.integers(most, size=(*shape[:2], 1, 1), endpoint=True)
+
+
+def _restarted(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Packed documents: positions start again from 0 at a third of the places or fewer."""
+    place, starts = _places(shape), rng.random(shape) < rng.random() / 3
+    axis = 2 if shape[3] == 1 else 3
+    return place - np.maximum.accumulate(np.where(starts, place, 0), axis=axis)
+
+
+def _tree(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """A tree of drafts: neighbours stand at one position or at the next."""
+    return np.cumsum(rng.random(shape) < 0.5, axis=2 if shape[3] == 1 else 3)
+
+
+#: The largest position: float32 holds the integers up to it.
+FARTHEST = 2**24
+
+#: Positions of rows, from plain to wild.
+POSITIONS: dict[str, Pattern] = {
+    "counted": lambda rng, shape: _places(shape),
+    "shifted": lambda rng, shape: _places(shape) + _first(rng, shape, 4096),
+    "left_padded": lambda rng, shape: np.maximum(_places(shape) - _first(rng, shape, max(shape[2:])), 0),
+    "documents": _restarted,
+    "tree": _tree,
+    "strided": lambda rng, shape: _places(shape) * rng.integers(2, 17),
+    "equal": lambda rng, shape: np.broadcast_to(_first(rng, shape, 300), shape),
+    "shuffled": lambda rng, shape: rng.permuted(_places(shape), axis=2 if shape[3] == 1 else 3),
+    "far": lambda rng, shape: _places(shape) + _first(rng, shape, 2**20),
 }
 
 

@@ -247,8 +247,8 @@ def _literal(value: Any) -> str:
     """An expression that evaluates to ``value`` exactly, given ``np``."""
     if not isinstance(value, np.ndarray):
         return repr(value)
-    if value.dtype != np.bool_ and value.size and not value.any() and not np.signbit(value).any():
+    if value.dtype == np.float64 and value.size and not value.any() and not np.signbit(value).any():
         return f"np.zeros({value.shape})"
     flat = ", ".join(repr(x) if np.isfinite(x) else f"np.{x}" for x in value.ravel().tolist())
-    kind = ", dtype=bool" if value.dtype == np.bool_ else ""
+    kind = {"bool": ", dtype=bool", "int64": ", dtype=np.int64"}.get(value.dtype.name, "")
     return f"np.array([{flat}]{kind}).reshape{value.shape}".replace("np.-inf", "-np.inf")

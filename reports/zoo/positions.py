@@ -22,7 +22,7 @@ FIRST = "positions.at_position_zero_nothing_is_turned"
 BACK = "positions.gradients_are_turned_back"
 
 
-class _Turns(Operands):
+class Turns(Operands):
     """Rotations with one thing changed."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -43,7 +43,7 @@ class _Turns(Operands):
 
 
 @score_mutant("rotary", source="huggingface/candle#3948", named_by=TURNED)
-class PairsOfTheOtherLayout(_Turns):
+class PairsOfTheOtherLayout(Turns):
     """Halves are read as interleaved pairs, and pairs as halves, on both sides."""
 
     def either(self, turn: Rotation) -> Rotation:
@@ -51,7 +51,7 @@ class PairsOfTheOtherLayout(_Turns):
 
 
 @score_mutant("rotary", source="made up: the keys of the cache turned when they are written", named_by=TURNED)
-class KeysNotTurned(_Turns):
+class KeysNotTurned(Turns):
     """The queries alone are turned."""
 
     def keys(self, turn: Rotation) -> Rotation:
@@ -59,7 +59,7 @@ class KeysNotTurned(_Turns):
 
 
 @score_mutant("rotary", source="made up: a query counted after it was appended", named_by=FIRST)
-class QueriesCountedFromOne(_Turns):
+class QueriesCountedFromOne(Turns):
     """The first query stands at position 1, the first key at 0."""
 
     def queries(self, turn: Rotation) -> Rotation:
@@ -67,7 +67,7 @@ class QueriesCountedFromOne(_Turns):
 
 
 @score_mutant("rotary", source="made up: a base that is a constant", named_by=TURNED)
-class BaseIgnored(_Turns):
+class BaseIgnored(Turns):
     """The base is 10000 whatever the caller says."""
 
     def either(self, turn: Rotation) -> Rotation:
@@ -75,14 +75,14 @@ class BaseIgnored(_Turns):
 
 
 @score_mutant("rotary", source="made up: rotary_dim read after it was used", named_by=TURNED)
-class AllColumnsTurned(_Turns):
+class AllColumnsTurned(Turns):
     """All columns are turned, however few should be."""
 
     def either(self, turn: Rotation) -> Rotation:
         return replace(turn, turned=turn.columns - turn.columns % 2)
 
 
-class _Angles(_Turns):
+class _Angles(Turns):
     """Rotations whose angles are another function of the positions."""
 
     def either(self, turn: Rotation) -> Rotation:
@@ -129,7 +129,7 @@ class FrequenciesInBfloat16(_Angles):
 
 
 @score_mutant("rotary", source="EleutherAI/gpt-neox#1016", named_by=DISTANCE)
-class PositionsOfFewBits(_Turns):
+class PositionsOfFewBits(Turns):
     """Positions are numbers of 4 bits, a scale model of bfloat16: from 16 on some are one."""
 
     def either(self, turn: Rotation) -> Rotation:

@@ -52,6 +52,16 @@ def ratio(turn, contract, angles, dtype="float32", off=0.0):
     )
 
 
+def test_an_angle_that_may_overflow_has_no_bound():
+    """In float16 2**15 and 1.9 * 2**15 are numbers, and so are their angles; 2**20 is none."""
+    turn = turn_of([0, 2**15, 62000, 2**20], 4, 2.0)
+    cos, _ = RunningErrors(replace(EXACT, score_accumulation="float16")).tables(turn)
+
+    assert np.isfinite(cos.error[:2]).all()
+    assert np.isinf(cos.error[3, [0, 2]]).all()
+    assert np.isfinite(RunningErrors(EXACT).tables(turn)[0].error).all()
+
+
 def turn_of(positions, turned, base=10000.0):
     return Rotation(np.asarray(positions), base, turned, turned, "half")
 

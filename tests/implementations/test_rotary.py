@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from attn_spec.implementations.rotary import first_position, turned_array
+from attn_spec.implementations.rotary import first_position, places, turned_array
 from attn_spec.implementations.torch_rotary import turned
 
 from attn_spec.attention.arithmetic import FLOATS
@@ -37,31 +37,34 @@ def test_rows_are_turned_as_the_definition_says(layout, base, dim, first):
     asked = {"rotary": layout, "rotary_base": base, "rotary_dim": dim}
     expected = by_tables(layout, base, dim, first)
 
-    np.testing.assert_allclose(turned_array(X, first, **asked), expected, atol=1e-14)
-    np.testing.assert_allclose(turned(torch.tensor(X), first, **asked).numpy(), expected, atol=1e-14)
+    at = places(None, first, 5)
+
+    np.testing.assert_allclose(turned_array(X, at, **asked), expected, atol=1e-14)
+    np.testing.assert_allclose(turned(torch.tensor(X), torch.tensor(at), **asked).numpy(), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize(("layout", "base", "dim"), SETTINGS)
 def test_a_turn_back_is_the_gradient_of_a_turn(layout, base, dim):
     asked = {"rotary": layout, "rotary_base": base, "rotary_dim": dim}
-    x, t = torch.tensor(X, requires_grad=True), np.cos(X)
-    turned(x, 2, **asked).backward(torch.tensor(t))
+    x, t, at = torch.tensor(X, requires_grad=True), np.cos(X), places(None, 2, 5)
+    turned(x, torch.tensor(at), **asked).backward(torch.tensor(t))
+    back = turned(torch.tensor(t), torch.tensor(at), **asked, back=True)
 
-    np.testing.assert_allclose(turned_array(t, 2, **asked, back=True), x.grad.numpy(), atol=1e-14)
-    np.testing.assert_allclose(turned_array(turned_array(X, 2, **asked), 2, **asked, back=True), X, atol=1e-14)
-    np.testing.assert_allclose(turned(torch.tensor(t), 2, **asked, back=True).numpy(), x.grad.numpy(), atol=1e-14)
+    np.testing.assert_allclose(turned_array(t, at, **asked, back=True), x.grad.numpy(), atol=1e-14)
+    np.testing.assert_allclose(turned_array(turned_array(X, at, **asked), at, **asked, back=True), X, atol=1e-14)
+    np.testing.assert_allclose(back.numpy(), x.grad.numpy(), atol=1e-14)
 
 
 def test_without_rotary_positions_rows_stay_as_they_are():
-    asked = {"rotary": None, "rotary_base": None, "rotary_dim": None}
-    assert turned_array(X, 3, **asked) is X
-    assert turned(x := torch.tensor(X), 3, **asked) is x
+    asked, at = {"rotary": None, "rotary_base": None, "rotary_dim": None}, places(None, 3, 5)
+    assert turned_array(X, at, **asked) is X
+    assert turned(x := torch.tensor(X), torch.tensor(at), **asked) is x
 
 
 def test_tables_have_the_dtype_of_what_they_turn():
     """As Hugging Face has it: angles in float32, cosines and sines rounded to bfloat16."""
     ones = torch.ones(1, 1, 300, 2, dtype=torch.bfloat16)
-    found = turned(ones, 0, rotary="half", rotary_base=None, rotary_dim=None)
+    found = turned(ones, torch.arange(300), rotary="half", rotary_base=None, rotary_dim=None)
     angles = torch.arange(300, dtype=torch.float32)
 
     assert found.dtype == torch.bfloat16
@@ -74,7 +77,7 @@ def test_queries_count_from_the_key_they_are_aligned_with():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    "kernel", ["torch_scores:rotary", "numpy_tiled", "torch_tiled", pytest.param("triton_tiled", marks=interpreted)]
+    "kernel", ["numpy_tiled", "torch_scores:rotary", "torch_tiled", pytest.param("triton_tiled", marks=interpreted)]
 )
 @pytest.mark.parametrize("rotary", LAYOUTS)
 def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):

@@ -22,6 +22,9 @@ Call = Callable[[Mapping[str, Any]], Any]
 #: From cotangents to gradients by name.
 Pull = Callable[[Sequence[Any]], dict[str, Any]]
 
+#: An integer that is nobody's position.
+NO_POSITION = -(2**62)
+
 
 class Framework(ABC):
     """A library of tensors. Its module is imported when a kernel or a tensor names it."""
@@ -44,7 +47,7 @@ class Framework(ABC):
 
     @abstractmethod
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> Any:
-        """Exact values as a new tensor of ``dtype``, bool as bool."""
+        """Exact values as a new tensor of ``dtype``; bool as bool, integers as the library's own."""
 
     @abstractmethod
     def take(self, tensor: Any) -> np.ndarray:
@@ -81,7 +84,7 @@ class Strided(Framework):
 
     @abstractmethod
     def of_nan(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """A buffer of NaN of the tensor's kind."""
+        """A buffer of NaN, or of :data:`NO_POSITION`, of the tensor's kind."""
 
     @abstractmethod
     def packed(self, tensor: Any) -> Any:

@@ -38,7 +38,7 @@ class Jax(Differentiating):
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> jax.Array:
         kind, _, number = device.partition(":")
         made = jax.device_put(array_of(values, dtype), jax.devices(_PLATFORMS[kind])[int(number or 0)])
-        if self.dtype_of(made) not in ("bool", dtype):
+        if values.dtype == np.float64 and self.dtype_of(made) != dtype:
             raise FrameworkError(
                 f"jax has no {dtype} as it is set; call jax.config.update('jax_enable_x64', True) in the kernel's "
                 f"file, or leave {dtype} out"

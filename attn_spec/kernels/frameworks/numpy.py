@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from attn_spec.kernels.frameworks.framework import Strided
+from attn_spec.kernels.frameworks.framework import NO_POSITION, Strided
 
 
 def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Exact values as a new array of ``dtype``, bool as bool."""
-    if values.dtype == np.bool_:
+    """Exact values as a new array of ``dtype``, bool and integers as they are."""
+    if values.dtype != np.float64:
         return np.array(values, order="C")
     with np.errstate(over="ignore"):
         return np.array(values, dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype, order="C")
@@ -39,7 +39,7 @@ class NumPy(Strided):
         return tensor if tensor.dtype == np.bool_ else tensor.astype(np.float64)
 
     def of_nan(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        return np.full(shape, np.nan, tensor.dtype)
+        return np.full(shape, NO_POSITION if tensor.dtype == np.int64 else np.nan, tensor.dtype)
 
     def packed(self, tensor: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(tensor)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_spec.kernels.frameworks.framework import Call, Differentiating, Pull, Strided
+from attn_spec.kernels.frameworks.framework import NO_POSITION, Call, Differentiating, Pull, Strided
 
 
 class Torch(Strided, Differentiating):
@@ -25,7 +25,7 @@ class Torch(Strided, Differentiating):
         return torch.Tensor
 
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> torch.Tensor:
-        if values.dtype == np.bool_:
+        if values.dtype != np.float64:
             return torch.from_numpy(np.array(values, order="C")).to(device)
         return torch.from_numpy(np.array(values, dtype=np.float64, order="C")).to(getattr(torch, dtype)).to(device)
 
@@ -69,7 +69,7 @@ class Torch(Strided, Differentiating):
         return returned, pull
 
     def of_nan(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        return tensor.new_full(tuple(shape), torch.nan)
+        return tensor.new_full(tuple(shape), NO_POSITION if tensor.dtype == torch.int64 else torch.nan)
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()
