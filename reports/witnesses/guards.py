@@ -58,6 +58,13 @@ def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> P
 _BLIND = _problem(((0.0,), (0.0,)), mask=np.array([[[[True, True], [False, False]]]]))
 #: Scores beyond float16, which accumulates them.
 _OVERFLOWING = _problem(((2.0**16,),))
+#: A query that stands where float16 has no number, which its angle is found in.
+_FAR = _problem().replace(
+    **dict.fromkeys(("q", "k"), np.array([[[[1.0, 0.0]]]])),
+    v=np.ones((1, 1, 1, 1)),
+    rotary="half",
+    rotary_query_positions=np.full((1, 1, 1, 1), 2**20),
+)
 
 
 def _refuted(problem: Problem, *values: float, quantity: str = "output", **options: Any) -> bool:
@@ -203,6 +210,11 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
         "error.domain",
         "constants_fit(x, c)[- & _scores_fit(x, c)-]",
         lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
+    ),
+    "angles that overflow have no bound": (
+        "error.running_error",
+        'angles * (1 + d) < c.largest("score_accumulation"), error, [-np.inf-]{+error+})',
+        lambda: not _refuted(_FAR, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
     ),
     "outputs that overflow are outside the domain": (
         "error.domain",
