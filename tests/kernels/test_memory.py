@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from attn_spec.kernels import memory
+from attn_spec.kernels.frameworks.framework import NO_POSITION
 
 VALUES = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
 KINDS = {"numpy": VALUES.copy, "torch": lambda: torch.from_numpy(VALUES.copy())}
@@ -42,6 +43,15 @@ def test_a_slice_lies_in_a_buffer_of_nan(tensor):
     assert (np.asarray(arranged) == VALUES).all()
     assert not is_packed(arranged)
     assert np.isnan(np.asarray(around(arranged))).sum() == 2 * 3 * (7 * 36 - 5 * 4)
+
+
+@pytest.mark.parametrize("made", [np.array, torch.tensor])
+def test_a_slice_of_positions_lies_in_a_buffer_of_what_is_none(made):
+    arranged = memory.sliced(made([[[[3, 5]]]]))
+    buffer = np.asarray(arranged.base if made is np.array else arranged._base)
+
+    assert np.asarray(arranged).tolist() == [[[[3, 5]]]]
+    assert (buffer == NO_POSITION).sum() == 3 * 34 - 2
 
 
 @pytest.mark.parametrize(

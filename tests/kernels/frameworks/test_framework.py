@@ -50,6 +50,15 @@ def test_masks_are_of_bool(own):
     assert values_of(tensor).tolist() == [1.0, 0.0]
 
 
+def test_positions_are_of_integers(own):
+    positions = np.array([0, 2**24])
+    tensor = own.give(positions, "float16")
+
+    assert own.dtype_of(tensor) == ("int32" if own.name == "jax" else "int64")
+    assert own.take(tensor).tolist() == [0.0, 2.0**24]
+    assert own.take(tensor).dtype == np.float64
+
+
 def test_tensors_do_not_share_memory_with_the_problem(own):
     if "in_place" not in own.abilities:
         pytest.skip("never changed in place")
