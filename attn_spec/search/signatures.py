@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option import MASK
+from attn_spec.problem.option import CHOICE, MASK
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
@@ -103,7 +103,9 @@ def _signature(recipe: Recipe, own: Collection[str]) -> Signature:
     used = {name for name, row in OPTIONS.items() if row.is_used(getattr(recipe, name))}
     rows, keys = recipe.query_length, recipe.key_length
     if any(OPTIONS[name].sees for name in used):
-        problem = replace(recipe, head_dim=1, value_dim=1).problem()  # no more is asked than what is seen
+        # No more is asked than what is seen.
+        others = {name: row.off for name, row in OPTIONS.items() if row.sees is None and row.kind != CHOICE}
+        problem = replace(recipe, head_dim=1, value_dim=1, **others).problem()
         rows, keys = (int(problem.visible.any(axis=axes).sum()) for axes in ((0, 1, 3), (0, 1, 2)))
         used -= {name for name in used if OPTIONS[name].kind == MASK and _hides_nothing(problem, name)}
     return Signature(recipe, frozenset(_of_shape(recipe, rows, keys)), frozenset(used - set(own)))

@@ -96,6 +96,11 @@ def test_what_a_signature_tells():
     assert hiding.shape == {"keys past 1", "queries past 1", "cross", "a cut tile"}  # of 40 keys three are seen
 
 
+def test_a_signature_of_options_that_small_heads_have_no_room_for_is_told():
+    turned = signature(head_dim=8, key_length=3, causal=True, rotary="half", rotary_dim=8)
+    assert turned.traits == {"causal", "rotary", "rotary_dim"}
+
+
 def test_the_first_signature_tells_of_shapes_and_the_next_of_options():
     recipes = [
         Recipe(),
