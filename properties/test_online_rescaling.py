@@ -30,7 +30,7 @@ def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def splittable(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose keys can be cut in two."""
+    """Problems whose keys can be cut in parts."""
     step = subject.kernel.limits.step("K")
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
@@ -59,27 +59,33 @@ def test_the_maximum_may_move_anywhere(subject: Subject, problem: Problem) -> No
 @attention_property(
     source="softmax over a union is the mean of the softmaxes over the parts, weighted by exp(LSE_part - LSE): "
     "Dao, FlashDecoding; Juravsky et al., Hydragen (arXiv 2402.05099), section 3.1",
-    hunts="base-2 or unscaled log-sum-exp, +inf for a part without keys, log(1 + exp(b - a)) that overflows",
-    needs=("lse",),
+    hunts="base-2 or unscaled log-sum-exp, +inf or 0 for a part without keys, log(1 + exp(b - a)) that overflows",
+    needs=("lse", "cross"),
     problems=splittable,
 )
 def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, problem: Problem) -> None:
-    """Answers for the first and the last keys, merged by their log-sum-exps, are the answer for all keys.
+    """Answers for any parts of the keys, merged by their log-sum-exps, are the answer for all keys.
 
-    With errors E_t of the parts' outputs and e of their log-sum-exps, merged weights w_t are off by factors within
-    exp(+-2e), so the merged output is off by at most sum_t w_t e^2e E_t + (e^2e - 1) sum_t w_t |o_t - o|.
+    Parts are neighbours or scattered; one without keys changes nothing. With errors E_t of their outputs and at most e
+    of their log-sum-exps, merged weights w_t are off by factors within exp(+-2e), so the merged output is off by at
+    most sum_t w_t e^2e E_t + (e^2e - 1) sum_t w_t |o_t - o|.
     """
-    step = subject.kernel.limits.step("K")
-    if problem.key_length < 2 * step:
-        return
-    cut = step * int(randomness(problem).integers(1, problem.key_length // step))
-    parts = [problem.take("K", keys) for keys in (range(cut), range(cut, problem.key_length))]
-    if not (subject.supports("cross") or cut == problem.query_length == problem.key_length - cut):
-        return
+    parts = [problem.take("K", keys) for keys in partition(subject, problem)]
     if any(p.empty_rows.any() for p in parts) and subject.conventions.empty_lse != "-inf":
         return
     truth, _ = analysis_of(problem).truth_and_bound(readings(subject.contract)[0])
     assert_merged(truth["output"], [judged(subject, p, subject(p)).measurements for p in parts], subject)
+
+
+def partition(subject: Subject, problem: Problem) -> list[np.ndarray]:
+    """Two to four parts of the keys, two for a compiled kernel; without those that hold none, if it takes no such."""
+    rng, step = randomness(problem), subject.kernel.limits.step("K")
+    blocks = np.arange(problem.key_length).reshape(-1, step)
+    count = 2 if subject.kernel.signatures is not None else int(rng.integers(2, 5))
+    part_of = rng.integers(count, size=len(blocks))
+    part_of = np.sort(part_of) if rng.random() < 0.5 else part_of
+    parts = [blocks[part_of == part].ravel() for part in range(count)]
+    return [keys for keys in parts if len(keys) or subject.supports("empty")]
 
 
 def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject: Subject) -> None:
@@ -88,7 +94,7 @@ def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject
     base = np.log(2.0) if subject.conventions.lse_base == "2" else 1.0
     outputs, lses = ([quantities[n] for quantities in parts] for n in (0, 1))
     w = merge_weights([m.got * base for m in lses])
-    e = sum(np.where(np.isfinite(m.truth.value), m.allowed, 0.0) * base for m in lses)
+    e = np.maximum.reduce([np.where(np.isfinite(m.truth.value), m.allowed, 0.0) * base for m in lses])
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         grow = np.exp(2 * e)[..., None] * (1 + 2.0**-40)  # the factor covers the float64 arithmetic of this merge
         merged, allowed = np.zeros(o.shape), 2.0**-48 * np.abs(o) + radius
@@ -98,7 +104,7 @@ def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject
             allowed = allowed + np.where(x == 0, 0.0, x * error)
         gap = np.abs(merged - o)
         measured = [m.measured & n.measured[..., None] for m, n in zip(outputs, lses, strict=True)]
-        speaks = np.logical_and(*measured) & np.isfinite(allowed)
+        speaks = np.logical_and.reduce(measured) & np.isfinite(allowed)
         observe(float(np.max(gap / allowed, where=speaks & (gap > 0), initial=0.0)), "merge error / bound")
     wrong = speaks & ~(gap <= allowed)
     if wrong.any():
@@ -108,11 +114,11 @@ def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject
 
 
 def merge_weights(L: list[np.ndarray]) -> list[np.ndarray]:
-    """exp(L_t - LSE) of two parts, each [B, Hq, Sq, 1]; both 0 where neither part has a visible key."""
-    top = np.maximum(*L)
+    """exp(L_t - LSE) of parts, each [B, Hq, Sq, 1]; all 0 where no part has a visible key."""
+    top = np.maximum.reduce(L)
     with np.errstate(invalid="ignore", over="ignore"):
         raised = [np.exp(x - np.where(np.isneginf(top), 0.0, top))[..., None] for x in L]
-        total = raised[0] + raised[1]
+        total = sum(raised)
         return [x / np.where(total == 0, 1.0, total) for x in raised]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.scores import Tile
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import Part, SplitAttention
@@ -18,6 +19,7 @@ OUTPUT = "accuracy.output_is_within_its_bound"
 LSE = "accuracy.log_sum_exp_is_within_its_bound"
 SHIFT = "softmax.a_constant_added_to_all_scores_changes_nothing"
 MAXIMA = "online_rescaling.the_maximum_may_move_anywhere"
+MERGED = "online_rescaling.parts_merge_into_the_whole_through_the_log_sum_exp"
 COUNTED = "temperature.equal_scores_give_the_mean_of_the_visible_values"
 BASE2 = replace(PRECISE, exponent="base2")
 #: So few keys in a tile that short sequences fill all splits.
@@ -171,3 +173,12 @@ class LseOfFirstSplit(SplitAttention):
     def combine(self, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
         out, _ = super().combine(parts)
         return out, self.log_sum_exp(parts[0].m, parts[0].l)
+
+
+@mutant(source="made up: an early return that leaves zeros", named_by=MERGED)
+class LseOfNoKeysIsZero(TiledAttention):
+    """Without any key the log-sum-exp is 0, as if there were one of score 0."""
+
+    def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
+        lse = super().log_sum_exp(m, l)
+        return lse if self.Sk else np.zeros_like(lse)

@@ -23,6 +23,9 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients, emulate_both
 from attn_spec.emulation.forward import CONVENTIONS, SUPPORTS, TiledAttention, emulate
 from attn_spec.emulation.operands import Operands
+from attn_spec.emulation.ranks import Layout, contiguous
+from attn_spec.emulation.ring import over_ranks
+from attn_spec.emulation.shards import Rank
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.contract import Contract
 from attn_spec.error.presets import FUSED
@@ -145,6 +148,25 @@ def score_mutant(
         told = {"family": family_of(operands), "source": source, "named_by": named_by}
         add(name, story_of(operands), build, **told, dtype=dtype)
         return operands
+
+    return register
+
+
+def rank_mutant(
+    *, source: str, named_by: str | None, ranks: int = 3, layout: Layout = contiguous, dtype: str = "float32",
+    dtypes: tuple[str, ...] = DTYPES,
+) -> Callable[[type[Rank]], type[Rank]]:  # fmt: skip
+    """Register what every one of some ranks does, run in one process; as a control when no property names it."""
+
+    def register(program: type[Rank]) -> type[Rank]:
+        name = _snake(program.__name__)
+
+        def build(dtype: str) -> Kernel:
+            return over_ranks(name, program, ranks, layout=layout, dtypes=(dtype,))
+
+        told = {"family": family_of(program), "source": source, "named_by": named_by}
+        add(name, story_of(program), build, **told, dtype=dtype, dtypes=dtypes)
+        return program
 
     return register
 

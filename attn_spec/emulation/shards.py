@@ -1,0 +1,157 @@
+"""What a rank makes of shards of a problem, forward and backward, and how its parts are merged, in torch.
+
+A part is what one shard of keys makes of some queries: an output, divided by its row sum, and its log-sum-exp, both in
+float32, or in float64 for float64. Parts o, L and o', L' are merged as
+
+    M = log(e^L + e^L')    e^(L - M) o + e^(L' - M) o'
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .ranks import Layout
+
+#: Output [B, Hq, rows, Dv] and log-sum-exp [B, Hq, rows].
+Part = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank. Its steps are methods, which a mutant overrides."""
+
+    number: int
+    ranks: int
+    layout: Layout
+    query_length: int
+    key_length: int
+    scale: float
+    causal: bool
+    #: The key that the first query is aligned with.
+    first: int
+
+    @staticmethod
+    def merges(ranks: int) -> int:
+        """The merges that a key passes at most."""
+        raise NotImplementedError
+
+    def queries(self) -> Tensor:
+        """The positions of the queries it holds."""
+        return self.layout(self.query_length, self.ranks)[self.number]
+
+    def keys(self, owner: int) -> Tensor:
+        """The positions of the keys that a rank holds at first."""
+        return self.layout(self.key_length, self.ranks)[owner]
+
+    def answered(self) -> Tensor:
+        """The positions of the queries it answers for."""
+        return self.queries()
+
+    def brought_home(self) -> Tensor:
+        """The positions of the keys whose gradients it answers with."""
+        return self.keys(self.number)
+
+    def shards(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the rank holds of each."""
+        cols = self.keys(self.number)
+        return q[:, :, self.queries()], k[:, :, cols], v[:, :, cols]
+
+    def rows_of(self, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        """What tensors [B, Hq, Sq, ..] have for the queries that the rank holds."""
+        return tuple(None if x is None else x[:, :, self.queries()] for x in tensors)
+
+    # One shard of keys
+
+    def visible(self, owner: int) -> Tensor:
+        """Which keys of a rank each query of this one sees, [rows, cols]."""
+        diagonal, j = self.queries()[:, None] + self.first, self.keys(owner)
+        return j <= diagonal if self.causal else torch.ones(len(diagonal), len(j), dtype=torch.bool)
+
+    def met(self, owner: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries that see a key of a rank, keys that one of them sees, and which sees which: the rest costs nothing.
+
+        In a causal zigzag these are half of the pairs of any two ranks, in a contiguous layout all or none.
+        """
+        seen = self.visible(owner)
+        rows, cols = seen.any(1), seen.any(0)
+        return rows, cols, seen[rows][:, cols]
+
+    def scores(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+        """Scores of wide q and k, minus infinity where hidden."""
+        return (q @ k.mT * self.scale).masked_fill(~seen, -math.inf)
+
+    def nothing(self, q: Tensor, v: Tensor) -> Part:
+        """The part of no keys."""
+        rows = q.shape[:3]
+        work = torch.promote_types(q.dtype, torch.float32)
+        return q.new_zeros(*rows, v.shape[-1], dtype=work), q.new_full(rows, -math.inf, dtype=work)
+
+    def part(self, q: Tensor, k: Tensor, v: Tensor, owner: int) -> Part:
+        """What the keys of a rank make of the queries."""
+        out, lse = self.nothing(q, v)
+        rows, cols, seen = self.met(owner)
+        if len(seen):
+            k, v = (per_query_head(x[:, :, cols], q.shape[1]) for x in (k, v))
+            s = self.scores(wide(q[:, :, rows]), k, seen)
+            m = s.amax(-1, keepdim=True)
+            p = torch.exp(s - m)
+            l = p.sum(-1, keepdim=True)
+            out[:, :, rows] = wide(p.to(q.dtype)) @ v / l
+            lse[:, :, rows] = self.log_sum_exp(m, l).squeeze(-1)
+        return out, lse
+
+    def log_sum_exp(self, m: Tensor, l: Tensor) -> Tensor:
+        return m + torch.log(l)
+
+    def part_gradients(self, q: Tensor, k: Tensor, v: Tensor, *saved: Tensor, owner: int) -> list[Tensor]:
+        """dQ, dK and dV, wide, of these queries and the keys of a rank, from dO, delta and the log-sum-exp."""
+        dout, delta, lse = saved
+        dq, dk, dv = (torch.zeros_like(wide(x)) for x in (q, k, v))
+        rows, cols, seen = self.met(owner)
+        if len(seen):
+            heads = q.shape[1]
+            at, dO = wide(q[:, :, rows]), wide(dout[:, :, rows])
+            keys, values = (per_query_head(x[:, :, cols], heads) for x in (k, v))
+            p = torch.exp(self.scores(at, keys, seen) - lse[:, :, rows, None])
+            ds = p * (dO @ values.mT - delta[:, :, rows, None])
+            p, ds = (wide(x.to(q.dtype)) for x in (p, ds))
+            dq[:, :, rows] = self.scale * (ds @ keys)
+            dk[:, :, cols] = over_group(self.scale * (ds.mT @ at), k.shape[1])
+            dv[:, :, cols] = over_group(p.mT @ dO, k.shape[1])
+        return [dq, dk, dv]
+
+    def saved(self, dout: Tensor, out: Tensor, lse: Tensor, dlse: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """What the gradients of every shard need: dO, delta = rowsum(dO O) - dLSE [B, Hq, rows], and the LSE."""
+        delta = (wide(dout) * wide(out)).sum(-1)
+        return dout, delta if dlse is None else delta - dlse, lse
+
+    # Several shards
+
+    def merge(self, one: Part, other: Part) -> Part:
+        """Two parts as one."""
+        (o, L), (o_other, L_other) = one, other
+        M = torch.logaddexp(L, L_other)
+        return self.share(L, M) * o + self.share(L_other, M) * o_other, M
+
+    def share(self, L: Tensor, M: Tensor) -> Tensor:
+        """e^(L - M), [B, Hq, rows, 1]; 0 where no key was seen at all: -inf - -inf would be NaN."""
+        return torch.exp(L - M.masked_fill(M.isneginf(), 0.0))[..., None]
+
+
+def wide(x: Tensor) -> Tensor:
+    """The tensor in float64 if it is, in float32 if not."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def per_query_head(x: Tensor, query_heads: int) -> Tensor:
+    """k or v, wide, once for each query head that reads it."""
+    return wide(x).repeat_interleave(query_heads // x.shape[1], dim=1)
+
+
+def over_group(x: Tensor, kv_heads: int) -> Tensor:
+    """The sum over the query heads that share a kv head."""
+    return x.unflatten(1, (kv_heads, -1)).sum(2)

@@ -1,0 +1,172 @@
+"""Ranks in processes of their own, started by the first call, kept for all others and ended with the interpreter."""
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from attn_spec.emulation.ranks import Answer, Work
+
+from .rank_process import packed, unpacked
+
+#: Seconds until all ranks must have met, and until they must have answered.
+START_LIMIT, ANSWER_LIMIT = 50.0, 20.0
+#: Seconds in which the death of a rank is told, after others miss it.
+GRACE = 1.0
+#: Not ``-m``: classes that are sent must not be those of ``__main__``.
+COMMAND = "import sys; from attn_spec.implementations.rank_process import fork; fork(*sys.argv[1:])"
+NEXT = "The ranks were ended, and the next call starts new ones."
+
+
+class RankError(RuntimeError):
+    """A rank that died, raised or did not answer; the first line says which, what happened and what to do next."""
+
+
+class RankPool:
+    """``pool(works)`` runs one work in each of the first ranks. Raises :class:`RankError`, after which none are left.
+
+    POSIX only. Threads take turns; a process that was forked from this one starts ranks of its own.
+    """
+
+    def __init__(self, ranks: int, *, limit: float = ANSWER_LIMIT) -> None:
+        self.ranks = ranks
+        self.limit = limit
+        #: The ids of the processes of the ranks.
+        self.pids: list[int] = []
+        self._forker: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._connections: list[Connection] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, works: Sequence[Work]) -> list[Answer]:
+        """The answers, in the order of the works."""
+        if len(works) > self.ranks:
+            raise ValueError(f"there are {self.ranks} ranks, not {len(works)}; make a RankPool({len(works)})")
+        with self._lock:
+            try:
+                if self._forker is None or self._owner != os.getpid():
+                    self._start()
+                for rank, work in enumerate(works):
+                    self._send(rank, packed(work))
+                return self._answers(len(works), self.limit)
+            except BaseException:  # of an interrupted call no answer may be taken for the next call's
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """End the ranks, if there are any of this process."""
+        forker, self._forker = self._forker, None
+        if forker is not None and self._owner == os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(forker.pid, signal.SIGKILL)
+            forker.wait()
+            atexit.unregister(self.close)
+        for connection in self._connections:
+            connection.close()
+        self._connections, self.pids = [], []
+
+    def _start(self) -> None:
+        """Start the process that forks the ranks, and wait until they have met."""
+        pairs = [socket.socketpair() for _ in range(1 + self.ranks)]
+        for ours, _ in pairs:  # what does not move on within the limit is an OSError
+            for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", max(round(self.limit), 1), 0))
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        ends = [str(theirs.fileno()) for _, theirs in pairs]
+        with tempfile.TemporaryDirectory(prefix="attn-spec-ranks-") as folder:
+            patience = str(START_LIMIT + self.limit)  # of ranks with one another: more than that of this process
+            command = [sys.executable, "-P", "-c", COMMAND, str(Path(folder) / "store"), patience, *ends]
+            self._owner = os.getpid()
+            self._forker = subprocess.Popen(  # noqa: S603 - the command is this interpreter
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # gloo tells there whom it has met
+                env={**os.environ, **threads, "GLOO_SOCKET_IFNAME": loopback},
+                pass_fds=[int(end) for end in ends],
+                start_new_session=True,  # a group of processes that ends as one, and not by Ctrl-C
+            )
+            atexit.register(self.close)
+            self._connections = [Connection(ours.detach()) for ours, _ in pairs]
+            for _, theirs in pairs:
+                theirs.close()
+            if not self._reports.poll(START_LIMIT):
+                raise RankError(f"no rank was started within {START_LIMIT:g} s; {NEXT}")
+            self.pids = self._told()
+            self._answers(self.ranks, START_LIMIT)
+
+    @property
+    def _reports(self) -> Connection:
+        return self._connections[0]
+
+    def _told(self) -> Any:
+        """What the process that forks the ranks says next."""
+        try:
+            return self._reports.recv()
+        except (EOFError, OSError) as error:
+            raise RankError(f"the process that starts ranks has ended, see what it wrote to stderr. {NEXT}") from error
+
+    def _send(self, rank: int, data: bytes) -> None:
+        try:
+            self._connections[1 + rank].send_bytes(data)
+        except OSError as error:
+            raise self._failure(rank, f"did not take its work ({type(error).__name__})") from error
+
+    def _answers(self, count: int, limit: float) -> list[Any]:
+        """What each of the first ranks says next."""
+        answers: dict[int, Any] = {}
+        end = time.monotonic() + limit
+        while len(answers) < count:
+            asked = {self._connections[1 + rank]: rank for rank in range(count) if rank not in answers}
+            ready = wait([*asked, self._reports], max(end - time.monotonic(), 0.0))
+            if not ready:
+                silent = ", ".join(map(str, asked.values()))
+                raise RankError(
+                    f"no answer within {limit:g} s from rank {silent} of {self.ranks}. {NEXT} If the problem is "
+                    "large, make a RankPool with a larger limit"
+                )
+            if self._reports in ready:
+                raise self._death()
+            for connection in ready:
+                rank = asked[connection]  # type: ignore[index]
+                answers[rank] = self._answer(rank)
+        return [answers[rank] for rank in range(count)]
+
+    def _answer(self, rank: int) -> Any:
+        try:
+            answer, trouble = unpacked(self._connections[1 + rank].recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._failure(rank, f"broke off ({type(error).__name__})") from error
+        if trouble is not None:
+            raise self._failure(rank, f"raised {trouble}")
+        return answer
+
+    def _failure(self, rank: int, what: str) -> RankError:
+        """What one rank did; or that another has died, which makes those that wait for it raise."""
+        if self._reports.poll(GRACE):
+            return self._death()
+        first, _, rest = what.partition("\n")
+        return RankError(f"rank {rank} of {self.ranks} {first}. {NEXT}\n{rest}".strip())
+
+    def _death(self) -> RankError:
+        rank, code = self._told()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return RankError(
+            f"rank {rank} of {self.ranks} {how}. {NEXT} If nobody killed it, look in the log of the system "
+            "whether memory ran out"
+        )
+
+
+#: Of the kernels of this folder: four ranks, of which a kernel may use fewer.
+POOL = RankPool(4)

@@ -1,0 +1,163 @@
+"""Ranks in processes give the bits of ranks in one; one that dies, raises or is silent is an error and not a hang."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from attn_spec.implementations import rank_pool, torch_ring, torch_tree
+from attn_spec.implementations.rank_pool import RankError, RankPool
+from attn_spec.implementations.rank_process import packed, unpacked
+
+from attn_spec.emulation.ranks import Work, contiguous, striped, zigzag
+from attn_spec.emulation.ring import RingRank, TreeRank, over_ranks
+
+#: Each kernel, and what it runs.
+KERNELS = pytest.mark.parametrize(
+    ("kernel", "program", "ranks", "layout"),
+    [
+        pytest.param(torch_ring.attention, RingRank, 4, zigzag, id="ring"),
+        pytest.param(torch_ring.contiguous, RingRank, 2, contiguous, id="contiguous"),
+        pytest.param(torch_ring.striped_queries, RingRank, 3, striped, id="striped"),
+        pytest.param(torch_tree.attention, TreeRank, 4, contiguous, id="tree"),
+    ],
+)
+
+
+def tensors(*shapes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, *shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@KERNELS
+def test_ranks_in_processes_give_the_bits_of_ranks_in_turn(kernel, program, ranks, layout, dtype):
+    in_turn = over_ranks("in_turn", program, ranks, layout=layout)
+    for length in (1, 3, 33):  # fewer than ranks too
+        q, k, v, dO = tensors((4, length, 8), (2, length, 8), (2, length, 5), (4, length, 5), dtype=dtype)
+        answers = [each(q, k, v, causal=True) for each in (kernel, in_turn)]
+        saved = dO, q, k, v, *answers[1]
+        gradients = [each.backward_function(*saved, causal=True) for each in (kernel, in_turn)]
+
+        assert all(torch.equal(*pair) for pair in zip(*answers, strict=True))
+        assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("x", [torch.tensor(1.5), torch.ones(2, 3).mT, torch.zeros(0, 3), torch.tensor([-torch.inf])])
+def test_tensors_travel_as_they_are(x):
+    got = unpacked(packed((x.bfloat16(), "beside")))
+
+    assert got[0].dtype == torch.bfloat16
+    assert got[0].shape == x.shape
+    assert torch.equal(got[0], x.bfloat16())
+    assert got[1] == "beside"
+
+
+@pytest.fixture
+def pool():
+    made = RankPool(3)
+    yield made
+    made.close()
+
+
+def ask(pool, **changed):
+    q, k, v = tensors((2, 9, 4), (2, 9, 4), (2, 9, 4))
+    return over_ranks("asked", RingRank, 3, run=pool)(**{"q": q, "k": k, "v": v, **changed})
+
+
+def test_a_rank_that_is_killed_is_named_at_once_and_the_next_call_is_answered(pool):
+    expected = ask(pool)
+    before = pool.pids
+    os.kill(before[1], signal.SIGKILL)
+    start = time.monotonic()
+
+    with pytest.raises(RankError) as refused:
+        ask(pool)
+
+    assert time.monotonic() - start < 10
+    assert str(refused.value) == (
+        "rank 1 of 3 was killed by SIGKILL. The ranks were ended, and the next call starts new ones. "
+        "If nobody killed it, look in the log of the system whether memory ran out"
+    )
+    assert end(before)
+    assert torch.equal(ask(pool)[0], expected[0])
+    assert not set(pool.pids) & set(before)
+
+
+def test_a_rank_that_raises_is_quoted_and_one_that_is_silent_is_waited_for_until_the_limit(pool):
+    short = tensors((2, 9, 3))[0]
+    with pytest.raises(RankError) as refused:
+        ask(pool, k=short)
+    first, *rest = str(refused.value).splitlines()
+    assert first.startswith("rank ")
+    assert " of 3 raised RuntimeError: Expected size for first two dimensions of batch2 tensor" in first
+    assert first.endswith("The ranks were ended, and the next call starts new ones.")
+    assert any("in part" in line for line in rest)
+
+    ask(pool)
+    os.kill(pool.pids[2], signal.SIGSTOP)
+    pool.limit = 1.0
+    with pytest.raises(RankError) as refused:
+        ask(pool)
+    assert str(refused.value) == (
+        "no answer within 1 s from rank 0, 1, 2 of 3. The ranks were ended, and the next call starts new ones. "
+        "If the problem is large, make a RankPool with a larger limit"
+    )
+
+
+def test_ranks_that_do_not_start_are_an_error(monkeypatch):
+    monkeypatch.setattr(rank_pool, "COMMAND", "raise SystemExit(1)")
+
+    with pytest.raises(RankError, match=r"^the process that starts ranks has ended, see what it wrote to stderr\. "):
+        ask(RankPool(3))
+
+
+def test_more_works_than_ranks_are_refused():
+    with pytest.raises(ValueError, match=r"^there are 1 ranks, not 2; make a RankPool\(2\)$"):
+        RankPool(1)([Work(None, "forward", ())] * 2)
+
+
+SCRIPT = """
+import sys, time, torch
+from attn_spec.implementations import torch_tree
+from attn_spec.implementations.rank_pool import POOL
+
+torch_tree.attention(*torch.ones(3, 1, 1, 4, 2))
+print(*POOL.pids, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_ranks_end_with_the_process_that_started_them(is_killed, tmp_path):
+    """A script that guards nothing by its name may call the kernel."""
+    tmp_path.joinpath("script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py", "60" if is_killed else "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        pids = [int(word) for word in process.stdout.readline().split()]
+        if is_killed:
+            process.kill()
+        process.wait(30)
+
+    assert len(pids) == 4
+    assert end(pids)
+
+
+def end(pids):
+    """Whether all processes of these ids end within ten seconds."""
+    last = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < last:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+def alive(pid):
+    """Whether there is a process of that id which is no zombie."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return False
