@@ -2,8 +2,8 @@
 
 They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a file but one,
 which the names of both choose. So each file of kernels, which share most of their code, meets each property, and each
-kernel and dtype a share of those that concern it. Slow kernels, interpreted or compiled for each shape, share as those
-of one file do.
+kernel and dtype a share of those that concern it. Slow kernels, interpreted, compiled for each shape or spread over
+processes, share as those of one file do, and their files have equal shares.
 """
 
 import zlib
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
     for (claim, shared), every in alike.items():
         applicable = [item for item in every if _is_applicable(item)] or every
-        chosen = applicable[zlib.crc32(f"{claim} {shared}".encode()) % len(applicable)]
+        chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()))
         for item in every:
             if item is not chosen:
                 item.add_marker("exhaustive")
@@ -38,6 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _shared_with(kernel: Any) -> str:
     """A name of the kernels that share the properties with a kernel."""
     return "slow" if kernel.slowness > 1 or kernel.signatures is not None else kernel.module
+
+
+def _chosen(items: list[Any], number: int) -> Any:
+    """One of the items, of every file as often as of another."""
+    files = defaultdict(list)
+    for item in items:
+        files[item.callspec.params["subject"].kernel.module].append(item)
+    own = list(files.values())[number % len(files)]
+    return own[number // len(files) % len(own)]
 
 
 def _is_applicable(item: Any) -> bool:

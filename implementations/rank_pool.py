@@ -55,7 +55,9 @@ class RankPool:
             raise ValueError(f"there are {self.ranks} ranks, not {len(works)}; make a RankPool({len(works)})")
         with self._lock:
             try:
-                if self._forker is None or self._owner != os.getpid():
+                if self._owner != os.getpid():  # what a forked process has of ranks is not its own
+                    self.close()
+                if self._forker is None:
                     self._start()
                 for rank, work in enumerate(works):
                     self._send(rank, packed(work))

@@ -1,7 +1,7 @@
 """Ring attention over processes: the sequence is dealt to ranks, keys and values go round, by torch.distributed.
 
 Liu et al., arXiv 2310.01889. What a rank does is told in ``attn_spec.emulation.ring``; ``rank_pool`` holds the
-processes. Three of four merges are left when the first part of a key meets the others: the contract counts them.
+processes. In a ring of four the first part is merged with three others: the contract counts the merges.
 """
 
 from attn_spec.emulation.ranks import striped, zigzag

@@ -123,29 +123,39 @@ def test_more_works_than_ranks_are_refused():
 
 
 SCRIPT = """
-import sys, time, torch
+import os, sys, time, torch
 from attn_spec.implementations import torch_tree
 from attn_spec.implementations.rank_pool import POOL
 
-torch_tree.attention(*torch.ones(3, 1, 1, 4, 2))
-print(*POOL.pids, flush=True)
+def call():
+    torch_tree.attention(*torch.ones(3, 1, 1, 4, 2))
+    return POOL.pids
+
+mine = call()
+if not (child := os.fork()):
+    print(*call(), flush=True)
+    POOL.close()
+    os._exit(0)
+os.waitpid(child, 0)
+assert call() == mine
+print(*mine, flush=True)
 time.sleep(float(sys.argv[1]))
 """
 
 
 @pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_ranks_end_with_the_process_that_started_them(is_killed, tmp_path):
-    """A script that guards nothing by its name may call the kernel."""
+    """A script that guards nothing by its name may call the kernel, and so may a process that it forks."""
     tmp_path.joinpath("script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py", "60" if is_killed else "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        pids = [int(word) for word in process.stdout.readline().split()]
+        of_child, own = ([int(word) for word in process.stdout.readline().split()] for _ in range(2))
         if is_killed:
             process.kill()
         process.wait(30)
 
-    assert len(pids) == 4
-    assert end(pids)
+    assert len({*own, *of_child}) == 8
+    assert end([*own, *of_child])
 
 
 def end(pids):
