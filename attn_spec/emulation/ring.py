@@ -61,7 +61,7 @@ class RingRank(Rank):
         return [x + more for x, more in zip(held, found, strict=True)]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Program:
-        """Output and log-sum-exp of the queries."""
+        """Keys and values go round; a part is merged at every hop."""
         answer = self.nothing(q, v)
         for hop in self.hops():
             if hop:
@@ -71,7 +71,7 @@ class RingRank(Rank):
         return out.to(q.dtype), lse
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *results: Any) -> Program:
-        """dQ, and dK and dV, which travel with the keys and are at home after a hop more; from dO, O, LSE and dLSE."""
+        """dK and dV go round with the keys, and are at home after a hop more than these."""
         saved = self.saved(*results)
         dq, dk, dv = (torch.zeros_like(wide(x)) for x in (q, k, v))
         for hop in range(self.ranks):
@@ -108,12 +108,12 @@ class TreeRank(Rank):
         return list(held)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Program:
-        """Output and log-sum-exp of the queries, at rank 0."""
+        """Rank 0 answers, and others have nothing."""
         answer = yield from self.reduced(self.part(q, k, v, self.number), self.merge)
         return (answer[0].to(q.dtype), answer[1]) if answer else (None, None)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *results: Any) -> Program:
-        """dQ at rank 0, and dK and dV of the keys of each rank; from dO, O, LSE and dLSE."""
+        """Rank 0 answers with dQ, each rank with dK and dV."""
         dq, dk, dv = self.part_gradients(q, k, v, *self.saved(*results), owner=self.number)
         total = yield from self.reduced([dq], lambda one, other: [one[0] + other[0]])
         return total[0].to(q.dtype) if total else None, dk.to(q.dtype), dv.to(q.dtype)

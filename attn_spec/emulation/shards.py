@@ -9,20 +9,22 @@ float32, or in float64 for float64. Parts o, L and o', L' are merged as
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .ranks import Layout
+from .ranks import Layout, Program
 
 #: Output [B, Hq, rows, Dv] and log-sum-exp [B, Hq, rows].
 Part = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Rank:
-    """One rank. Its steps are methods, which a mutant overrides."""
+class Rank(ABC):
+    """One rank. Its steps are methods, which a mutant overrides; its programs say how it meets other ranks."""
 
     number: int
     ranks: int
@@ -35,9 +37,17 @@ class Rank:
     first: int
 
     @staticmethod
+    @abstractmethod
     def merges(ranks: int) -> int:
         """The merges that a key passes at most."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Program:
+        """Output and log-sum-exp of the queries it answers for."""
+
+    @abstractmethod
+    def backward(self, q: Tensor, k: Tensor, v: Tensor, *results: Any) -> Program:
+        """dQ of these, and dK and dV of its own keys, from dO, O, the log-sum-exp, and its cotangent or None."""
 
     def queries(self) -> Tensor:
         """The positions of the queries it holds."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from attn_spec.implementations import rank_pool, torch_ring, torch_tree
-from attn_spec.implementations.rank_pool import RankError, RankPool
+from attn_spec.implementations.rank_pool import POOL, RankError, RankPool
 from attn_spec.implementations.rank_process import packed, unpacked
 
 from attn_spec.emulation.ranks import Work, contiguous, striped, zigzag
@@ -58,54 +58,53 @@ def test_tensors_travel_as_they_are(x):
     assert got[1] == "beside"
 
 
-@pytest.fixture
-def pool():
-    made = RankPool(3)
-    yield made
-    made.close()
-
-
-def ask(pool, **changed):
+def ask(pool=POOL, **changed):
     q, k, v = tensors((2, 9, 4), (2, 9, 4), (2, 9, 4))
-    return over_ranks("asked", RingRank, 3, run=pool)(**{"q": q, "k": k, "v": v, **changed})
+    return over_ranks("asked", RingRank, 4, run=pool)(**{"q": q, "k": k, "v": v, **changed})
 
 
-def test_a_rank_that_is_killed_is_named_at_once_and_the_next_call_is_answered(pool):
-    expected = ask(pool)
-    before = pool.pids
+def test_a_rank_that_is_killed_is_named_at_once_and_the_next_call_is_answered():
+    expected = ask()
+    before = POOL.pids
     os.kill(before[1], signal.SIGKILL)
     start = time.monotonic()
 
     with pytest.raises(RankError) as refused:
-        ask(pool)
+        ask()
 
     assert time.monotonic() - start < 10
     assert str(refused.value) == (
-        "rank 1 of 3 was killed by SIGKILL. The ranks were ended, and the next call starts new ones. "
+        "rank 1 of 4 was killed by SIGKILL. The ranks were ended, and the next call starts new ones. "
         "If nobody killed it, look in the log of the system whether memory ran out"
     )
     assert end(before)
-    assert torch.equal(ask(pool)[0], expected[0])
-    assert not set(pool.pids) & set(before)
+    assert torch.equal(ask()[0], expected[0])
+    assert not set(POOL.pids) & set(before)
 
 
-def test_a_rank_that_raises_is_quoted_and_one_that_is_silent_is_waited_for_until_the_limit(pool):
+def test_a_rank_that_raises_is_quoted():
     short = tensors((2, 9, 3))[0]
+
     with pytest.raises(RankError) as refused:
-        ask(pool, k=short)
+        ask(k=short)
+
     first, *rest = str(refused.value).splitlines()
     assert first.startswith("rank ")
-    assert " of 3 raised RuntimeError: Expected size for first two dimensions of batch2 tensor" in first
+    assert " of 4 raised RuntimeError: Expected size for first two dimensions of batch2 tensor" in first
     assert first.endswith("The ranks were ended, and the next call starts new ones.")
     assert any("in part" in line for line in rest)
 
-    ask(pool)
-    os.kill(pool.pids[2], signal.SIGSTOP)
-    pool.limit = 1.0
+
+def test_a_rank_that_is_silent_is_waited_for_until_the_limit(monkeypatch):
+    ask()
+    os.kill(POOL.pids[2], signal.SIGSTOP)
+    monkeypatch.setattr(POOL, "limit", 1.0)
+
     with pytest.raises(RankError) as refused:
-        ask(pool)
+        ask()
+
     assert str(refused.value) == (
-        "no answer within 1 s from rank 0, 1, 2 of 3. The ranks were ended, and the next call starts new ones. "
+        "no answer within 1 s from rank 0, 1, 2, 3 of 4. The ranks were ended, and the next call starts new ones. "
         "If the problem is large, make a RankPool with a larger limit"
     )
 
@@ -114,7 +113,7 @@ def test_ranks_that_do_not_start_are_an_error(monkeypatch):
     monkeypatch.setattr(rank_pool, "COMMAND", "raise SystemExit(1)")
 
     with pytest.raises(RankError, match=r"^the process that starts ranks has ended, see what it wrote to stderr\. "):
-        ask(RankPool(3))
+        ask(RankPool(4))
 
 
 def test_more_works_than_ranks_are_refused():
