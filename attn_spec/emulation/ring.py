@@ -5,8 +5,8 @@ Tree (Shyam et al., arXiv 2408.04093): few queries are known to all, keys stay, 
 
 The contract counts the merges that one key passes at most, ``lse_merges``: one less than the ranks of a ring, where the
 first part waits for all others; the depth of the tree, the logarithm of the ranks. The backward pass merges nothing:
-its weights are exp(s - M), whose error is that of M, and dQ, dK and dV are sums over the hops, which the theorem of
-sums takes in any order.
+its weights are exp(s - M), whose error is that of M, and dQ, dK and dV are sums over the hops in float32, which the
+theorem of sums takes in any order. Of dK and dV that travel in half ``gradient_stores`` would count the hops.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ class Contract:
     #: Format of the log-sum-exp.
     lse: str = "work"
     #: Merges of normalized partial outputs through their rounded log-sum-exps that one key passes, at most: 1 for a
-    #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n. Merging (m, l, acc) is none.
+    #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n, the depth of a tree. Merging
+    #: (m, l, acc) is none.
     lse_merges: int = 0
     #: How they are merged: "weighted", a o + b o' with a + b = 1; or "difference", o - b (o - o').
     merging: str = "weighted"

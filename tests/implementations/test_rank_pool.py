@@ -109,6 +109,19 @@ def test_a_rank_that_is_silent_is_waited_for_until_the_limit(monkeypatch):
     )
 
 
+def test_a_rank_that_does_not_take_its_work_is_waited_for_until_the_limit():
+    pool = RankPool(1, limit=1.0)
+    whole = over_ranks("whole", RingRank, 1, run=pool)
+    whole(*tensors(*3 * [(1, 2, 1)]))
+    os.kill(pool.pids[0], signal.SIGSTOP)
+
+    with pytest.raises(
+        RankError, match=r"^rank 0 of 1 did not take its work \(BlockingIOError\)\. The ranks were ended"
+    ):
+        whole(*tensors(*3 * [(1, 10_000, 50)]))  # more than the connection buffers
+    assert pool.pids == []
+
+
 def test_ranks_that_do_not_start_are_an_error(monkeypatch):
     monkeypatch.setattr(rank_pool, "COMMAND", "raise SystemExit(1)")
 
