@@ -163,11 +163,12 @@ class RankPool:
 
     def _death(self) -> RankError:
         rank, code = self._told()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return RankError(
-            f"rank {rank} of {self.ranks} {how}. {NEXT} If nobody killed it, look in the log of the system "
-            "whether memory ran out"
-        )
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            hint = "If nobody killed it, look in the log of the system whether memory ran out"
+        else:
+            how, hint = f"ended with exit code {code}", "What it wrote to stderr says why"
+        return RankError(f"rank {rank} of {self.ranks} {how}. {NEXT} {hint}")
 
 
 #: Of the kernels of this folder: four ranks, of which a kernel may use fewer.

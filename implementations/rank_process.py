@@ -36,11 +36,15 @@ def fork(store: str, limit: str, reports: str, *ends: str) -> None:
             for other in (told, *connections):  # a connection ends when the last process closes it
                 if other is not own:
                     other.close()
+            code = 1
             try:
                 join(store, float(limit), rank, len(ends))
                 serve(own)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
-                os._exit(0)
+                os._exit(code)
         children[pid] = rank
     for connection in connections:
         connection.close()
@@ -61,16 +65,14 @@ def join(store: str, limit: float, rank: int, ranks: int) -> None:
 def serve(connection: Connection) -> None:
     """Say that the rank is ready; then run what arrives, and send the answer or what went wrong, until nobody asks."""
     said: tuple[Any, str | None] = (None, None)
-    while True:
-        connection.send_bytes(packed(said))
-        try:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send_bytes(packed(said))
             received = connection.recv_bytes()
-        except EOFError:
-            return
-        try:
-            said = run(unpacked(received).begin()), None
-        except Exception as error:
-            said = None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            try:
+                said = run(unpacked(received).begin()), None
+            except Exception as error:
+                said = None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
 
 
 def run(program: Program) -> Answer:
@@ -98,7 +100,7 @@ def _bytes(x: Tensor) -> Tensor:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as their bytes; torch's own way writes an archive for each, at ten times the cost."""
+    """Tensors as their bytes; torch's own way writes an archive for each, at several times the cost."""
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, Tensor):

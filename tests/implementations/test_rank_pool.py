@@ -95,6 +95,17 @@ def test_a_rank_that_raises_is_quoted():
     assert any("in part" in line for line in rest)
 
 
+def test_a_rank_that_ends_by_itself_is_named(capfd):
+    with pytest.raises(RankError) as refused:
+        POOL([Work(exit, "__call__", (3,))])
+
+    assert str(refused.value) == (
+        "rank 0 of 4 ended with exit code 1. The ranks were ended, and the next call starts new ones. "
+        "What it wrote to stderr says why"
+    )
+    assert "SystemExit: 3" in capfd.readouterr().err
+
+
 def test_a_rank_that_is_silent_is_waited_for_until_the_limit(monkeypatch):
     ask()
     os.kill(POOL.pids[2], signal.SIGSTOP)
