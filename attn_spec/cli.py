@@ -184,7 +184,7 @@ def properties(name: str | None) -> None:
             needs = ", ".join(claim.needs) or "nothing beyond a plain call"
             click.echo(f"    source  {claim.source}\n    hunts   {claim.hunts}\n    needs   {needs}")
             if claim.false_alarm:
-                click.echo(f"    suspect at most {claim.false_alarm:g} of problems, for a sound kernel")
+                click.echo(f"    chance  at most {claim.false_alarm:g} for one problem, of a sound kernel")
     click.echo(f"{len(found)} properties")
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attn_spec.error.roundoff import contains
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .scores import Scores
 
-#: What a kernel declares that does this.
+#: What a kernel declares that does this: with a mask that it is given, or that it draws.
 DROPOUT = ("dropout_keep", "dropout_p")
+BY_CHANCE = ("dropout_by_chance", "dropout_seed")
 
 
 class Dropout(Scores):
@@ -22,13 +25,23 @@ class Dropout(Scores):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         keep = options.get("dropout_keep")
+        self.dropout_p = options.get("dropout_p") or 0.0
+        if keep is None and self.dropout_p:
+            keep = self.draw_keep(options.get("dropout_seed"))
         #: bool [B, Hq, Sq, Sk], or None without dropout.
         self.keep: Any = None if keep is None else self.broadcast(values_of(keep))
-        self.dropout_p = options.get("dropout_p") or 0.0
 
     def dropout_options(self) -> dict[str, Any]:
         """What makes another call drop the same weights."""
         return {"dropout_keep": self.keep, "dropout_p": self.dropout_p}
+
+    def draw_keep(self, seed: int | None) -> np.ndarray:
+        """A mask by chance, which a backward pass draws again from the same seed."""
+        return self.random_numbers(seed, *self.q.shape[:3], self.Sk) >= self.dropout_p
+
+    def random_numbers(self, seed: int | None, *shape: int) -> np.ndarray:
+        """Independent numbers, uniform from 0 up to 1; without a seed, others in each call."""
+        return np.random.default_rng(seed).random(shape)
 
     def keeps(self) -> Any:
         """Which weights of the tile are kept."""

@@ -18,7 +18,7 @@ from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 
 from .arithmetic import Order
 from .backward import StoredWeights, emulate_both
-from .dropout import DROPOUT
+from .dropout import BY_CHANCE, DROPOUT
 from .forward import SUPPORTS
 from .linear import SUPPORTS as LINEAR
 from .linear import LinearAttention, LinearGradients, StateAttention
@@ -71,7 +71,7 @@ def _promoted(form: str, terms: int) -> dict[str, Any]:
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
-_ALL = (*SUPPORTS, *DROPOUT)
+_ALL = (*SUPPORTS, *DROPOUT, *BY_CHANCE)
 _SCORES = named_by([replaces_score]) - named_by([weighs_linearly])
 _LINEAR: dict[str, Any] = {"supports": LINEAR, "always": ("feature_map",)}
 _KERNELS = (

@@ -32,7 +32,7 @@ def block(
             f"  problem   {problem}",
             *(_worst(case.worst) if case.worst else _why(case.message)),
             *([f"  hint      {case.hint}"] if case.hint else []),
-            *([_chance(claim)] if verdict is Verdict.SUSPECT else []),
+            *([_chance(claim, verdict)] if claim.false_alarm else []),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",
             *([f"  script    python {script}"] if script else []),
@@ -40,9 +40,10 @@ def block(
     )
 
 
-def _chance(claim: Property) -> str:
+def _chance(claim: Property, verdict: Verdict) -> str:
     """Say how often a sound kernel would get here."""
-    return f"  chance    at most {claim.false_alarm:g} for one problem, if the kernel rounds as its contract claims"
+    sound = "the kernel rounds as its contract claims" if verdict is Verdict.SUSPECT else "the claim is true"
+    return f"  chance    at most {claim.false_alarm:g} for one problem, if {sound}"
 
 
 def _why(message: str) -> list[str]:

@@ -24,6 +24,7 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.abilities import ABILITIES
 from attn_spec.search.cases import Case, WorstElement
 from attn_spec.search.property import Property
 
@@ -74,10 +75,11 @@ class Recorder:
 def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | None:
     """Run the case once more, recording, and write the script. Returns ``path``.
 
-    Returns None for a claim about gradients, since a script repeats forward calls only, and for a statistical one,
-    which no single element decides.
+    Returns None for a claim about gradients, since a script repeats forward calls only, for a statistical one, which no
+    single element decides, and for one about chance, of which no call gives the same answer again.
     """
-    if "backward" in claim.needs or claim.false_alarm:
+    by_chance = any(name in ABILITIES and ABILITIES[name].by_chance for name in claim.needs)
+    if "backward" in claim.needs or claim.false_alarm or by_chance:
         return None
     recorder = Recorder(subject.kernel)
     try:

@@ -14,6 +14,7 @@ from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelErro
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 
@@ -169,10 +170,21 @@ def _check_options(declared: Kernel) -> None:
         needed = {row.name for row in parameters(name) if not row.optional}
         if missing := sorted(needed - declared.supports):
             raise KernelError(f"{declared.name} declares {name}, but not {', '.join(missing)}, which its score needs")
+    _check_owners(declared)
     if not isinstance(declared.option_dtypes, Mapping):
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
     if (reason := refused_dtypes(declared.option_dtypes)) is not None:
         raise KernelError(f"{declared.name}: {reason}")
+
+
+def _check_owners(declared: Kernel) -> None:
+    """Whether what is a parameter of something else is declared beside it."""
+    for name in sorted(declared.supports):
+        owner = (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).of
+        if owner and owner not in declared.supports:
+            alone = [ability for ability, row in ABILITIES.items() if name in row.spellings]
+            instead = f", or {alone[0]} instead if it takes {name} alone" if alone else ""
+            raise KernelError(f"{declared.name} declares {name}, a parameter of {owner}; declare that too{instead}")
 
 
 def _check_limits(declared: Kernel) -> None:

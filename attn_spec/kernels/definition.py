@@ -50,7 +50,11 @@ def kernel_of(precision: str) -> Kernel:
 
 
 def _problem(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Problem:
-    values = {name: _value(x, OPTIONS[name].tensor) for name, x in options.items()}
+    seed = options.pop("dropout_seed", None)
+    values: dict[str, Any] = {name: _value(x, OPTIONS[name].tensor) for name, x in options.items()}
+    if "dropout_p" in values and "dropout_keep" not in values:
+        drawn = np.random.default_rng(seed).random((*q.shape[:3], k.shape[2]))
+        values["dropout_keep"] = drawn >= values["dropout_p"]
     dtype = NUMPY.dtype_of(q)
     q, k, v = map(NUMPY.take, (q, k, v))
     return Problem(q=q, k=k, v=v, dtype=dtype, **values)

@@ -157,9 +157,11 @@ class Kernel:
         around.__wrapped__ = self.function  # type: ignore[attr-defined]
         return replace(self, function=around, builds=False)
 
-    def keyword(self, option: str) -> str:
-        """The parameter name the callable uses for an option."""
-        return next((spelling for spelling in OPTIONS[option].spellings if spelling in self.parameters), option)
+    def keyword(self, name: str) -> str:
+        """The parameter name the callable uses for an option, or to ask for an ability."""
+        spellings = (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).spellings
+        usual = name if name in OPTIONS else spellings[0]
+        return next((spelling for spelling in spellings if spelling in self.parameters), usual)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:

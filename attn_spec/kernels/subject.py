@@ -117,7 +117,9 @@ class Subject:
 
     def _joined(self, problem: Problem, answer: Callable[[Problem], Answer]) -> Answer:
         """The answers of all calls that the presentation takes, as one."""
-        answers = [answer(part) for part in self.presentation.parts(self._merged(problem))]
+        return self._whole(problem, [answer(part) for part in self.presentation.parts(self._merged(problem))])
+
+    def _whole(self, problem: Problem, answers: list[Answer]) -> Answer:
         rows = problem.score_shape[:3]
         shapes = {"output": (*rows, problem.value_dim), "lse": rows}
         given = shapes if self.supports("lse") else ["output"]
@@ -134,7 +136,11 @@ class Subject:
         output = {"output": self._vectors("out", out, (*rows, problem.value_dim), self.contract.output)}
         return output if lse is None else output | {"lse": self._unlooped("lse", lse, rows, None)}
 
-    def gradients(
+    def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:
+        """The gradients of :meth:`both_passes`, which describes the arguments."""
+        return self.both_passes(problem, cotangent, **further)[1]
+
+    def both_passes(
         self,
         problem: Problem,
         cotangent: np.ndarray,
@@ -143,15 +149,16 @@ class Subject:
         wrt: tuple[str, ...] = DIFFERENTIABLE,
         arrange: Arrange = memory.unchanged,
         arrange_inputs: Arrange = memory.unchanged,
-    ) -> dict[str, bits.Values]:
-        """dQ, dK, dV and those of options, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
+    ) -> tuple[Answer, dict[str, bits.Values]]:
+        """The answer, and dQ, dK, dV and those of options, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
 
         ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, ``arrange_inputs`` each
-        of q, k, v, values unchanged.
+        of q, k, v, values unchanged. Both are of one call, which matters to a kernel that drops by chance.
         """
         given = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
         names = [name for name in given if name not in OPTIONS or not self.sums_gradient_of(name, problem)]
         found: dict[str, list[np.ndarray]] = {name: [] for name in names}
+        answers = []
         for number, part in enumerate(self.presentation.parts(self._merged(problem))):
             dO = self.presentation.part(cotangent, number)
             dL = None if lse_cotangent is None else self.presentation.part(lse_cotangent, number)
@@ -159,16 +166,18 @@ class Subject:
             cotangents = [arrange(self._given(self.presentation.hand(dO), dtype=self.contract.output))]
             if dL is not None:
                 cotangents.append(self._given(self.presentation.rows(dL), dtype=self.contract.lse))
-            gradients = self._gradients(tensors, options, names, cotangents)
+            result, gradients = self._gradients(tensors, options, names, cotangents)
+            answers.append(self._answer(part, tensors, options, result))
             for name in names:
                 found[name].append(self._gradient(name, gradients.get(name), getattr(part, name).shape))
         shapes = {name: getattr(problem, name).shape for name in names}
-        return {f"d{name}": self.presentation.whole(parts, shapes[name]) for name, parts in found.items()}
+        whole = {f"d{name}": self.presentation.whole(parts, shapes[name]) for name, parts in found.items()}
+        return self._whole(problem, answers), whole
 
     def _gradients(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
-    ) -> dict[str, Any]:
-        """The gradients of one call in the inputs ``names``: of the kernel's own function, or of its framework."""
+    ) -> tuple[Any, dict[str, Any]]:
+        """What a call returns, and its gradients in ``names``: of the kernel's own function, or of its framework."""
         if self.kernel.backward_function is not None:
             return self._by_function(tensors, options, names, cotangents)
         inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
@@ -177,7 +186,7 @@ class Subject:
         with self._guarded("backward"):
             found = pull(cotangents)
             self.framework.wait(self.device, found)
-        return found
+        return result, found
 
     def _record(
         self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
@@ -199,15 +208,15 @@ class Subject:
 
     def _by_function(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
-    ) -> dict[str, Any]:
-        """The gradients of the kernel's own backward function, which gives them all."""
-        out, lse = returned.out_and_lse(self._call(tensors, options))
+    ) -> tuple[Any, dict[str, Any]]:
+        """The same of the kernel's own backward function, which gives all gradients."""
+        out, lse = returned.out_and_lse(result := self._call(tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward = self.kernel.backward_function
         with self._guarded("backward"):
             found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
             self.framework.wait(self.device, found)
-        return returned.gradients(found, names)
+        return result, returned.gradients(found, names)
 
     def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
         """The values of a gradient; a framework leaves None where an input has no influence."""

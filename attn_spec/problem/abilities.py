@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from attn_spec.problem.options import OPTIONS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
@@ -21,6 +23,12 @@ class Ability:
     of_framework: bool = False
     #: How often problems that need it are drawn, beside others; 0 for results and passes.
     weight: int = 0
+    #: Names that callables give the parameter that asks for it; none: a call needs no parameter.
+    spellings: tuple[str, ...] = ()
+    #: The ability without which it means nothing.
+    of: str = ""
+    #: Whether equal calls that ask for it give answers of their own.
+    by_chance: bool = False
 
 
 #: Every ability by name.
@@ -40,6 +48,16 @@ ABILITIES: dict[str, Ability] = {
     "lse": Ability(says="returns (out, lse)"),
     "backward": Ability(says="has gradients in q, k, v and bias, by its framework's or by @name.backward"),
     "lse_backward": Ability(says="its gradients honor a cotangent of the LSE too", shows=False),
+    "dropout_by_chance": Ability(
+        says="takes dropout_p alone: drops each weight with probability p, by a keep mask that it draws itself",
+        spellings=OPTIONS["dropout_p"].spellings,
+        by_chance=True,
+    ),
+    "dropout_seed": Ability(
+        says="takes a seed of that keep mask: equal seeds drop equal weights",
+        spellings=("dropout_seed", "seed"),
+        of="dropout_by_chance",
+    ),
     "strides": Ability(says="its framework lays tensors in memory in any strides", shows=False, of_framework=True),
     "in_place": Ability(says="its framework changes tensors in place", shows=False, of_framework=True),
     "autograd": Ability(says="its framework differentiates by itself", shows=False, of_framework=True),

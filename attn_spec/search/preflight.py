@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
+from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.frameworks.framework import FrameworkError, framework
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
@@ -136,24 +137,49 @@ def _refusal(subject: Subject, option: str) -> str | None:
     kernel = subject.kernel
     if option in kernel.supports:
         return None
+    if reason := _not_asked_for(kernel, option):
+        return reason
     problem = _plain(kernel, subject.dtype, option)
     willing = replace(subject, kernel=replace(kernel, supports=kernel.supports | {option}))
     try:
-        if option != "backward":
-            willing(problem)
-        elif not subject.supports("autograd"):
-            return f"{kernel.framework} carries no gradients, and it has no @NAME.backward"
-        elif not willing.gradients(problem, np.ones_like(problem.q))["dv"].any():
-            return "no gradient reaches v"
+        return _refused(willing, option, problem)
     except Misbehaviour as error:
         return "it returns no (out, lse) pair" if option == "lse" and not isinstance(error, CallFailed) else str(error)
+
+
+def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
+    """Call what declares ``option`` now; say what is missing of that in the answer. Raises :class:`Misbehaviour`."""
+    match option:
+        case "backward" if not willing.supports("autograd"):
+            return f"{willing.kernel.framework} carries no gradients, and it has no @NAME.backward"
+        case "backward":
+            reached = willing.gradients(problem, np.ones_like(problem.q))["dv"].any()
+            return None if reached else "no gradient reaches v"
+        case "dropout_by_chance":  # what does not drop then is refuted, and what refuses to does not claim to
+            dropping(willing, 0.5)(problem)
+            return None
+        case _:
+            willing(problem)
+            return None
+
+
+def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
+    """Say why no parameter asks for an ability that needs one; None when one does, or none is needed."""
+    for name in filter(None, (ABILITIES[ability].of, ability)):
+        spellings = set(ABILITIES[name].spellings)
+        if shared := [
+            option for option in kernel.supports & set(OPTIONS) if spellings & set(OPTIONS[option].spellings)
+        ]:
+            return f"its {shared[0]} is a parameter of {OPTIONS[shared[0]].of}"
+        if spellings and not spellings & set(kernel.parameters):
+            return f"it has no parameter {ABILITIES[name].spellings[0]}"
     return None
 
 
 def _not_understood(kernel: Kernel) -> dict[str, str]:
     """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
-    told = [name for name, row in OPTIONS.items() if not row.of or row.of in kernel.supports]
-    spellings = {spelling for name in told for spelling in OPTIONS[name].spellings} | {"enable_gqa"}
+    told = [row for row in OPTIONS.values() if not row.of or row.of in kernel.supports]
+    spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings} | {"enable_gqa"}
     parameters = list(kernel.parameters.values())[3:]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     reason = f"left at its default, since no option that it takes is spelled so; the options are {', '.join(OPTIONS)}"

@@ -48,7 +48,8 @@ class Property:
     problems: Callable[[Subject], SearchStrategy[Problem]]
     #: Why the claim does not apply to a subject; empty when it does.
     not_applicable: Callable[[Subject], str] = lambda subject: ""
-    #: Largest probability that one problem makes a sound kernel suspect; 0 for a claim that is a theorem.
+    #: Largest probability that one problem makes a sound kernel suspect, or refutes a claim about chance itself; 0 for
+    #: a claim that is a theorem.
     false_alarm: float = 0.0
 
 
@@ -70,7 +71,10 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
 
 
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``."""
+    """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``.
+
+    Under a model of its errors, which is not the claim. Where chance is the claim, the kernel is refuted.
+    """
 
 
 @dataclass
@@ -132,7 +136,8 @@ def attention_property(
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
     ``problems`` gives the strategy to search, by default every problem the kernel supports. ``not_applicable`` and
-    ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises :class:`Suspicion`.
+    ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises :class:`Suspicion`, if it is not
+    about chance itself.
     """
 
     def decorate(check: Check) -> Callable[..., None]:

@@ -22,7 +22,7 @@ import numpy as np
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
 from attn_spec.emulation.conventions import varied
-from attn_spec.emulation.dropout import DROPOUT
+from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.forward import SUPPORTS, TiledAttention, emulate
 from attn_spec.emulation.operands import CHOICES
 from attn_spec.emulation.passes import steps_of
@@ -139,8 +139,9 @@ def _alibi(rng: np.random.Generator) -> tuple[str, str]:
 
 
 def _dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
-    """What dropout multiplies by 1 / (1 - p), and its options, of a kernel that has it."""
-    return one_of(rng, ("weights", "probabilities", "values", "output")), DROPOUT if rng.random() < 0.4 else ()
+    """What dropout multiplies by 1 / (1 - p), and what a kernel that has it declares."""
+    multiplied = one_of(rng, ("weights", "probabilities", "values", "output"))
+    return multiplied, (*DROPOUT, *BY_CHANCE) if rng.random() < 0.4 else ()
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:

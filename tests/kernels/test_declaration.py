@@ -80,6 +80,18 @@ REFUSED = {
         {"known_defects": (Defect(property="a.b", reason="r", dtype="float16"),)},
         "test_declaration:identity: the known defect of a.b is at float16, which the kernel does not declare",
     ),
+    "parameter": (
+        {"supports": ("rotary_base",)},
+        "test_declaration:identity declares rotary_base, a parameter of rotary; declare that too",
+    ),
+    "p alone": (
+        {"supports": ("dropout_p",)},
+        "declares dropout_p, a parameter of dropout_keep; declare that too, or dropout_by_chance instead if it takes",
+    ),
+    "seed of nothing": (
+        {"supports": ("dropout_seed",)},
+        "declares dropout_seed, a parameter of dropout_by_chance; declare that too",
+    ),
     "heads": (
         {"presentation": "SD", "supports": ("gqa",)},
         "is given one head at a time, so it cannot declare gqa; leave that out",

@@ -79,3 +79,36 @@ def test_a_kernel_is_tried_with_a_problem_that_it_takes(facts, keywords):
     assert given == keywords
     assert (q[1] != k[1], v[3] != k[3]) == (("gqa" in facts.get("always", ())),) * 2
     assert q[2] in facts.get("query_lengths", (q[2],))
+
+
+def dropping(q, k, v, *, dropout_p=0.0, seed=None):
+    return v
+
+
+def refusing(q, k, v, *, dropout_p=0.0, seed=None):
+    if dropout_p:
+        raise NotImplementedError("no dropout")
+    return v
+
+
+def given_a_mask(q, k, v, *, dropout_keep=None, dropout_p=None, seed=None):
+    return v
+
+
+@pytest.mark.parametrize(
+    ("function", "drops", "seeded", "why"),
+    [
+        (dropping, True, True, None),
+        (refusing, False, True, "the kernel's call raised NotImplementedError: no dropout"),
+        (given_a_mask, False, False, "its dropout_p is a parameter of dropout_keep"),
+        (jax_values, False, False, "it has no parameter dropout_p"),
+    ],
+)
+def test_an_undecorated_callable_is_asked_for_dropout_by_chance(function, drops, seeded, why):
+    """What it refuses it does not claim; what it ignores, as the first, it claims, and the properties refute."""
+    found = preflight(from_callable(function))
+
+    supports = found.subjects[0].kernel.supports
+    assert ("dropout_by_chance" in supports, "dropout_seed" in supports) == (drops, seeded)
+    assert found.declined.get("dropout_by_chance", "").startswith(why or "")
+    assert not [name for name in found.declined if name.startswith("parameter dropout")]

@@ -22,6 +22,7 @@ FAMILIES = [
     "accuracy",
     "causality",
     "dropout",
+    "dropout_by_chance",
     "gradient_independence",
     "gradient_laws",
     "gradients",

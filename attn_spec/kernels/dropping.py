@@ -1,0 +1,50 @@
+"""A kernel that drops weights by chance, asked to: its calls with p, and with seeds where it takes them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.subject import Subject
+
+
+class _Asking:
+    """Calls of a kernel with p and, if there is one, a seed: one higher for each call, which draws a mask of its own.
+
+    A presentation may call for each head or batch entry alone.
+    """
+
+    def __init__(self, kernel: Kernel, p: float, seed: int | None) -> None:
+        self.kernel, self.asked = kernel, {kernel.keyword("dropout_by_chance"): p}
+        self.seeds = None if seed is None else itertools.count(seed)
+
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        """The kernel's answer."""
+        if self.seeds is not None:
+            self.asked[self.kernel.keyword("dropout_seed")] = next(self.seeds)
+        return self.kernel(*tensors, **options, **self.asked)
+
+    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel's own backward function, with what the call before it was given."""
+        return lambda *tensors, **options: function(*tensors, **options, **self.asked)
+
+
+def dropping(subject: Subject, p: float, seed: int | None = None) -> Subject:
+    """The subject whose calls drop each weight with probability p, with ``seed`` and those after it if one is given.
+
+    The kernel must declare "dropout_by_chance", and "dropout_seed" for a seed.
+    """
+    asking, own = _Asking(subject.kernel, p, seed), subject.kernel.backward_function
+    backward = None if own is None else asking.backward(own)
+    return replace(subject, kernel=replace(subject.kernel.wrapped(asking), backward_function=backward))
+
+
+def needs_seed(kernel: Kernel) -> bool:
+    """Whether calls without a seed have no mask of their own: the seed is required, or another than None by default."""
+    if "dropout_seed" not in kernel.supports:
+        return False
+    parameter = kernel.parameters.get(kernel.keyword("dropout_seed"))
+    return parameter is not None and parameter.default is not None

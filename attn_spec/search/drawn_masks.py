@@ -1,0 +1,207 @@
+"""Dropout by chance: problems whose answers show the keep mask that a call drew, and what that mask must be.
+
+Where values are the identity, v_jc = 1 for c = j and 0 else, the output is o_ij = c_ij P_ij. A dropped weight gives 0,
+since products with 0 and their sums do not round; a kept one does not, unless P_ij underflows. So the answer of a call
+is judged as that to an explicit keep mask, which it shows itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
+
+from attn_spec.error.mask_statistics import least_likely
+from attn_spec.error.readings import readings
+from attn_spec.judgement.analysis import analysis_of
+from attn_spec.kernels.dropping import dropping, needs_seed
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.problem.traits import all_but
+from attn_spec.search import strategies
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, randomness
+from attn_spec.search.property import Refutation, observe
+from attn_spec.search.regimes import Recipe
+from attn_spec.search.shapes import VALUE_DIMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.error.mask_statistics import Counts
+    from attn_spec.judgement.measure import Judgement
+    from attn_spec.kernels.subject import Answer, Subject
+    from attn_spec.problem.problem import Problem
+
+    Draw = Callable[..., SearchStrategy[Problem]]
+
+#: Values of p that kernels are asked for.
+CHANCES = (0.5, 0.1, 0.2, 0.3, 0.7)
+#: Numbers of keys whose weights are shown one by one.
+KEYS = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 129, 192, 256)
+#: The same where all weights are looked at together.
+KEYS_TOGETHER = (64, 96, 128)
+#: The same of long rows.
+LONG = (600, 1100)
+#: Seeds of calls lie so far apart that a call for each head and batch entry has seeds of its own.
+SEEDS_APART = 2**21
+
+
+def showing(
+    subject: Subject, keys: Iterable[int] = KEYS, *, draw: Draw = strategies.problems, **drawn: Any
+) -> SearchStrategy[Problem]:
+    """Draw problems, as ``draw`` does, of so many keys and at least as many columns of values."""
+    dims = subject.kernel.limits.head_dims or VALUE_DIMS
+    step = subject.kernel.limits.step("K" if subject.supports("cross") else "QK")
+    lengths = sorted({-(-n // step) * step for n in keys if -(-n // step) * step <= max(dims)})
+    if not lengths:
+        raise NotTaken(f"values of {max(dims)} columns cannot show the weights of {step} keys")
+    length = st.shared(st.sampled_from(lengths), key="keys that are shown")
+    width = length.map(lambda n: min(dim for dim in dims if dim >= n))
+    same = {} if subject.supports("dv") else {"head_dim": width}
+    found = draw(subject, key_length=length, value_dim=width, **same, **drawn)
+    return found.filter(lambda problem: problem.key_length <= problem.value_dim)
+
+
+def together(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems of equal scores and enough weights for statistics, without options but causality."""
+    is_slow = subject.kernel.slowness > 1
+    heads = 2 if is_slow else 4
+    drawn: dict[str, Any] = {
+        "without": ("gqa", "dv", "empty", all_but("causal")),
+        "regimes": ["uniform"],
+        "batch": 2,
+        "query_heads": heads,
+        "kv_heads": st.sampled_from((heads // 2, heads)) if subject.supports("gqa") else heads,
+    }
+    if subject.supports("dv"):
+        drawn["head_dim"] = _head_dim(subject)
+    if subject.supports("cross"):
+        drawn["query_length"] = 16 if is_slow else 32
+    return showing(subject, KEYS_TOGETHER[:1] if is_slow else KEYS_TOGETHER, **drawn)
+
+
+def long_rows(subject: Subject) -> SearchStrategy[Problem]:
+    """Problems of equal scores and many more keys than values have columns, without options."""
+    is_slow = subject.kernel.slowness > 1
+    dim = max((dim for dim in subject.kernel.limits.head_dims or VALUE_DIMS if dim <= 128), default=128)
+    return strategies.problems(
+        subject,
+        without=("gqa", "dv", "empty", all_but()),
+        regimes=["uniform"],
+        batch=1,
+        query_heads=2,
+        kv_heads=2,
+        query_length=1 if is_slow else 2 if subject.dtype == "float64" else 8,
+        key_length=st.sampled_from(LONG if subject.supports("cross") and not is_slow else LONG[:1]),
+        head_dim=_head_dim(subject) if subject.supports("dv") else dim,
+        value_dim=dim,
+    )
+
+
+def _head_dim(subject: Subject) -> int:
+    """A small head dimension; its length does not matter where scores are equal."""
+    return min(subject.kernel.limits.head_dims or (16,))
+
+
+def not_shown(subject: Subject) -> str:
+    """Say why the weights of :func:`together` may be rounded to 0; empty when they are not."""
+    most = max(KEYS_TOGETHER)
+    row = Recipe(dtype=subject.dtype, regime="uniform", key_length=most, head_dim=16, value_dim=most).problem()
+    certain = is_shown(subject, row, min(CHANCES))
+    return "" if certain else "its contract rounds weights too coarsely to show which are kept"
+
+
+def is_shown(subject: Subject, problem: Problem, p: float) -> bool:
+    """Whether no visible weight of the problem can be rounded to 0 if it is kept, by the theorem of the output."""
+    whole = with_mask(columns_of_keys(problem), p, np.ones((1, 1, 1, 1), dtype=bool))
+    for reading in readings(subject.contract):
+        truth, bound = analysis_of(whole).truth_and_bound(reading)
+        least = truth["output"].value - truth["output"].radius - bound.allowed["output"]
+        known = bound.in_domain[..., None] & (least[..., : problem.key_length] > 0)
+        if not known[problem.visible].all():
+            return False
+    return True
+
+
+def columns_of_keys(problem: Problem) -> Problem:
+    """The problem with the identity for values; of n times as many keys as columns, n keys share a column."""
+    width = -(-problem.key_length // problem.value_dim)
+    v = (np.arange(problem.key_length)[:, None] // width == np.arange(problem.value_dim)).astype(float)
+    return problem.replace(v=np.broadcast_to(v, problem.v.shape))
+
+
+def with_mask(problem: Problem, p: float, keep: np.ndarray) -> Problem:
+    """The problem that a kernel solved that dropped with probability p what the mask does not keep."""
+    return problem.replace(dropout_keep=keep, dropout_p=p)
+
+
+def shown_by(problem: Problem, p: float, answer: Answer) -> Problem:
+    """The problem with the keep mask that the answer shows."""
+    return with_mask(problem, p, answer["output"][..., : problem.key_length] != 0)
+
+
+def chance(problem: Problem) -> float:
+    """One of the values of p."""
+    return float(randomness(problem).choice(CHANCES))
+
+
+def calls(subject: Subject, problem: Problem, p: float, number: int, *, seeded: bool = False) -> list[Subject]:
+    """The subject, asked to drop with probability p, for so many calls of different masks.
+
+    Each has a seed of its own if ``seeded``, or if the kernel cannot do without.
+    """
+    first = int(randomness(problem).integers(SEEDS_APART))
+    has_seed = subject.supports("dropout_seed") and (seeded or needs_seed(subject.kernel))
+    seeds = [first + n * SEEDS_APART if has_seed else None for n in range(number)]
+    return [dropping(subject, p, seed) for seed in seeds]
+
+
+def assert_solved(subject: Subject, shown: Problem, answer: Answer) -> Judgement:
+    """Raise :class:`Refutation` unless the answer is that to the problem with the mask that it shows."""
+    try:
+        return assert_within_bound(subject, shown, answer)
+    except Refutation as error:
+        raise _with_p(shown, error) from None
+
+
+def assert_differentiated(subject: Subject, shown: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
+    """Raise :class:`Refutation` unless the gradients are those of the mask that the output of the same call shows."""
+    try:
+        assert_gradients_within_bound(subject, shown, dO, found)
+    except Refutation as error:
+        raise _with_p(shown, error) from None
+
+
+def assert_likely(found: Iterable[Counts], p: float) -> None:
+    """Raise :class:`Refutation` if counts of weights that are kept by themselves hardly ever come out so."""
+    finding = least_likely(found)
+    observe(finding.ratio, "surprise")
+    if finding.ratio > 1:
+        raise Refutation(f"for dropout_p={p:g}, {finding.text}")
+
+
+def masks_of_calls(problem: Problem, asked: Iterable[Subject]) -> tuple[np.ndarray, np.ndarray]:
+    """What each of these keeps in one call, and what is visible, bool [calls, B, Hq, Sq, Sk].
+
+    Raises ``UnsatisfiedAssumption`` for other problems than those of :func:`together`.
+    """
+    assume_equal_scores(problem)
+    outputs = [call(columns_of_keys(problem))["output"] for call in asked]
+    kept = np.stack([output[..., : problem.key_length] != 0 for output in outputs])
+    return kept, np.broadcast_to(problem.visible, kept.shape)
+
+
+def assume_equal_scores(problem: Problem) -> None:
+    """Raise ``UnsatisfiedAssumption`` where weights may be so small that a kept one shows as 0."""
+    if problem.q.any() or problem.options() - {"causal", "gqa", "dv", "cross"}:
+        raise UnsatisfiedAssumption("the scores of the problem are not equal")
+
+
+def _with_p(shown: Problem, error: Refutation) -> Refutation:
+    p = shown.dropout_p
+    hint = f"the truth is that of dropout_p={p:g} with the keep mask that the output shows"
+    return Refutation(f"for dropout_p={p:g}, {error}", error.measurement, lambda: hint)

@@ -1,0 +1,184 @@
+"""Masks that kernels draw: read from answers by hand, problems that show them, and what is said of wrong ones."""
+
+import contextlib
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase
+from hypothesis.errors import UnsatisfiedAssumption
+
+from attn_spec import kernel
+from attn_spec.emulation.sound import SOUND
+from attn_spec.error.mask_statistics import shares
+from attn_spec.kernels.limits import Limits, NotTaken
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.drawn_masks import (
+    KEYS,
+    LONG,
+    SEEDS_APART,
+    assert_likely,
+    assert_solved,
+    calls,
+    columns_of_keys,
+    is_shown,
+    long_rows,
+    masks_of_calls,
+    not_shown,
+    showing,
+    shown_by,
+    together,
+)
+from attn_spec.search.property import Refutation, load_all
+from attn_spec.search.regimes import Recipe
+from tests.one_head import one_head
+
+PROPERTIES = load_all()
+FAMILY = [claim for name, claim in PROPERTIES.items() if name.startswith("dropout_by_chance.")]
+
+
+def subject(function, *, supports=("dropout_by_chance",), **declared):
+    made = kernel(framework="numpy", dtypes=("float64",), contract="fp64", supports=supports, **declared)(function)
+    return Subject(made, "float64")
+
+
+def weights(q, k):
+    s = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
+    return s / s.sum(-1, keepdims=True)
+
+
+def keeps_the_first(q, k, v, *, dropout_p=0.0):
+    """Half of two keys, in every call."""
+    return weights(q, k) * [1 / (1 - dropout_p), 0] @ v
+
+
+def not_raised(q, k, v, *, dropout_p=0.0):
+    return weights(q, k) * [1, 0] @ v
+
+
+def test_a_mask_is_read_by_hand():
+    """q = 0: two keys weigh 1/2 each. The one that is kept with p = 1/4 shows as 1/2 / (3/4) = 2/3."""
+    problem = columns_of_keys(one_head([[0.0]], [[1.0], [2.0]], [[3.0, 5.0], [7.0, 8.0]]))
+    (asked,) = calls(own := subject(keeps_the_first), problem, 0.25, 1)
+    answer = asked(problem)
+    shown = shown_by(problem, 0.25, answer)
+
+    assert problem.v.tolist() == [[[[1, 0], [0, 1]]]]
+    assert answer["output"].ravel().tolist() == pytest.approx([2 / 3, 0])
+    assert shown.dropout_keep.ravel().tolist() == [True, False]
+    assert shown.dropout_p == 0.25
+    assert assert_solved(own, shown, answer).exercised
+
+
+def test_an_answer_that_no_mask_explains_is_refuted_with_p():
+    problem = columns_of_keys(one_head([[0.0]], [[1.0], [2.0]], [[3.0, 5.0], [7.0, 8.0]]))
+    answer = calls(own := subject(not_raised), problem, 0.25, 1)[0](problem)
+
+    with pytest.raises(
+        Refutation, match=r"^for dropout_p=0.25, output\[0, 0, 0, 0\] is 0.5; the truth is 0.666"
+    ) as found:
+        assert_solved(own, shown_by(problem, 0.25, answer), answer)
+    assert found.value.hint == "the truth is that of dropout_p=0.25 with the keep mask that the output shows"
+    assert found.value.measurement.worst == (0, 0, 0, 0)
+
+
+def test_more_keys_than_columns_share_them():
+    problem = columns_of_keys(one_head([[0.0]], [[1.0]] * 5, [[1.0, 1.0]] * 5))
+    assert problem.v[0, 0].tolist() == [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1]]
+
+
+def test_a_weight_that_underflows_does_not_show():
+    near, far = (one_head([[1.0]], [[0.0], [-x]], [[1.0, 0.0], [0.0, 1.0]], dtype="float16") for x in (4.0, 20.0))
+    half = Subject(SOUND["sequential"], "float16")
+
+    assert is_shown(half, near, 0.1)
+    assert not is_shown(half, far, 0.1)
+    assert not not_shown(half)
+
+
+def test_calls_have_seeds_of_their_own_where_they_need_them():
+    seeds = []
+
+    def attention(q, k, v, *, dropout_p=0.0, seed):
+        seeds.append(seed)
+        return v
+
+    def unseeded(q, k, v, *, dropout_p=0.0, seed=None):
+        seeds.append(seed)
+        return v
+
+    problem = Recipe(dtype="float64").problem()
+    both = ("dropout_by_chance", "dropout_seed")
+    for asked in calls(subject(attention, supports=both), problem, 0.5, 3):
+        asked(problem)
+    for seeded in (False, True):
+        calls(subject(unseeded, supports=both), problem, 0.5, 1, seeded=seeded)[0](problem)
+
+    assert np.diff(seeds[:3]).tolist() == [SEEDS_APART, SEEDS_APART]
+    assert seeds[3] is None
+    assert seeds[4] == seeds[0]
+
+
+def examples(strategy, count):
+    found = []
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=HealthCheck
+    )
+    @hypothesis.given(strategy)
+    def collect(problem):
+        found.append(problem)
+
+    collect()
+    return found
+
+
+SUPPORTS = {"all": SOUND["sequential"].supports, "little": frozenset({"dropout_by_chance"})}
+LIMITS = {"none": Limits(), "dims": Limits(head_dims=(64, 128)), "multiples": Limits(multiples={"Q": 16, "K": 16})}
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("supports", SUPPORTS)
+def test_problems_show_every_weight_whatever_a_kernel_takes(supports, limits):
+    made = kernel(
+        framework="numpy", dtypes=("float32",), supports=SUPPORTS[supports], name="mine", **vars(LIMITS[limits])
+    )(keeps_the_first)
+    own = Subject(made, "float32")
+
+    for draw in (showing, together, long_rows):
+        for problem in examples(draw(own), 12):
+            assert not made.limits.refusal(problem)
+            assert problem.options() <= made.supports
+            assert draw is long_rows or problem.key_length <= problem.value_dim
+            assert draw is showing or not problem.q.any()
+            assert draw is not long_rows or problem.key_length >= LONG[0]
+
+
+def test_a_kernel_of_longer_tiles_than_columns_is_not_judged():
+    made = kernel(framework="numpy", dtypes=("float32",), head_dims=(64,), multiples={"K": 128})(keeps_the_first)
+    with pytest.raises(NotTaken, match="values of 64 columns cannot show the weights of 128 keys"):
+        showing(Subject(made, "float32"), KEYS)
+
+
+def test_a_mask_of_other_scores_is_no_evidence():
+    problem = Recipe(query_length=2, key_length=2, value_dim=2, dtype="float64").problem()
+    with pytest.raises(UnsatisfiedAssumption, match="the scores of the problem are not equal"):
+        masks_of_calls(problem, [subject(keeps_the_first)])
+
+
+def test_unlikely_counts_are_refuted_with_p():
+    none = np.zeros((2, 2, 4, 32, 64), dtype=bool)
+    with pytest.raises(
+        Refutation, match=r"^for dropout_p=0.3, weights kept of all: 0 of 32768, where a share of 0.7 is"
+    ):
+        assert_likely(shares(none, ~none, 0.7), 0.3)
+
+
+@pytest.mark.parametrize("claim", FAMILY, ids=lambda claim: claim.id)
+def test_problems_that_nobody_drew_are_judged_or_told_to_be_no_evidence(claim):
+    """A replay may give any property any problem."""
+    problem = Recipe(query_length=3, key_length=5, value_dim=8, dtype="float64", seed=3).problem()
+    own = Subject(SOUND["sequential"], "float64")
+    with contextlib.suppress(UnsatisfiedAssumption):
+        claim.check(own, problem)
