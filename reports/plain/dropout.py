@@ -1,4 +1,4 @@
-"""Plain attention with dropout, as models write it and as fused kernels do, with a mask that is given."""
+"""Plain attention with dropout, as models write it and as fused kernels do, with a mask that is given or drawn."""
 
 from __future__ import annotations
 
@@ -57,3 +57,27 @@ def output_raised(
     p = p if dropout_keep is None else p.masked_fill(~dropout_keep, 0.0)
     out = p.to(wide) @ for_query_heads(v, q.shape[1]).to(wide)
     return (out / w.sum(-1, keepdim=True) * (1 / (1 - (dropout_p or 0.0)))).to(q.dtype)
+
+
+@kernel(framework="torch", dtypes=HALVES, contract=SOFTMAX32, supports=("dropout_by_chance", *SEEN, "backward"))
+def drawn_in_half(q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float = 0.0, **seen: Any) -> Tensor:
+    """torch.nn.functional.dropout after the cast, as Hugging Face's eager attention calls it."""
+    p = torch.nn.functional.dropout(shares(q, k, **seen).to(q.dtype), dropout_p)
+    return p @ for_query_heads(v, q.shape[1])
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float32", *HALVES),
+    contract=SOFTMAX32,
+    supports=("dropout_by_chance", "dropout_seed", *SEEN, "backward"),
+)
+def drawn_in_float32(
+    q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float = 0.0, seed: int | None = None, **seen: Any
+) -> Tensor:
+    """Numbers of a generator with a seed, or of the common one, compared with p between the softmax and the cast."""
+    p = shares(q, k, **seen)
+    generator = None if seed is None else torch.Generator(q.device).manual_seed(seed)
+    drawn = torch.rand(p.shape, generator=generator, device=q.device)
+    p = torch.where(drawn >= dropout_p, p / (1 - dropout_p), 0.0)
+    return p.to(q.dtype) @ for_query_heads(v, q.shape[1])
