@@ -21,6 +21,7 @@ from attn_spec.search.drawn_masks import (
     is_shown,
     long_rows,
     masks_of_calls,
+    not_counted,
     not_shown,
     showing,
     shown_by,
@@ -156,7 +157,7 @@ def test_seeds_choose_the_mask(subject: Subject, problem: Problem) -> None:
     hunts="a counter that wraps, a mask that ends before the keys do, a tail that is dropped and not multiplied",
     needs=("dropout_by_chance",),
     problems=long_rows,
-    not_applicable=not_shown,
+    not_applicable=not_counted,
     false_alarm=FALSE_ALARM,
 )
 def test_outputs_of_long_rows_are_on_average_those_without_dropout(subject: Subject, problem: Problem) -> None:

@@ -57,7 +57,8 @@ def showing(
     dims = subject.kernel.limits.head_dims or VALUE_DIMS
     step = subject.kernel.limits.step("K" if subject.supports("cross") else "QK")
     lengths = sorted({-(-n // step) * step for n in keys if -(-n // step) * step <= max(dims)})
-    if not lengths:
+    lengths = lengths or [max(dims) // step * step]
+    if not lengths[0]:
         raise NotTaken(f"values of {max(dims)} columns cannot show the weights of {step} keys")
     length = st.shared(st.sampled_from(lengths), key="keys that are shown")
     width = length.map(lambda n: min(dim for dim in dims if dim >= n))
@@ -87,7 +88,7 @@ def together(subject: Subject) -> SearchStrategy[Problem]:
 def long_rows(subject: Subject) -> SearchStrategy[Problem]:
     """Problems of equal scores and many more keys than values have columns, without options."""
     is_slow = subject.kernel.slowness > 1
-    dim = max((dim for dim in subject.kernel.limits.head_dims or VALUE_DIMS if dim <= 128), default=128)
+    dim = _columns(subject)
     return strategies.problems(
         subject,
         without=("gqa", "dv", "empty", all_but()),
@@ -102,6 +103,12 @@ def long_rows(subject: Subject) -> SearchStrategy[Problem]:
     )
 
 
+def _columns(subject: Subject) -> int:
+    """The columns of values of long rows: many, so that few keys share one."""
+    allowed = subject.kernel.limits.head_dims or (128,)
+    return max((dim for dim in allowed if dim <= 128), default=min(allowed))
+
+
 def _head_dim(subject: Subject) -> int:
     """A small head dimension; its length does not matter where scores are equal."""
     return min(subject.kernel.limits.head_dims or (16,))
@@ -113,6 +120,18 @@ def not_shown(subject: Subject) -> str:
     row = Recipe(dtype=subject.dtype, regime="uniform", key_length=most, head_dim=16, value_dim=most).problem()
     certain = is_shown(subject, row, min(CHANCES))
     return "" if certain else "its contract rounds weights too coarsely to show which are kept"
+
+
+def not_counted(subject: Subject) -> str:
+    """Say why the outputs of :func:`long_rows` may stand for more than one number of keys; empty when they do not."""
+    dim = _columns(subject)
+    drawn = {"dtype": subject.dtype, "regime": "uniform", "head_dim": 16, "value_dim": dim}
+    p, columns = min(CHANCES), columns_of_keys(Recipe(key_length=max(LONG), **drawn).problem())
+    known = analysis_of(with_mask(columns, p, np.ones((1, 1, 1, 1), dtype=bool)))
+    allowed = [known.truth_and_bound(reading)[1].allowed["output"] for reading in readings(subject.contract)]
+    # A mask that drops has another bound, so twice what must be.
+    certain = (np.array(allowed) * columns.key_length * (1 - p) < 1 / 4).all()
+    return "" if certain else f"its contract leaves open how many of {columns.key_length} keys {dim} columns stand for"
 
 
 def is_shown(subject: Subject, problem: Problem, p: float) -> bool:

@@ -5,13 +5,16 @@ import contextlib
 import hypothesis
 import numpy as np
 import pytest
+from attn_spec.reports.zoo import mutants
 from hypothesis import HealthCheck, Phase
 from hypothesis.errors import UnsatisfiedAssumption
 
 from attn_spec import kernel
 from attn_spec.emulation.sound import SOUND
 from attn_spec.error.mask_statistics import shares
+from attn_spec.evidence import failure, script
 from attn_spec.kernels.limits import Limits, NotTaken
+from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.drawn_masks import (
     KEYS,
@@ -24,16 +27,21 @@ from attn_spec.search.drawn_masks import (
     is_shown,
     long_rows,
     masks_of_calls,
+    not_counted,
     not_shown,
     showing,
     shown_by,
     together,
 )
+from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Refutation, load_all
 from attn_spec.search.regimes import Recipe
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
 from tests.one_head import one_head
 
 PROPERTIES = load_all()
+mutants.load_all()
 FAMILY = [claim for name, claim in PROPERTIES.items() if name.startswith("dropout_by_chance.")]
 
 
@@ -173,6 +181,36 @@ def test_unlikely_counts_are_refuted_with_p():
         Refutation, match=r"^for dropout_p=0.3, weights kept of all: 0 of 32768, where a share of 0.7 is"
     ):
         assert_likely(shares(none, ~none, 0.7), 0.3)
+
+
+def test_a_contract_that_leaves_numbers_open_is_not_judged_by_them():
+    eager = resolve("torch_eager")
+
+    assert not not_counted(Subject(eager, "float32"))
+    assert not_counted(Subject(eager, "bfloat16")) == (
+        "its contract leaves open how many of 1100 keys 128 columns stand for"
+    )
+
+
+def test_a_refutation_by_chance_says_how_often_and_comes_without_a_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mutant = mutants.MUTANTS["one_mask_for_all_heads"]
+    profile = Profile(name="test", examples=4, floor=1, seconds=60, shrink_seconds=0, seed=0)
+    own, claim = Subject(mutant.kernel, mutant.dtype), PROPERTIES[mutant.named_by]
+    row, case = search(claim, own, profile, 0)
+
+    assert row.verdict is Verdict.REFUTED
+    assert "  chance    at most 1e-12 for one problem, if the claim is true\n" in failure.block(case, claim, own, None)
+    for other in FAMILY:
+        assert script.write(case, other, own, tmp_path / "script.py") is None
+
+
+def test_an_equal_seed_that_drops_other_weights_is_refuted(tmp_path):
+    mutant = mutants.MUTANTS["seed_of_the_address"]
+    problem = next(iter(examples(together(own := Subject(mutant.kernel, mutant.dtype)), 1)))
+
+    with pytest.raises(Refutation, match=r"two calls with the seed \d+ drop different weights: \d+ of \d+ weights$"):
+        PROPERTIES[mutant.named_by].check(own, problem)
 
 
 @pytest.mark.parametrize("claim", FAMILY, ids=lambda claim: claim.id)
