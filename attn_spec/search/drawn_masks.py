@@ -46,6 +46,8 @@ KEYS = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 129, 192, 256)
 KEYS_TOGETHER = (64, 96, 128)
 #: The same of long rows.
 LONG = (600, 1100)
+#: The same where there must be as many queries.
+SQUARE = 300
 #: Seeds of calls lie so far apart that a call for each head and batch entry has seeds of its own.
 SEEDS_APART = 2**21
 
@@ -87,17 +89,17 @@ def together(subject: Subject) -> SearchStrategy[Problem]:
 
 def long_rows(subject: Subject) -> SearchStrategy[Problem]:
     """Problems of equal scores and many more keys than values have columns, without options."""
-    is_slow = subject.kernel.slowness > 1
-    dim = _columns(subject)
+    is_slow, crosses = subject.kernel.slowness > 1, subject.supports("cross")
+    dim, heads = _columns(subject), 2 if crosses else 1
     return strategies.problems(
         subject,
         without=("gqa", "dv", "empty", all_but()),
         regimes=["uniform"],
         batch=1,
-        query_heads=2,
-        kv_heads=2,
+        query_heads=heads,
+        kv_heads=heads,
         query_length=1 if is_slow else 2 if subject.dtype == "float64" else 8,
-        key_length=st.sampled_from(LONG if subject.supports("cross") and not is_slow else LONG[:1]),
+        key_length=(LONG[0] if is_slow else st.sampled_from(LONG)) if crosses else SQUARE,
         head_dim=_head_dim(subject) if subject.supports("dv") else dim,
         value_dim=dim,
     )
