@@ -57,4 +57,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf build dist certificate.json report.html report.md report.json teeth.html teeth.md teeth.json .attn-spec
+	rm -rf build dist certificate.json report.html report.md report.json statistics.html statistics.md statistics.json \
+		teeth.html teeth.md teeth.json .attn-spec

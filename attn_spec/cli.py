@@ -1,4 +1,4 @@
-"""The command ``attn-spec``: certify, replay, report, teeth, properties.
+"""The command ``attn-spec``: certify, replay, report, teeth, statistics, properties.
 
 Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect. This process imports neither
 torch nor a kernel.
@@ -167,6 +167,26 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
     With DOCUMENT, the JSON of an earlier run, only the page is written again.
     """
     _write("teeth", output, document=document, **chosen)
+
+
+@main.command()
+@click.argument("kernels", nargs=-1)
+@click.option("--dtype", default="float64", show_default=True, help="float64 or float32: others round too coarsely.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@click.option("--draws", type=click.IntRange(8), default=4096, show_default=True, help="Heads drawn at each place.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--memory/--no-memory", "with_memory", default=True, help="Measure the memory of the kernels built in.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default="statistics.html",
+    show_default=True,
+    help="Where the page goes; Markdown and JSON go next to it.",
+)
+def statistics(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
+    """Measure what training begins with through KERNELS, beside exact values: scores, weights, gradients, memory."""
+    _write("statistics", output, kernels=kernels, **chosen)
 
 
 @main.command()

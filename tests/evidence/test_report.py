@@ -2,6 +2,7 @@
 
 import pytest
 from attn_spec.reports.errors.command import write_report
+from attn_spec.reports.statistics.command import write_statistics
 from attn_spec.reports.teeth.command import write_teeth
 
 from attn_spec.evidence.report import ReportError, writer
@@ -9,9 +10,10 @@ from attn_spec.evidence.report import ReportError, writer
 
 def test_reports_are_found_by_name():
     assert writer("report") is write_report
+    assert writer("statistics") is write_statistics
     assert writer("teeth") is write_teeth
 
 
 def test_an_unknown_report_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ReportError, match=r"no report is called 'teehts'; installed are: report, teeth"):
+    with pytest.raises(ReportError, match=r"no report is called 'teehts'; installed are: report, statistics, teeth"):
         writer("teehts")

@@ -1,0 +1,1 @@
+"""The statistics that training begins with: measured through kernels, beside exact values."""

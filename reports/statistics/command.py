@@ -1,0 +1,50 @@
+"""The command ``attn-spec statistics``: measure, and write the page, the Markdown and the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attn_spec import __version__, atomic
+from attn_spec.evidence.provenance import environment
+from attn_spec.kernels.resolve import resolve
+from attn_spec.search.preflight import preflight
+
+from ..errors import svg
+from . import measurement, memory, page
+
+#: What is measured unless kernels are named: one with products as scores, and one with additive scores.
+KERNELS = ("numpy_tiled", "torch_scores:additive")
+
+
+def write_statistics(
+    path: Path,
+    *,
+    kernels: Sequence[str] = (),
+    dtype: str = measurement.DTYPES[0],
+    device: str = "cpu",
+    draws: int = 4096,
+    seed: int = 0,
+    with_memory: bool = True,
+) -> list[Path]:
+    """Measure ``kernels`` and write PATH.html, PATH.md and PATH.json.
+
+    Raises :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
+    :class:`measurement.StatisticsError` for one that shows nothing or fails, and :class:`svg.FigureError` without
+    matplotlib. Nothing is written unless everything is.
+    """
+    svg.matplotlib()
+    if dtype not in measurement.DTYPES:
+        known = " or ".join(measurement.DTYPES)
+        raise measurement.StatisticsError(f"{dtype} rounds away what is measured; choose {known}")
+    subjects = [one for name in kernels or KERNELS for one in preflight(resolve(name), [dtype], device).subjects]
+    points = [point for subject in subjects for point in measurement.points(subject, draws, seed)]
+    known = {name: value for name, value in environment(device).items() if value is not None}
+    where = {"attn-spec": __version__, "seed": str(seed), "draws": str(draws), **known}
+    for subject in subjects:
+        reasons = measurement.left_out(subject)
+        where |= {f"left out: {name} of {subject.kernel.name}": reason for name, reason in reasons.items()}
+    made = page.Measured(environment=where, points=points, peaks=list(memory.peaks()) if with_memory else [])
+    texts = {".html": page.html(made), ".md": page.markdown(made), ".json": page.document(made)}
+    stem = path.with_suffix("") if path.suffix in texts else path
+    return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
