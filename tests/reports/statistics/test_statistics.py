@@ -150,6 +150,16 @@ def test_the_interval_of_a_variance_by_hand():
     assert intervals.of_variance(np.array([1.0, 2.0]))[1] == math.inf
 
 
+def test_intervals_miss_no_more_often_than_they_say(monkeypatch):
+    monkeypatch.setattr(intervals, "MISS", 0.2)
+    rng = np.random.default_rng(0)
+    means = [intervals.of_mean(rng.random(40) < 0.3, 0.0, 1.0) for _ in range(500)]
+    variances = [intervals.of_variance(2 * rng.standard_normal(40)) for _ in range(500)]
+
+    assert sum(not low <= 0.3 <= high for low, high in means) <= 100
+    assert 0 < sum(not low <= 4 <= high for low, high in variances) <= 100
+
+
 def test_additive_units_are_read_off_a_kernel_that_has_them():
     subject = Subject(resolve("torch_scores:additive"), "float32")
     place = Place(d=16, n=1, scaled=False)

@@ -1,0 +1,143 @@
+"""The README's table of members, from the registries: ``python -m attn_spec.reports.member_table README.md``.
+
+Each cell links to the files that hold what it names, or says why there are none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from attn_spec import atomic
+from attn_spec.emulation.forward import SUPPORTS
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.resolve import in_tree, resolve
+from attn_spec.problem.options import OPTIONS
+from attn_spec.search.property import Property
+from attn_spec.search.property import load_all as load_properties
+
+from .errors.tables import table
+from .members import COLUMNS, KERNELS, MEMBERS, Member
+from .zoo.mutants import Mutant
+from .zoo.mutants import load_all as load_mutants
+
+#: Between these lines of the README the table stands.
+BEGIN, END = "<!-- members: written by reports/member_table.py -->", "<!-- end of members -->"
+#: Of more files than these a cell links to their folder.
+MOST_FILES = 2
+
+
+class MemberError(ValueError):
+    """A row of members, or a README, that makes no table; the text says what to change."""
+
+
+def written(readme: str) -> str:
+    """The README with the table as it is now. Raises :class:`MemberError`."""
+    head, begin, rest = readme.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise MemberError(f"the README has no place for the table of members; put these lines into it:\n{BEGIN}\n{END}")
+    return f"{head}{BEGIN}\n\n{markdown()}\n\n{END}{tail}"
+
+
+def markdown(members: Iterable[Member] = MEMBERS) -> str:
+    """The table. Raises :class:`MemberError` for a cell that is empty without a reason."""
+    return table(["member", *COLUMNS], [[member.name, *cells(member).values()] for member in members])
+
+
+def cells(member: Member) -> dict[str, str]:
+    """The cells of one member, by column. Raises :class:`MemberError`."""
+    kernels, claims = kernels_of(member), properties_of(member)
+    found = {
+        "definition": _links(member.definition + member.tests),
+        "enclosure": _links(member.enclosure),
+        "bound": _links(member.bound),
+        **{column: _links(paths) for column, paths in kernels.items()},
+        "gradients": _links(member.gradients),
+        "properties": _counted(Counter(f"properties/{_stem(claim.check.__module__)}.py" for claim in claims)),
+        "mutants": _counted(Counter(f"reports/zoo/{mutant.family}.py" for mutant in mutants_of(member, claims))),
+    }
+    for column in COLUMNS:
+        reason = member.lacks.get(column, "")
+        if bool(found[column]) == bool(reason):
+            what = f"is not empty, but lacks says why: {reason}" if reason else "is empty; say why in lacks"
+            raise MemberError(f"the cell {column!r} of the member {member.name!r} {what}")
+    return {column: found[column] or f"*{member.lacks[column]}*" for column in COLUMNS}
+
+
+def kernels_of(member: Member) -> dict[str, list[str]]:
+    """The files of kernels that take the member, by column."""
+    needed = member.options if member.supports is None else member.supports
+    found: dict[str, list[str]] = {column: [] for column in KERNELS}
+    for kernel in _kernels() if member.has_kernels else ():
+        if kernel.supports.issuperset(needed) and set(kernel.limits.always) <= set(needed):
+            path = f"implementations/{_stem(kernel.module)}.py"
+            found[_column(kernel)] += [path] if path not in found[_column(kernel)] else []
+    return found
+
+
+def properties_of(member: Member) -> list[Property]:
+    """The properties that need one of its options, and those that its row names."""
+    claims = load_properties().values()
+    own = [claim for claim in claims if not set(claim.needs).isdisjoint(member.options)]
+    if "" in member.properties:
+        return own + [claim for claim in claims if OPTIONS.keys().isdisjoint(claim.needs)]
+    return own + [claim for claim in claims if claim.id.startswith(member.properties or (" ",)) and claim not in own]
+
+
+def mutants_of(member: Member, claims: Iterable[Property]) -> list[Mutant]:
+    """The mutants that these properties name, that take its options as few do, or of the families its row names."""
+    named, (mutants, _) = {claim.id for claim in claims}, load_mutants()
+    own = set(member.options) - set(SUPPORTS)
+    return [
+        each
+        for each in mutants.values()
+        if each.named_by in named or each.family in member.mutants or not own.isdisjoint(each.kernel.supports)
+    ]
+
+
+@cache
+def _kernels() -> list[Kernel]:
+    """The kernels built in. Raises :class:`MemberError` where one of them does not import."""
+    try:
+        return [resolve(name) for name in in_tree()]
+    except KernelError as error:
+        raise MemberError(f"the table holds every kernel, and one does not import here: {error}") from error
+
+
+def _column(kernel: Kernel) -> str:
+    """Kernels in Triton take tensors of PyTorch."""
+    if kernel.framework == "jax" or "triton" in getattr(kernel.function, "__globals__", {}):
+        return "Triton, JAX"
+    return {"numpy": "NumPy", "torch": "PyTorch"}[kernel.framework]
+
+
+def _stem(module: str) -> str:
+    return module.rpartition(".")[2]
+
+
+def _links(paths: Iterable[str]) -> str:
+    return ", ".join(f"[{Path(path).stem}]({path})" for path in paths)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """How many there are, and where: a file, or the folder of many."""
+    if len(counts) > MOST_FILES:
+        folder = next(iter(counts)).rpartition("/")[0]
+        return f"[{sum(counts.values())}]({folder})"
+    return ", ".join(
+        f"[{number} in {Path(path).stem.removeprefix('test_')}]({path})" for path, number in counts.items()
+    )
+
+
+def main(path: str) -> None:
+    """Write the table into the README at a path."""
+    readme = Path(path)
+    atomic.write(readme, written(readme.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""The members of the family: what attention is certified as, a row each. ``member_table`` writes the README's table.
+
+A row names what a kernel must declare; kernels, properties and mutants are found by that. A new member is a new row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: Columns of kernels, and all columns of the table.
+KERNELS = ("NumPy", "PyTorch", "Triton, JAX")
+COLUMNS = ("definition", "enclosure", "bound", *KERNELS, "gradients", "properties", "mutants")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One member. Files are paths from the root of the repository."""
+
+    name: str
+    #: Options and abilities that are its own: properties that need one belong to it, as do mutants they name.
+    options: tuple[str, ...] = ()
+    #: What its kernels must declare; None is its options.
+    supports: tuple[str, ...] | None = None
+    #: Whether there are kernels of it; False for what is shown of all.
+    has_kernels: bool = True
+    definition: tuple[str, ...] = ("attn_spec/attention/definition.py",)
+    enclosure: tuple[str, ...] = ("attn_spec/attention/enclosure.py",)
+    bound: tuple[str, ...] = ("attn_spec/error/score_bounds.py",)
+    gradients: tuple[str, ...] = ("attn_spec/attention/gradients.py", "attn_spec/error/gradient_bounds.py")
+    #: Starts of ids of further properties; "" is every property that needs no option.
+    properties: tuple[str, ...] = ()
+    #: Families of further mutants.
+    mutants: tuple[str, ...] = ()
+    #: Tests that show more of it; they stand with the definition.
+    tests: tuple[str, ...] = ()
+    #: Why a column is empty, by its name.
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+_SCORES = "attn_spec/attention/scores.py"
+_OPERANDS = ("attn_spec/error/operand_bounds.py",)
+_SCORE_GRADIENTS = (_SCORES, "attn_spec/error/score_gradient_bounds.py")
+_OUTPUT = ("attn_spec/error/bounds.py",)
+_MASKS = ("attn_spec/problem/masks.py",)
+_BEFORE = "done to q or k before a plain kernel"
+_VIEW = "a view of every kernel"
+
+MEMBERS = (
+    Member(
+        name="dot product",
+        properties=("",),
+        tests=("tests/attention/test_definition.py",),
+    ),
+    Member(
+        name="bilinear score",
+        options=("score_weight",),
+        definition=(_SCORES,),
+        bound=_OPERANDS,
+        gradients=_SCORE_GRADIENTS,
+        lacks={"NumPy": _BEFORE, "Triton, JAX": _BEFORE},
+    ),
+    Member(
+        name="additive score",
+        options=("score_vector", "score_key_weight", "score_query_weight"),
+        definition=(_SCORES,),
+        bound=_OPERANDS,
+        gradients=_SCORE_GRADIENTS,
+        tests=("tests/attention/test_score_laws.py",),
+        lacks=dict.fromkeys(("NumPy", "Triton, JAX"), "not written: the only kernel is that of PyTorch"),
+    ),
+    Member(
+        name="cosine score",
+        options=("score_gamma",),
+        definition=(_SCORES,),
+        bound=_OPERANDS,
+        gradients=_SCORE_GRADIENTS,
+        lacks={"NumPy": _BEFORE, "Triton, JAX": _BEFORE},
+    ),
+    Member(
+        name="rotary positions",
+        options=("rotary",),
+        definition=(_SCORES, "attn_spec/attention/rotations.py"),
+        bound=_OPERANDS,
+        gradients=_SCORE_GRADIENTS,
+        lacks={"Triton, JAX": _BEFORE},
+    ),
+    Member(name="ALiBi", options=("alibi_slopes",), tests=("tests/attention/test_alibi.py",)),
+    Member(
+        name="sinusoidal positions",
+        definition=(),
+        enclosure=(),
+        bound=(),
+        gradients=(),
+        tests=("tests/attention/test_sinusoids.py",),
+        has_kernels=False,
+        lacks=dict.fromkeys(COLUMNS[1:], "added to inputs, before q and k"),
+    ),
+    Member(name="causal mask", options=("causal",), definition=_MASKS, bound=_OUTPUT),
+    Member(name="sliding window", options=("window",), definition=_MASKS, bound=_OUTPUT),
+    Member(name="mask", options=("mask",), bound=_OUTPUT),
+    Member(name="bias", options=("bias",)),
+    Member(
+        name="finite fill",
+        supports=("bias",),
+        properties=("masking.a_bias_as_low_as_a_fill",),
+        mutants=("fills",),
+        tests=("tests/attention/test_finite_fills.py",),
+    ),
+    Member(name="softcap", options=("softcap",)),
+    Member(name="grouped heads", options=("gqa",), bound=_OUTPUT),
+    Member(
+        name="dropout, keep mask",
+        options=("dropout_keep",),
+        definition=("attn_spec/attention/dropout.py",),
+        bound=("attn_spec/error/dropout_bounds.py",),
+        mutants=("dropout",),
+    ),
+    Member(
+        name="split and merged softmax",
+        supports=("lse",),
+        definition=("attn_spec/emulation/split.py",),
+        bound=("attn_spec/error/row_sum_bounds.py",),
+        properties=("online_rescaling.parts_merge",),
+        mutants=("merging",),
+    ),
+    Member(
+        name="regression, Gibbs distribution",
+        definition=(),
+        bound=(),
+        gradients=(),
+        has_kernels=False,
+        properties=("temperature.",),
+        tests=("tests/attention/test_views.py",),
+        lacks=dict.fromkeys(("bound", *KERNELS, "gradients"), _VIEW),
+    ),
+)

@@ -1,0 +1,83 @@
+"""The README's table of members: the README holds what the code writes, and each cell links or says why not."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from attn_spec.reports import member_table
+from attn_spec.reports.member_table import MemberError
+from attn_spec.reports.members import COLUMNS, MEMBERS, Member
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def named(name):
+    (member,) = (member for member in MEMBERS if member.name == name)
+    return member
+
+
+def test_the_readme_holds_the_table_as_it_is_now():
+    assert member_table.written(README) == README, "run: python -m attn_spec.reports.member_table README.md"
+
+
+def test_every_cell_links_to_files_that_exist_or_says_why_it_is_empty():
+    for line in member_table.markdown().splitlines()[2:]:
+        name, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
+        assert len(cells) == len(COLUMNS)
+        for cell in cells:
+            links = re.findall(r"\[[^]]+\]\(([^)]+)\)", cell)
+            assert links or re.fullmatch(r"\*[^*]+\*", cell), f"{name}: {cell}"
+            assert all((ROOT / link).exists() for link in links), f"{name}: {links}"
+
+
+def test_cells_are_found_by_what_is_declared():
+    cells = member_table.cells(named("rotary positions"))
+
+    assert cells["NumPy"] == "[numpy_tiled](implementations/numpy_tiled.py)"
+    assert "[torch_tiled](implementations/torch_tiled.py)" in cells["PyTorch"]
+    assert "torch_eager" not in cells["PyTorch"]
+    assert re.fullmatch(r"\[\d+ in positions\]\(properties/test_positions\.py\)", cells["properties"])
+
+
+def test_a_kernel_that_cannot_do_without_another_option_is_none_of_the_member():
+    assert "torch_scores" not in member_table.cells(named("dot product"))["PyTorch"]
+    assert "torch_scores" in member_table.cells(named("cosine score"))["PyTorch"]
+
+
+def test_a_new_member_is_one_row():
+    made = Member(name="made up", options=("softcap",))
+    table = member_table.markdown([made])
+
+    assert table.splitlines()[0] == f"| member | {' | '.join(COLUMNS)} |"
+    assert table.splitlines()[2].startswith("| made up | [definition](attn_spec/attention/definition.py) | [enclosure]")
+
+
+def test_an_empty_cell_needs_a_reason_and_a_reason_an_empty_cell():
+    bilinear = named("bilinear score")
+
+    with pytest.raises(
+        MemberError, match=r"the cell 'NumPy' of the member 'bilinear score' is empty; say why in lacks"
+    ):
+        member_table.cells(replace(bilinear, lacks={}))
+    with pytest.raises(MemberError, match=r"the cell 'bound' .* is not empty, but lacks says why: no reason"):
+        member_table.cells(replace(bilinear, lacks={**bilinear.lacks, "bound": "no reason"}))
+
+
+def test_a_readme_without_a_place_for_the_table_is_an_error_that_shows_the_lines():
+    with pytest.raises(MemberError, match=r"no place for the table of members; put these lines into it:\n<!-- members"):
+        member_table.written("# a readme\n")
+
+
+def test_the_command_writes_the_table_into_a_readme(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{member_table.BEGIN}\nold\n{member_table.END}\nafter\n")
+    member_table.main(str(readme))
+    lines = readme.read_text().splitlines()
+
+    assert lines[0] == "before"
+    assert lines[1] == member_table.BEGIN
+    assert lines[-2:] == [member_table.END, "after"]
+    assert "old" not in lines
+    assert len(lines) == 6 + 2 + len(MEMBERS)
