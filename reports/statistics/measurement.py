@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def points(subject: Subject, draws: int, seed: int) -> Iterator[Point]:
     try:
         for place in places(subject, shown):
             where = {"kernel": subject.kernel.name, "dtype": subject.dtype, "scaled": place.scaled, "d": place.d}
-            wanted = [name for name in shown if "n" in STATISTICS[name].against or place.n == fixed_keys(subject)]
+            wanted = [name for name in shown if _belongs(subject, place, name)]
             for name, found in readings(subject, place, draws, seed, wanted).items():
                 yield point(name, found, n=place.n, sigma=place.sigma, **where)
     except (Misbehaviour, NotTaken) as error:
@@ -91,15 +92,20 @@ def points(subject: Subject, draws: int, seed: int) -> Iterator[Point]:
 
 
 def places(subject: Subject, shown: Sequence[str]) -> list[Place]:
-    """The places that a kernel takes, without those that need a scale which it does not have."""
+    """The places that a kernel takes, at each of which something is shown."""
     limits = subject.kernel.limits
     dims = [d for d in DIMS if d in (limits.head_dims or DIMS)] or list(limits.head_dims or ())
-    pairs = [(d, fixed_keys(subject)) for d in dims]
-    if any("n" in STATISTICS[name].against for name in shown):
-        fixed = min(dims, key=lambda d: abs(d - FIXED_DIM))
-        pairs += [(fixed, n) for n in dict.fromkeys(_taken(subject, n) for n in KEYS) if (fixed, n) not in pairs]
-    scales = (True, False) if subject.supports("scale") or "saturation" in shown else (True,)
-    return [Place(d=d, n=n, scaled=scaled) for d, n in pairs for scaled in scales]
+    fixed = min(dims, key=lambda d: abs(d - FIXED_DIM))
+    pairs = dict.fromkeys([(d, fixed_keys(subject)) for d in dims] + [(fixed, _taken(subject, n)) for n in KEYS])
+    every = [Place(d=d, n=n, scaled=scaled) for d, n in pairs for scaled in (True, False)]
+    return [place for place in every if any(_belongs(subject, place, name) for name in shown)]
+
+
+def _belongs(subject: Subject, place: Place, name: str) -> bool:
+    """Whether a statistic is measured at a place; that of products only where the kernel takes the scale."""
+    row = STATISTICS[name]
+    takes_scale = place.scaled or "score_vector" in row.needs or subject.supports("scale")
+    return takes_scale and ("n" in row.against or place.n == fixed_keys(subject))
 
 
 def fixed_keys(subject: Subject) -> int:
@@ -132,7 +138,7 @@ def _of_layers(
     q, k = rng.standard_normal((*lead, 1, place.d)), rng.standard_normal((*lead, place.n, place.d))
     q, k = (bits.nearest(x, subject.dtype) for x in (_of_length(q, math.sqrt(place.d)), k))
     if "score_variance" in wanted:
-        found["score_variance"] = _scores(subject, q, k, place.scale)
+        found["score_variance"] = _lse(subject, q, k, scale=place.scale)
     if "entropy" in wanted:
         P = _weights(subject, q, k, place.scale)
         found["entropy"] = -np.where(P == 0, 0.0, P * np.log(np.where(P == 0, 1.0, P))).sum(axis=-1).ravel()
@@ -143,7 +149,7 @@ def _of_layers(
         dS, P = _gradients(subject, q, k, signs, place.scale)
         found |= {"score_gradient": _squares(dS), "value_gradient": _squares(P)}
     if "saturation" in wanted:
-        tanh = _tanh(subject, q, k[:, :, :1], rng, scaled=place.scaled)
+        tanh = _tanh(subject, q, k, rng, scaled=place.scaled)
         found["saturation"] = (1 - tanh**2 < SATURATED).astype(np.float64)
     return found
 
@@ -161,16 +167,15 @@ def _value_dim(subject: Subject, d: int, wanted: int) -> int:
     return wanted if subject.supports("dv") and subject.kernel.limits.head_dims is None else d
 
 
-def _lse(subject: Subject, problem: Problem) -> np.ndarray:
-    """The log-sum-exp, in natural units, of every draw."""
-    unit = math.log(2) if subject.conventions.lse_base == "2" else 1.0
-    return subject(problem)["lse"].astype(np.float64).ravel() * unit
+def _lse(subject: Subject, q: np.ndarray, k: np.ndarray, **options: Any) -> np.ndarray:
+    """The score of each query and the first key: the log-sum-exp of m equal scores less log m.
 
-
-def _scores(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None) -> np.ndarray:
-    """The score of each query and the first key."""
-    k = k[:, :, :1]
-    return _lse(subject, Problem(q=q, k=k, v=np.zeros_like(k), dtype=subject.dtype, scale=scale))
+    m is the least number of keys that the kernel takes.
+    """
+    m, unit = _taken(subject, 1), math.log(2) if subject.conventions.lse_base == "2" else 1.0
+    k = np.repeat(k[:, :, :1], m, axis=2)
+    answer = subject(Problem(q=q, k=k, v=np.zeros_like(k), dtype=subject.dtype, **options))
+    return answer["lse"].astype(np.float64).ravel() * unit - math.log(m)
 
 
 def _weights(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None) -> np.ndarray:
@@ -206,13 +211,4 @@ def _tanh(subject: Subject, q: np.ndarray, k: np.ndarray, rng: np.random.Generat
     rows = rng.standard_normal((2, *q.shape)) / math.sqrt(2 * d if scaled else 2)
     k = bits.nearest(_of_length(k, math.sqrt(d)), subject.dtype)
     W1, W2 = (bits.nearest(row, subject.dtype) for row in rows)
-    problem = Problem(
-        q=q,
-        k=k,
-        v=np.zeros_like(k),
-        dtype=subject.dtype,
-        score_vector=np.ones((1, 1, 1, 1)),
-        score_key_weight=W1,
-        score_query_weight=W2,
-    )
-    return _lse(subject, problem)
+    return _lse(subject, q, k, score_vector=np.ones((1, 1, 1, 1)), score_key_weight=W1, score_query_weight=W2)

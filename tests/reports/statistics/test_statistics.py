@@ -18,6 +18,7 @@ from attn_spec import cli, kernel
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.intermediates import intermediates
 from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -67,7 +68,7 @@ def test_two_keys_by_hand():
     assert np.allclose(P, [0.75, 0.25])
     assert np.allclose(dV, P)
     assert np.allclose(dS, [0.75 * 0.5, -0.25 * 1.5])  # P (g - g.P) for g = (1, -1), g.P = 1/2
-    assert np.allclose(measurement._scores(TILED, q, k, 1.0), math.log(3))
+    assert np.allclose(measurement._lse(TILED, q, k, scale=1.0), math.log(3))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -170,6 +171,45 @@ def test_additive_units_are_read_off_a_kernel_that_has_them():
     assert each.agrees
     assert set(measurement.left_out(subject)) == set(DOT)
     assert "it always uses score_vector" in measurement.left_out(subject)["entropy"]
+
+
+def test_a_kernel_without_a_scale_is_measured_with_its_own_alone(monkeypatch):
+    monkeypatch.setattr(measurement, "DIMS", (16,))
+    monkeypatch.setattr(measurement, "KEYS", (2,))
+    sound = plain()
+    subject = replace(sound, kernel=replace(sound.kernel, supports=sound.kernel.supports - {"scale"}))
+    points = list(measurement.points(subject, 256, 0))
+
+    assert {each.statistic for each in points} == set(DOT)
+    assert all(each.scaled and each.agrees for each in points)
+
+
+def test_a_kernel_for_equal_lengths_shows_the_variance_of_its_scores():
+    sound = plain()
+    subject = replace(sound, kernel=replace(sound.kernel, supports=frozenset({"lse"})))
+
+    assert measurement.left_out(subject)["entropy"] == "it does not declare cross"
+    assert {each.statistic for each in measurement.points(subject, 64, 0)} == {"score_variance"}
+
+
+def test_a_kernel_for_whole_tiles_of_keys_is_given_such(monkeypatch):
+    monkeypatch.setattr(measurement, "DIMS", (16,))
+    limits = Limits(multiples={"K": 12})
+    subject = replace(TILED, kernel=replace(TILED.kernel, limits=limits))
+    points = list(measurement.points(subject, 256, 0))
+
+    assert {each.n for each in points} == {12, 36, 132}
+    assert {each.statistic for each in points} == set(DOT)
+    assert all(each.agrees for each in points)
+
+
+def test_a_kernel_that_takes_no_value_dimension_of_its_own_gives_its_weights_in_parts():
+    """Eight columns of an identity at a time: weights are those of a kernel that takes all at once."""
+    rng = np.random.default_rng(0)
+    q, k = (bits.nearest(rng.standard_normal((2, 4, n, 8)), "float32") for n in (1, 20))
+    narrow = replace(TILED, kernel=replace(TILED.kernel, supports=TILED.kernel.supports - {"dv"}))
+
+    assert np.array_equal(measurement._weights(narrow, q, k, None), measurement._weights(TILED, q, k, None))
 
 
 def test_places_vary_one_of_d_and_n():
