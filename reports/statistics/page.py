@@ -50,6 +50,7 @@ def html(made: Measured) -> str:
         memory_header=("kernel", *memory.LENGTHS),
         memory_lines=memory_lines(made.peaks),
         tile=memory.TILE,
+        longest=memory.LONGEST_EAGER,
         dim=memory.DIM,
         environment=made.environment,
         palette=list(enumerate(svg.PALETTE)),
