@@ -31,7 +31,7 @@ PRECISION = 128
 NEGLIGIBLE = arb(2) ** -PRECISION
 #: Standard deviations at which a normal density is cut off.
 CUT = 9
-#: t of the theorem for the outer integral, and the most for the inner one; its cosine is 1/2.
+#: t of the theorem for the outer integral, and the most for the inner one.
 HALF_WIDTH = math.pi / 3
 #: How far beyond the scores the outer integral goes, to the right and to the left.
 RIGHT, LEFT = 100.0, 6.0
@@ -116,8 +116,9 @@ class Averages:
             x * y * (zero**others).real
             for x, y, zero in zip(self.of(kappa), seconds, map(acb, self.of(ZERO)), strict=True)
         )
-        most, line = (arb(1), arb(1)) if second is None else (second.largest(arb(1)), second.largest(arb(1) / 2))
-        M = kappa.integral(arb(1) / 2) * line
+        c = arb(HALF_WIDTH).cos()
+        most, line = (arb(1), arb(1)) if second is None else (second.largest(arb(1)), second.largest(c))
+        M = kappa.integral(c) * line
         error = _theorem(M, HALF_WIDTH, self.h) + self._ends(kappa) * most
         return sum(terms, arb(0)) * self.h + _around_zero(error)
 
