@@ -3,6 +3,10 @@
 A kernel may multiply the weights before their cast, or after it those that are normalized; the finished output; or,
 where a product of the softmax's format enters that with weights as it is, the values. A backward pass may multiply dP
 and dV, or what they are made of. Each is one product in the format of the softmax, or of what holds the factor.
+
+Or it keeps the factor for the end (FlashAttention-2): with (1 - p) D in place of D, P (keep dP' - (1 - p) D) is
+(1 - p) dS, and sigma / (1 - p) multiplies its products with k and q. Then D and what is finished each have one product
+more, and what underflows on the way to dQ, dK or the gradient of a bias is multiplied by 1 / (1 - p).
 """
 
 from __future__ import annotations
@@ -35,6 +39,11 @@ def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Fac
     if x.c is None or (is_power_of(2, kept) and kept >= _EXACT):
         return ()
     return ((max(rounding(c, stage).u for stage in stages), 4 + (1 - kept) / kept),)
+
+
+def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
+    """Roundings of D by 1 - p, or of finished gradients by 1 / (1 - p), where that is kept for the end."""
+    return factor_roundings(x, c, "softmax", "score_accumulation")
 
 
 def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
-from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, weight_stages
+from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, summed_over_group
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
@@ -202,8 +202,9 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
     narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
     size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
-    error = error + growth((work.u, _last_roundings(x)), (narrowed, 1)) * size
-    error = np.where(x.visible, error + 2 * last_factor(x) * (stored.eta + work.eta), 0.0)
+    error = error + growth((work.u, _last_roundings(x)), (narrowed, 1), *late_roundings(x, c)) * size
+    tiny = 2 * x.largest_factor * last_factor(x) * (stored.eta + work.eta)
+    error = np.where(x.visible, error + tiny, 0.0)
     value = x.problem.scale_value * b.g.dS
     gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
     of_q, of_k, of_p = pairs_pulled_back(x, gradient)
@@ -228,7 +229,8 @@ def _product_error(
     ``entered`` that of |dS|.
 
     The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
-    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels).
+    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
+    have its factor 1 / (1 - p) here, see ``dropout_bounds``.
     """
     c, sigma = b.c, abs(b.x.problem.scale_value)
     # The product may reuse the q or k that the forward pass had scaled before entry.
@@ -239,12 +241,12 @@ def _product_error(
     missing = left_out(c, gradients, operand_format(b.x, c))
     last = _last_roundings(b.x)
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
-    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
+    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)), *late_roundings(b.x, c))
     G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *accumulated(c, n))
-    unscaled = own + G * total + (1 + G) * dS_entry.eta * seen
+    unscaled = own + G * total + (1 + G) * b.x.largest_factor * dS_entry.eta * seen
     stores, partial = stored_sums(c, n)
     tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
-    factor = last_factor(b.x)
+    factor = b.x.largest_factor * last_factor(b.x)
     entering = (operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + early
     return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
 

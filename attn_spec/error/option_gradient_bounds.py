@@ -9,6 +9,7 @@ import numpy as np
 
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.dropout_bounds import late_roundings
 from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, where_sums_fit
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation
@@ -23,12 +24,11 @@ def bias_error(b: ScoreGradientError) -> np.ndarray:
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stores, partial = stored_sums(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
-    G = growth(
-        (accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), (cast.u, 1), (narrow.u, 1)
-    )
+    summed = (accumulator.u, np.minimum(n, c.summation_depth or np.inf))
+    G = growth(summed, (partial.u, stores), (cast.u, 1), (narrow.u, 1), *late_roundings(b.x, c))
     total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
-    return where_sums_fit(c, total, b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny)
+    return where_sums_fit(c, total, b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * b.x.largest_factor * tiny)
 
 
 def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from attn_spec.error.bounds import numerator_error, output_error
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow
+from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
@@ -148,7 +148,7 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
         P1A, eta = np.maximum(P1A, found.P1A), np.maximum(eta, found.eta)
         total, parts = row.around + dL, 2
     relative = growth((work.u, 1 + parts), (narrow, parts))
-    tiny = 4 * work.eta + 2 * parts * stored.eta
+    tiny = x.largest_factor * (4 * work.eta + 2 * parts * stored.eta)
     if c.delta == "probabilities":  # P dP - P D may be formed from two stored products
         tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.P1A * (np.abs(g.dP) + np.abs(g.D) + EX)
     dA = own * (1 + relative) + relative * x.P * total + P1A * (1 + relative) * EX
@@ -191,16 +191,19 @@ def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -
     entering = off_v * size_g.sum(-1)[..., :, None] + of_g.eta * size_v.sum(-1)[..., None, :]
     underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entering + Dv * of_g.eta * off_v
     dP = x.dropped(relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow)
-    return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta * (1 + (x.largest_factor if factor else 0))
+    return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta * (x.largest_factor + (1 if factor else 0))
 
 
 def _delta_error(row: _Setting, edP: np.ndarray) -> np.ndarray:
-    """Error of D, less dL, [.., Sq, 1]; ``edP`` is that of dP."""
-    g, work = row.g, rounding(row.c, "score_accumulation")
+    """Error of D, less dL, [.., Sq, 1], which 1 - p may multiply; ``edP`` is that of dP."""
+    x, g, work = row.x, row.g, rounding(row.c, "score_accumulation")
     D = _delta_of_output(row) if row.c.delta == "output" else _delta_of_probabilities(row, edP)
     if g.lse_cotangent is not None:
-        D = D + work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + work.eta
-    return D
+        D = D + work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + x.largest_factor * work.eta
+    if late := late_roundings(x, row.c):
+        dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
+        D = D + growth(*late) * (np.abs(g.D) + D + dL)
+    return D if x.c is None else D + x.largest_factor * work.eta
 
 
 def _delta_of_output(row: _Setting) -> np.ndarray:
@@ -243,7 +246,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     depth = np.minimum(n, c.summation_depth or np.inf)
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
     summed = (growth((work.u, depth), (stored.u, 1)) * weights.P1A + weights.eta) * sizes
-    tiny = n * (2 * work.eta + rounding(c, "stored_scores").eta)
+    tiny = n * x.largest_factor * (2 * work.eta + rounding(c, "stored_scores").eta)
     return np.fmin(apart, together) + summed.sum(-1, keepdims=True) + tiny
 
 
@@ -259,14 +262,15 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
     relative = growth((stored.u, 1), (work.u, 1))
     exact = np.maximum(1 - t * t, 0.0)
     dS = np.abs(g.dA) * factor + (exact + factor) * dA
-    return dS + relative * (np.abs(g.dS) + dS) + stored.eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
+    tiny = x.largest_factor * stored.eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
+    return dS + relative * (np.abs(g.dS) + dS) + tiny
 
 
 def _narrowed(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> np.ndarray:
     """Error of dS after its cast; a scale may have multiplied it before, and the product was stored."""
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
-    tiny = rounding(c, "score_gradients").eta + rounding(c, "stored_scores").eta
+    tiny = x.largest_factor * (rounding(c, "score_gradients").eta + rounding(c, "stored_scores").eta)
     return np.where(x.visible, dS + growth((cast.u, 1), (stored.u, 1)) * (np.abs(g.dS) + dS) + tiny, 0.0)
 
 
@@ -278,5 +282,5 @@ def _early_underflow(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
     stored, enters = rounding(c, "stored_scores"), entry(c, c.format("score_gradients"))
     tiny = max(stored.eta, rounding(c, "score_gradients").eta) + enters.eta
     slope = 0.0 if x.problem.softcap is None else x.problem.softcap * stored.eta * (np.abs(g.dA) + dA)
-    beyond = last_factor(x) - abs(x.problem.scale_value)
+    beyond = x.largest_factor * (last_factor(x) - abs(x.problem.scale_value))
     return np.where(x.visible, beyond * tiny + slope, 0.0)

@@ -45,10 +45,10 @@ def dropped_in_float32(
     return p.to(q.dtype) @ for_query_heads(v, q.shape[1])
 
 
-@kernel(framework="torch", dtypes=DTYPES, contract="fused", supports=(*DROPOUT, "cross", "dv", "gqa"))
+@kernel(framework="torch", dtypes=DTYPES, contract="fused", supports=(*DROPOUT, "lse", "cross", "dv", "gqa"))
 def output_raised(
     q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Weights cleared after their cast, the output divided by the row sum and multiplied, as FlashAttention-2."""
     wide = torch.promote_types(q.dtype, torch.float32)
     s = q.to(wide) @ for_query_heads(k, q.shape[1]).to(wide).mT * (1 / math.sqrt(q.shape[-1]))
@@ -56,7 +56,34 @@ def output_raised(
     p = w.to(q.dtype)
     p = p if dropout_keep is None else p.masked_fill(~dropout_keep, 0.0)
     out = p.to(wide) @ for_query_heads(v, q.shape[1]).to(wide)
-    return (out / w.sum(-1, keepdim=True) * (1 / (1 - (dropout_p or 0.0)))).to(q.dtype)
+    out = out / w.sum(-1, keepdim=True) * (1 / (1 - (dropout_p or 0.0)))
+    return out.to(q.dtype), torch.logsumexp(s, -1)
+
+
+@output_raised.backward
+def gradients_raised(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *outputs: Tensor,
+    dropout_keep: Tensor | None = None,
+    dropout_p: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(1 - p) dS, of delta times 1 - p, is cast; its products are multiplied at the end, as FlashAttention-2."""
+    out, lse = outputs
+    wide, heads, scale = lse.dtype, k.shape[1], 1 / math.sqrt(q.shape[-1])
+    keys, values = (for_query_heads(x, q.shape[1]).to(wide) for x in (k, v))
+    kept = torch.tensor(1 - (dropout_p or 0.0), dtype=wide)
+    p = torch.exp(q.to(wide) @ keys.mT * scale - lse[..., None])
+    delta = (dout.to(wide) * out.to(wide)).sum(-1, keepdim=True) * kept
+    dp, dropped = dout.to(wide) @ values.mT, p
+    if dropout_keep is not None:
+        dp, dropped = dp.masked_fill(~dropout_keep, 0.0), p.masked_fill(~dropout_keep, 0.0)
+    ds, weights = (x.to(q.dtype).to(wide) for x in (p * (dp - delta), dropped))
+    dq, raised = ds @ keys * (scale / kept), (ds.mT @ q.to(wide) * (scale / kept), weights.mT @ dout.to(wide) / kept)
+    dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in raised)
+    return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
 
 
 @kernel(framework="torch", dtypes=HALVES, contract=SOFTMAX32, supports=("dropout_by_chance", *SEEN, "backward"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attn_spec.reports.plain.dropout import output_raised
 from mpmath import mp
 
 from attn_spec.attention import definition, enclosure
@@ -21,6 +22,7 @@ from attn_spec.error.intermediates import intermediates
 from attn_spec.error.presets import EAGER, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.regimes import Recipe
@@ -130,6 +132,20 @@ def test_powers_of_two_are_not_rounded(p, roundings):
 def test_what_a_format_cannot_hold_is_outside_the_domain(p, fits):
     contract = EAGER.at("float16")
     assert factor_fits(intermediates(dropping(dropout_p=p, dtype="float16")), contract) == fits
+
+
+@pytest.mark.parametrize("p", [0.5, 0.7, 0.9])
+def test_score_gradients_that_underflow_before_they_are_raised_are_within_their_bounds(p):
+    """Cast to float16, (1 - p) dS loses up to 2^-25, and dQ = dS k / (1 - p) with |k| about 12 more by 1 / (1 - p)."""
+    subject, rng, most = Subject(output_raised, "float16"), np.random.default_rng(0), 0.0
+    for distance in rng.uniform(9, 15, 40):
+        v, dO = (bits.nearest(rng.uniform(0.05, 1, shape), "float16") for shape in ((2, 1), (1, 1, 1, 1)))
+        problem = one_head([[1.0]], [[0.0], [float(np.float16(-distance))]], v.tolist(), dtype="float16")
+        problem = problem.replace(dropout_keep=kept(True, False), dropout_p=p)
+        found = subject.gradients(problem, dO)
+        assert_gradients_within_bound(subject, problem, dO, found)
+        most = max(most, abs(found["dq"] - float(gradients(problem, dO, 80)["dq"].item())).item())
+    assert most > 0.5 * 2.0**-25 * 9 / (1 - p)  # there is something to forgive
 
 
 @pytest.mark.parametrize("multiplied", ["weights", "probabilities", "values", "output"])
