@@ -25,11 +25,11 @@ class _Asking:
         """The kernel's answer."""
         if self.seeds is not None:
             self.asked[self.kernel.keyword("dropout_seed")] = next(self.seeds)
-        return self.kernel(*tensors, **options, **self.asked)
+        return self.kernel(*tensors, **{**options, **self.asked})
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel's own backward function, with what the call before it was given."""
-        return lambda *tensors, **options: function(*tensors, **options, **self.asked)
+        return lambda *tensors, **options: function(*tensors, **{**options, **self.asked})
 
 
 def dropping(subject: Subject, p: float, seed: int | None = None) -> Subject:

@@ -164,6 +164,19 @@ class Kernel:
         return next((spelling for spelling in spellings if spelling in self.parameters), usual)
 
     @cached_property
+    def without_dropout(self) -> Mapping[str, Any]:
+        """What a call that drops nothing must be given: p = 0 unless that is the default, a seed if one is required.
+
+        Of a callable that is not declared too, whose abilities are not known before it is called.
+        """
+        if self.declared and "dropout_by_chance" not in self.supports:
+            return {}
+        p, seed = (self.parameters.get(self.keyword(name)) for name in ("dropout_by_chance", "dropout_seed"))
+        given: dict[str, Any] = {p.name: 0.0} if p is not None and p.default else {}
+        takes_seed = p is not None and seed is not None and seed.default is seed.empty
+        return given | {seed.name: 0} if seed is not None and takes_seed else given
+
+    @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """Parameters of the callable, by name. Raises :class:`KernelError`."""
         return parameters_of(self.function)

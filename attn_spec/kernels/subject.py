@@ -246,7 +246,7 @@ class Subject:
             raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
-        """The keyword arguments that differ from their defaults, under the callable's own spellings."""
+        """The keyword arguments that differ from their defaults, under the callable's own spellings; none drops."""
         active = {}
         for name, row in OPTIONS.items():
             value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
@@ -255,6 +255,7 @@ class Subject:
                 continue
             active[name] = value if row.tensor is None else arrange(self._given_option(name, value))
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
+        spelled = {**self.kernel.without_dropout, **spelled}
         heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
         return spelled | heads if self.presentation.joins_heads else spelled
 

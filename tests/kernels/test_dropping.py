@@ -1,11 +1,14 @@
 """A kernel that drops by chance is asked for p, and for a seed of each call, under its own names for them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attn_spec import kernel
 from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.preflight import preflight
 from attn_spec.search.regimes import Recipe
 
 BY_CHANCE = ("dropout_by_chance", "dropout_seed")
@@ -76,6 +79,52 @@ def test_a_backward_function_has_what_its_call_was_given():
     assert asked == [(0.5, 5, 5.0), (0.5, 6, 6.0)]
     assert answer["output"].ravel().tolist() == [5, 5, 6, 6]
     assert (gradients["dv"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda q, k, v, *, dropout_p: v, {"dropout_p": 0.0}),
+        (lambda q, k, v, *, dropout_p=0.1: v, {"dropout_p": 0.0}),
+        (lambda q, k, v, *, dropout_p=0.1, seed: v, {"dropout_p": 0.0, "seed": 0}),
+        (lambda q, k, v, *, dropout_p=0.0, seed=7: v, {}),
+        (lambda q, k, v, *, dropout_p=None, seed=None: v, {}),
+        (lambda q, k, v, **options: v, {}),
+    ],
+)
+def test_ordinary_calls_drop_nothing_whatever_the_defaults(function, given):
+    assert subject(function).kernel.without_dropout == given
+
+
+def test_ordinary_calls_and_backward_functions_are_asked_for_no_dropout():
+    asked = []
+
+    def attention(q, k, v, *, dropout_p, seed):
+        asked.append((dropout_p, seed))
+        return v
+
+    own = subject(attention, supports=(*BY_CHANCE, "backward"))
+
+    @own.kernel.backward
+    def back(dout, q, k, v, *saved, dropout_p, seed):
+        asked.append((dropout_p, seed))
+        return q, k, v
+
+    own(problem())
+    own.gradients(problem(), np.ones((1, 1, 2, 1)))
+    dropping(own, 0.5, 3)(problem())
+    assert asked == [(0.0, 0)] * 3 + [(0.5, 3)]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_preflight_calls_without_dropout(declared):
+    def attention(q, k, v, *, dropout_p, seed):
+        asked.append(dropout_p)
+        return v
+
+    asked, own = [], subject(attention).kernel
+    assert preflight(own if declared else replace(own, declared=False)).subjects
+    assert set(asked) == {0.0}
 
 
 @pytest.mark.parametrize(
