@@ -126,7 +126,7 @@ def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
         codes.append(done.code)
         click.echo(f"{path.stem}  {done}")
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
-    sys.exit(max(codes, key=(0, 3, COULD_NOT_RUN, 1).index))
+    sys.exit(max(codes, key=(0, 4, 3, COULD_NOT_RUN, 1).index))
 
 
 @main.command()

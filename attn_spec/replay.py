@@ -1,7 +1,8 @@
 """Run stored cases again, each in a process that may die of it.
 
 ``python -m attn_spec.replay CASE.json SECONDS [KERNEL]`` runs one case here, with a limit on each call, and says
-``fixed``, ``still fails``, ``cannot run`` or ``still suspect`` by its exit code, 0 to 3.
+``fixed``, ``still fails``, ``cannot run``, ``still suspect`` or ``not seen this time`` by its exit code, 0 to 4. The
+last is said of kernels that draw another mask in each call: what chance showed once it need not show again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from attn_spec.search.property import Property
 
 #: What a replay finds, by exit code.
-OUTCOMES = ("fixed", "still fails", "cannot run", "still suspect")
+OUTCOMES = ("fixed", "still fails", "cannot run", "still suspect", "not seen this time")
 #: Seconds after which a replay that does not end is ended.
 LIMIT = 600.0
 
@@ -93,7 +94,16 @@ def _check(claim: Property, subject: Subject, problem: Problem) -> Replay:
         return Replay(1, str(error))
     except UnsatisfiedAssumption:
         return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case")
+    if _draws_again(claim, subject):
+        return Replay(4, "each call draws another mask, so that a wrong kernel may pass; replay it again or certify")
     return Replay(0, "")
+
+
+def _draws_again(claim: Property, subject: Subject) -> bool:
+    """Whether the claim is about calls without a seed, each of which draws a mask of its own."""
+    from attn_spec.kernels.dropping import needs_seed
+
+    return "dropout_by_chance" in claim.needs and "dropout_seed" not in claim.needs and not needs_seed(subject.kernel)
 
 
 def main(arguments: list[str]) -> int:

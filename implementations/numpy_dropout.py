@@ -75,14 +75,19 @@ def attention_gradients(
     v: np.ndarray,
     *_: np.ndarray | None,
     dropout_p: float = 0.0,
-    dropout_seed: int = 0,
+    dropout_seed: int | None = None,
     causal: bool = False,
     scale: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give dq, dk and dv of the call with this seed; without dropout it needs none."""
+    """Give dq, dk and dv of the call with this seed; without dropout it needs none.
+
+    Raises ``ValueError`` for dropout without a seed: the mask of the forward call is not kept.
+    """
+    if dropout_p and dropout_seed is None:
+        raise ValueError("gradients need the dropout_seed of the forward call; give both calls the same one")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
-    for rows, weights, c in tiles(q, k, p=dropout_p, seed=dropout_seed, causal=causal, scale=scale):
+    for rows, weights, c in tiles(q, k, p=dropout_p, seed=dropout_seed or 0, causal=causal, scale=scale):
         dv += (c * weights).swapaxes(-1, -2) @ dout[:, :, rows]
         dp = c * (dout[:, :, rows] @ v.swapaxes(-1, -2))
         ds = weights * (dp - (weights * dp).sum(axis=-1, keepdims=True))

@@ -111,10 +111,11 @@ def test_each_part_keeps_its_share(subject: Subject, problem: Problem) -> None:
     """Of the whole, of every call, batch entry, head, query, key, and where they meet, a share of 1 - p is kept.
 
     Independent weights fail on one problem with probability at most 1e-12. Of two calls for 32 queries, 64 keys, four
-    heads and two batch entries, p = 1/2 is told from 0.525, and 0.1 from 0.115.
+    heads and two batch entries, p = 1/2 is told from 0.525, and 0.1 from 0.115. A p of 8 bits is within
+    that: bytes up to floor(255 (1 - p)) keep in FlashAttention-2, at rates at most 1/640 from 1 - p for these p.
     """
     kept, seen = masks_of_calls(problem, calls(subject, problem, p := chance(problem), CALLS))
-    assert_likely(shares(kept, seen, 1 - p), p)
+    assert_likely(subject, shares(kept, seen, 1 - p), p)
 
 
 @attention_property(
@@ -129,10 +130,11 @@ def test_weights_are_kept_independently(subject: Subject, problem: Problem) -> N
     """No two calls, batch entries, heads, queries or keys keep alike, nor the first head and another that is moved.
 
     Weights agree as often as independent ones, in p^2 + (1 - p)^2 of all pairs. Independent weights fail on one problem
-    with probability at most 1e-12.
+    with probability at most 1e-12. A mask that heads or batch entries share by design is refuted too: a known defect
+    says so, with its reason (``kernels.defects``).
     """
     kept, seen = masks_of_calls(problem, calls(subject, problem, p := chance(problem), CALLS))
-    assert_likely([*likenesses(kept, seen, 1 - p), *translations(kept, seen, 1 - p)], p)
+    assert_likely(subject, [*likenesses(kept, seen, 1 - p), *translations(kept, seen, 1 - p)], p)
 
 
 @attention_property(
@@ -144,15 +146,23 @@ def test_weights_are_kept_independently(subject: Subject, problem: Problem) -> N
     false_alarm=FALSE_ALARM,
 )
 def test_seeds_choose_the_mask(subject: Subject, problem: Problem) -> None:
-    """Two calls with one seed keep the same weights, and calls with seeds that differ in one bit independent ones."""
+    """Two calls with one seed keep the same weights, and calls with seeds that differ in one bit independent ones.
+
+    Masks of different seeds are taken for independent, as are the weights of one. A presentation that calls for each
+    head and entry alone gives these seeds from one on; so the bit that differs lies above their number, and no two
+    parts that are compared have a seed in common. Independent weights fail on one problem with probability at most
+    1e-12.
+    """
     p, rng = chance(problem), randomness(problem)
-    seed, low, high = (int(rng.integers(*bounds)) for bounds in ((0, 2**31), (0, 16), (16, 31)))
+    lowest = (problem.batch * problem.query_heads).bit_length() if subject.presentation.looped else 0
+    seed = int(rng.integers(2**31 >> lowest)) << lowest  # what is added to it for a part changes lower bits alone
+    low, high = (int(rng.integers(*bounds)) for bounds in ((lowest, 16), (16, 31)))
     seeds = (seed, seed, seed ^ 1 << low, seed ^ 1 << high)
     kept, seen = masks_of_calls(problem, [dropping(subject, p, number) for number in seeds])
     if (differs := (kept[0] != kept[1]) & seen[0]).any():
         count = f"{int(differs.sum())} of {int(seen[0].sum())} weights"
         raise Refutation(f"for dropout_p={p:g}, two calls with the seed {seed} drop different weights: {count}")
-    assert_likely(likenesses(kept[1:], seen[1:], 1 - p), p)
+    assert_likely(subject, likenesses(kept[1:], seen[1:], 1 - p), p)
 
 
 @attention_property(
@@ -176,8 +186,9 @@ def test_outputs_of_long_rows_are_on_average_those_without_dropout(subject: Subj
     every = columns.v[0, 0].sum(axis=0)
     numbers = np.nan_to_num(np.rint(outputs * problem.key_length * (1 - p))).clip(0, every)
     first = (np.cumsum(columns.v[0, 0], axis=0) * columns.v[0, 0]).sum(axis=1)  # which key of its column, from 1 on
-    keep = first <= numbers[0] @ columns.v[0, 0].T
-    judgement = assert_solved(subject, with_mask(columns, p, keep), {"output": outputs[0]})
-    if not (judgement.measurements[0].allowed * problem.key_length * (1 - p) < 1 / 2).all():
-        raise UnsatisfiedAssumption("the bound leaves the number of keys open")
-    assert_likely(shares(numbers, np.broadcast_to(every, numbers.shape), 1 - p), p)
+    for output, kept in zip(outputs, numbers, strict=True):
+        keep = first <= kept @ columns.v[0, 0].T
+        judgement = assert_solved(subject, with_mask(columns, p, keep), {"output": output})
+        if not (judgement.measurements[0].allowed * problem.key_length * (1 - p) < 1 / 2).all():
+            raise UnsatisfiedAssumption("the bound leaves the number of keys open")
+    assert_likely(subject, shares(numbers, np.broadcast_to(every, numbers.shape), 1 - p), p)

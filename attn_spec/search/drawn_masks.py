@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from attn_spec.error.mask_statistics import Counts
     from attn_spec.judgement.measure import Judgement
+    from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem
 
@@ -197,12 +198,22 @@ def assert_differentiated(subject: Subject, shown: Problem, dO: np.ndarray, foun
         raise _with_p(shown, error) from None
 
 
-def assert_likely(found: Iterable[Counts], p: float) -> None:
-    """Raise :class:`Refutation` if counts of weights that are kept by themselves hardly ever come out so."""
+def assert_likely(subject: Subject, found: Iterable[Counts], p: float) -> None:
+    """Raise :class:`Refutation` if counts of weights that are kept by themselves hardly ever come out so.
+
+    Its hint names a parameter for a seed that the kernel does not declare, with which all calls drop alike.
+    """
     finding = least_likely(found)
     observe(finding.ratio, "surprise")
     if finding.ratio > 1:
-        raise Refutation(f"for dropout_p={p:g}, {finding.text}")
+        raise Refutation(f"for dropout_p={p:g}, {finding.text}", None, lambda: _seed_not_declared(subject.kernel))
+
+
+def _seed_not_declared(kernel: Kernel) -> str:
+    seed = kernel.keyword("dropout_seed")
+    if "dropout_seed" in kernel.supports or seed not in kernel.parameters:
+        return ""
+    return f'it has a parameter {seed} and does not declare "dropout_seed", so no call was given a seed of its own'
 
 
 def masks_of_calls(problem: Problem, asked: Iterable[Subject]) -> tuple[np.ndarray, np.ndarray]:

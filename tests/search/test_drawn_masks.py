@@ -1,10 +1,12 @@
 """Masks that kernels draw: read from answers by hand, problems that show them, and what is said of wrong ones."""
 
 import contextlib
+from dataclasses import replace
 
 import hypothesis
 import numpy as np
 import pytest
+from attn_spec.implementations.numpy_dropout import attention_gradients
 from attn_spec.reports.zoo import mutants
 from hypothesis import HealthCheck, Phase
 from hypothesis.errors import UnsatisfiedAssumption
@@ -16,6 +18,8 @@ from attn_spec.evidence import failure, script
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.replay import run
+from attn_spec.search.cases import Case
 from attn_spec.search.drawn_masks import (
     KEYS,
     LONG,
@@ -41,6 +45,7 @@ from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 from tests.one_head import one_head
 
+BOTH = ("dropout_by_chance", "dropout_seed")
 PROPERTIES = load_all()
 mutants.load_all()
 FAMILY = [claim for name, claim in PROPERTIES.items() if name.startswith("dropout_by_chance.")]
@@ -181,7 +186,75 @@ def test_unlikely_counts_are_refuted_with_p():
     with pytest.raises(
         Refutation, match=r"^for dropout_p=0.3, weights kept of all: 0 of 32768, where a share of 0.7 is"
     ):
-        assert_likely(shares(none, ~none, 0.7), 0.3)
+        assert_likely(subject(keeps_the_first), shares(none, ~none, 0.7), 0.3)
+
+
+def test_a_seed_that_is_not_declared_is_named():
+    def attention(q, k, v, *, dropout_p=0.0, seed=0):
+        return v
+
+    none = np.zeros((2, 2, 4, 32, 64), dtype=bool)
+    for supports, hint in ((("dropout_by_chance",), 'does not declare "dropout_seed"'), (BOTH, "")):
+        with pytest.raises(Refutation) as refuted:
+            assert_likely(subject(attention, supports=supports), shares(none, ~none, 0.7), 0.3)
+        assert hint in refuted.value.hint
+        assert bool(refuted.value.hint) == bool(hint)
+
+
+def test_seeds_that_are_compared_are_not_shared_by_parts():
+    """A call for each head and entry alone takes the seeds from one on."""
+    seeds = []
+
+    def attention(q, k, v, *, dropout_p=0.0, seed=None):
+        seeds.append(seed)
+        kept = np.random.default_rng(seed).random((q.shape[0], k.shape[0])) >= dropout_p
+        s = np.exp(q @ k.T / np.sqrt(q.shape[-1]))
+        return s / s.sum(-1, keepdims=True) * kept / (1 - dropout_p) @ v
+
+    own = subject(attention, supports=(*BOTH, "dv", "cross"), presentation="SD")
+    for number in range(20):
+        shape = {"batch": 2, "query_heads": 4, "kv_heads": 4, "query_length": 16, "key_length": 64, "value_dim": 64}
+        problem = Recipe(regime="uniform", dtype="float64", seed=number, **shape).problem()
+        seeds.clear()
+        PROPERTIES["dropout_by_chance.seeds_choose_the_mask"].check(own, problem)
+        assert seeds[:8] == seeds[8:16]
+        assert len(set(seeds)) == 24
+
+
+def test_every_call_of_long_rows_is_judged():
+    """Outputs a third of a key too large, from the second call on, would be rounded to whole keys."""
+
+    def attention(q, k, v, *, dropout_p=0.0):
+        kept = rng.random((*q.shape[:3], k.shape[2])) >= dropout_p
+        calls_made.append(1)
+        return weights(q, k) * kept / (1 - dropout_p) @ v + (len(calls_made) > good) / 3 / k.shape[2]
+
+    own = subject(attention, supports=("dropout_by_chance", "dv", "cross"))
+    problem = next(iter(examples(long_rows(own), 1)))
+    claim = PROPERTIES["dropout_by_chance.outputs_of_long_rows_are_on_average_those_without_dropout"]
+    rng, calls_made, good = np.random.default_rng(0), [], 4
+    claim.check(own, problem)
+    calls_made, good = [], 3
+    with pytest.raises(Refutation, match="output"):
+        claim.check(own, problem)
+
+
+def test_a_replay_of_masks_that_are_drawn_again_is_not_called_fixed():
+    problem = Recipe(query_length=3, key_length=5, value_dim=8, dtype="float64", seed=3).problem()
+    case = Case(claim="dropout_by_chance.p_of_zero_drops_nothing", kernel="numpy_dropout", problem=problem)
+    shown = replace(case, claim="dropout_by_chance.the_output_is_that_of_the_mask_it_shows")
+    for one in (case, shown):
+        assert str(run(one, 60.0)).startswith("not seen this time: each call draws another mask")
+    plain = replace(case, claim="accuracy.output_is_within_its_bound")
+    assert str(run(plain, 60.0)) == "fixed"
+
+
+def test_gradients_of_the_example_need_the_seed_of_the_call():
+    q = np.ones((1, 1, 2, 2))
+    dq, *_ = attention_gradients(q, q, q, q)
+    assert np.isfinite(dq).all()
+    with pytest.raises(ValueError, match="gradients need the dropout_seed of the forward call"):
+        attention_gradients(q, q, q, q, dropout_p=0.5)
 
 
 def test_a_contract_that_leaves_numbers_open_is_not_judged_by_them():
