@@ -241,9 +241,10 @@ def _product_error(
     missing = left_out(c, gradients, operand_format(b.x, c))
     last = _last_roundings(b.x)
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
-    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)), *late_roundings(b.x, c))
-    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *scaling, *accumulated(c, n))
-    unscaled = own + G * total + (1 + G) * b.x.largest_factor * dS_entry.eta * seen
+    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
+    late = late_roundings(b.x, c)
+    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *late, *scaling, *accumulated(c, n))
+    unscaled = own + G * total + (1 + G) * dS_entry.eta * seen * b.x.largest_factor
     stores, partial = stored_sums(c, n)
     tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
     factor = b.x.largest_factor * last_factor(b.x)

@@ -24,11 +24,11 @@ def bias_error(b: ScoreGradientError) -> np.ndarray:
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stores, partial = stored_sums(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
-    summed = (accumulator.u, np.minimum(n, c.summation_depth or np.inf))
-    G = growth(summed, (partial.u, stores), (cast.u, 1), (narrow.u, 1), *late_roundings(b.x, c))
+    stored_as = ((cast.u, 1), (narrow.u, 1), *late_roundings(b.x, c))
+    G = growth((accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), *stored_as)
     total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
-    return where_sums_fit(c, total, b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * b.x.largest_factor * tiny)
+    return where_sums_fit(c, total, b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny * b.x.largest_factor)
 
 
 def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation]) -> dict[str, np.ndarray]:

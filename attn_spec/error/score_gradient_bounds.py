@@ -148,7 +148,8 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
         P1A, eta = np.maximum(P1A, found.P1A), np.maximum(eta, found.eta)
         total, parts = row.around + dL, 2
     relative = growth((work.u, 1 + parts), (narrow, parts))
-    tiny = x.largest_factor * (4 * work.eta + 2 * parts * stored.eta)
+    tiny = 4 * work.eta + 2 * parts * stored.eta
+    tiny = x.largest_factor * tiny
     if c.delta == "probabilities":  # P dP - P D may be formed from two stored products
         tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.P1A * (np.abs(g.dP) + np.abs(g.D) + EX)
     dA = own * (1 + relative) + relative * x.P * total + P1A * (1 + relative) * EX
@@ -262,15 +263,16 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
     relative = growth((stored.u, 1), (work.u, 1))
     exact = np.maximum(1 - t * t, 0.0)
     dS = np.abs(g.dA) * factor + (exact + factor) * dA
-    tiny = x.largest_factor * stored.eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
-    return dS + relative * (np.abs(g.dS) + dS) + tiny
+    eta = x.largest_factor * stored.eta
+    return dS + relative * (np.abs(g.dS) + dS) + eta * (1 + 2 / cap)  # dA may be multiplied by c, then divided
 
 
 def _narrowed(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> np.ndarray:
     """Error of dS after its cast; a scale may have multiplied it before, and the product was stored."""
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
-    tiny = x.largest_factor * (rounding(c, "score_gradients").eta + rounding(c, "stored_scores").eta)
+    tiny = rounding(c, "score_gradients").eta + rounding(c, "stored_scores").eta
+    tiny = x.largest_factor * tiny
     return np.where(x.visible, dS + growth((cast.u, 1), (stored.u, 1)) * (np.abs(g.dS) + dS) + tiny, 0.0)
 
 

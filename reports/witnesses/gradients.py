@@ -49,7 +49,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the error of dS in dq and dk": "unscaled = [-own + -]G * total",
         },
         ("multiplicands", "tiny cotangents, large scale, kept", "dk"): {
-            "underflow of dS on entry": "G * total[- + (1 + G) * dS_entry.eta * seen-]",
+            "underflow of dS on entry": "G * total[- + (1 + G) * dS_entry.eta * seen * b.x.largest_factor-]",
         },
         ("gradient_accumulation", "large bias, base 2", "dk"): {
             "underflow of dq's and dk's sums": "tiny = [-tiny_sum * 4 * terms(c, n) + -]partial.eta * 2",
@@ -115,14 +115,14 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "stores of dbias": "or np.inf)), [-(partial.u, stores), -](cast",
         },
         ("score_gradients", "bias first", "dbias"): {
-            "the cast of dbias": "(partial.u, stores), [-(cast.u, 1), -](narrow",
+            "the cast of dbias": "stored_as = ([-(cast.u, 1), -](narrow",
             "all roundings of dbias": "keepdims=True)[- + G * total-] + 2",
         },
         ("probabilities", "tiny bias, flushed", "dbias"): {
             "the error of dA in dbias": "total, [-b.dA.sum(axis=axes, keepdims=True) + -]G",
         },
         ("score_gradients", "tiny cotangents, grouped, bias, kept", "dbias"): {
-            "underflow of dbias": "G * total[- + 2 * tiny-]",
+            "underflow of dbias": "G * total[- + 2 * tiny * b.x.largest_factor-]",
             "underflow of dA's cast in dbias": 'n * ([-rounding(c, "score_gradients").eta + -]stored',
         },
     },

@@ -101,12 +101,12 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow on entry to dP": '"gradient_accumulation")[- + entering-] + Dv',
             "cotangents that meet underflowing values": "entering = [-off_v * size_g.sum(-1)[..., :, None] + -]of_g",
             "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
-            "underflow of storing dP": "+ dP)[- + stored.eta * (1 + (x.largest_factor if factor else 0))-]",
+            "underflow of storing dP": "+ dP)[- + stored.eta * (x.largest_factor + (1 if factor else 0))-]",
             "underflow of the sum with dL": "[..., None])[- + work.eta-]",
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
             "underflow of the stored products of delta": 'work.eta[- + rounding(c, "stored_scores").eta-])\n    return',
             "underflow of delta's sum over keys": 'n * ([-2 * work.eta + -]rounding(c, "stored',
-            "underflow of the product with the slope": "+ dS)[- + stored.eta * (1 + 2 / cap)-]",
+            "underflow of the product with the slope": "+ dS)[- + eta * (1 + 2 / cap)-]",
             "underflow of dS's store": ('rounding(c, "score_gradients").eta[- + rounding(c, "stored_scores").eta-]'),
         },
         (
@@ -198,7 +198,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "unused than it takes"
         ): {
             "one rounding of dbias's sum": "np.minimum(n[-,-]{+ - 1,+} c.summation_depth or np.inf)), (partial",
-            "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-]\n",
+            "dA as it is stored for dbias": "(cast.u, 1)[-, (narrow.u, 1)-], *late",
         },
         (
             "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
