@@ -6,7 +6,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import positional
+from attn_spec.problem.traits import Trait, positional, weighs_linearly
 from attn_spec.search.assertions import (
     assert_hidden_keys_have_no_influence,
     assert_rows_within_bound,
@@ -27,10 +27,10 @@ def visible_of(problem: Problem) -> np.ndarray:
     return np.broadcast_to(np.asarray(problem.mask), problem.score_shape)
 
 
-def masked(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with a bool mask that hides something."""
+def masked(subject: Subject, *without: Trait) -> SearchStrategy[Problem]:
+    """Problems with a bool mask that hides something, without options of some traits."""
     names = ("padding", "random", "checkerboard", "documents", "one_key", "leading_hidden", "empty_middle_rows")
-    return problems(subject, needs=("mask",), without=("empty",), mask=named(names))
+    return problems(subject, needs=("mask",), without=("empty", *without), mask=named(names))
 
 
 def padded(subject: Subject) -> SearchStrategy[Problem]:
@@ -190,7 +190,7 @@ def test_a_padded_sequence_is_solved_as_the_shorter_one(subject: Subject, proble
     source="adding -inf to a score and excluding its key are the same",
     hunts="a float mask read as bool, a bool mask read as float, one of two mask paths that is wrong",
     needs=("mask", "bias"),
-    problems=masked,
+    problems=lambda subject: masked(subject, weighs_linearly),
 )
 def test_a_mask_is_a_bias_of_minus_infinity(subject: Subject, problem: Problem) -> None:
     """The kernel solves a problem with a bool mask, and also when the mask is written as a bias of 0 and -inf.

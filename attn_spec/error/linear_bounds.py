@@ -20,7 +20,7 @@ import numpy as np
 
 from attn_spec.error.bounds import ForwardBound, output_cast
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.intermediates import Intermediates, finite, kept
+from attn_spec.error.intermediates import Intermediates, finite, kept, repeated_keys
 from attn_spec.error.operand_bounds import operand_error
 from attn_spec.error.products import (
     Factors,
@@ -94,6 +94,9 @@ def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
     assert off is not None
     queries = np.isfinite(x.q + off.q).all(axis=-1)
     keys = np.isfinite(x.k + off.k).all(axis=-1) & np.isfinite(x.v).all(axis=-1)
+    # An infinite feature of a key that is hidden may be multiplied by 0.
+    overflows = np.isfinite(repeated_keys(x.problem)).all(axis=-1) & ~np.isfinite(off.k).all(axis=-1)
+    queries &= ~overflows.any(axis=-1, keepdims=True)
     known = queries & ~np.any(x.visible & ~np.expand_dims(keys, -2), axis=-1)
     of_a, a, of_b, b, v = map(finite, (off.q, x.q, off.k, x.k, np.abs(x.v)))
 
@@ -119,18 +122,15 @@ def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str) -> n
     """
     x, c, n, D = e.x, e.c, e.x.keys, e.x.problem.head_dim
     operand, cast, state = entry(c, c.format("operands")), probability_cast(c), state_rounding(c)
-    # What is divided by N before it is summed is rounded term by term.
-    divided = _quotient(c) if c.normalize == "before_product" else ()
-    entered, summed = (
-        growth((operand.u, 2), (of_v.u, 1), *divided),
-        np.maximum(_scores_first(e, stage), _keys_first(e, stage)),
-    )
+    # w, a or the sum is divided by N: 1 / N is rounded, its product, and one of both.
+    entered = growth((operand.u, 2), (of_v.u, 1), (rounding(c, "softmax").u, 3))
+    summed = np.maximum(_scores_first(e, stage), _keys_first(e, stage))
     G = entered + summed + entered * summed
     tiny, stored = _underflow(c, stage), rounding(c, "stored_scores")
     total = x.visible @ size
     of_scores = total * (2 * terms(c, D) * tiny + stored.eta + cast.eta + rounding(c, "softmax").eta)
     widest = np.where(x.visible.any(axis=-1, keepdims=True), e.a.sum(axis=-1, keepdims=True), 0.0)
-    of_state = widest * (4 * terms(c, steps(x, c)) * tiny + state.eta)
+    of_state = widest * (4 * terms(c, steps(x, c)) * tiny + c.tiles(x.problem.key_length) * state.eta)
     entering = operand.eta * (x.visible @ (e.b.sum(axis=-1, keepdims=True) * size) + (widest + D * operand.eta) * total)
     entering = entering + of_v.eta * e.w.sum(axis=-1, keepdims=True)
     last = 4 * (terms(c, n) + terms(c, D)) * tiny
@@ -153,9 +153,12 @@ def _scores_first(e: LinearError, stage: str) -> np.ndarray:
     c, D = e.c, e.x.problem.head_dim
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
     form, dtype = c.format("operands"), FORMATS[e.x.problem.dtype]
+    kept = conversion(c, "softmax", c.format("stored_scores"))
     missing = (left_out(c, form, form), 1), (left_out(c, c.format("probabilities"), dtype), 1)
     last = sums(c, stage, steps(e.x, c))
-    return growth(*sums(c, "score_accumulation", D), (stored.u, 1), (probability_cast(c).u, 1), *missing, *last)
+    return growth(
+        *sums(c, "score_accumulation", D), (stored.u, 1), (kept.u, 1), (probability_cast(c).u, 1), *missing, *last
+    )
 
 
 def _keys_first(e: LinearError, stage: str) -> np.ndarray:
@@ -172,11 +175,6 @@ def _keys_first(e: LinearError, stage: str) -> np.ndarray:
     return G + over_d + G * over_d
 
 
-def _quotient(c: ResolvedContract) -> Factors:
-    """1 / N is rounded, its product with what is summed, or with a before that, and one of both."""
-    return ((rounding(c, "softmax").u, 3),)
-
-
 def _underflow(c: ResolvedContract, stage: str) -> float:
     return max(sum_underflow(c, one) for one in (stage, "score_accumulation"))
 
@@ -189,10 +187,13 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
     softmax, out, size = rounding(c, "softmax"), output_cast(c), np.abs(o) + slack
     X = (dS + size * e.dN) * e.inverse
     narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
-    finish = growth((narrowed, 1), (out.u, 1), *(() if c.normalize == "before_product" else _quotient(c)))
-    tiny = 3 * softmax.eta + out.eta
-    if c.normalize == "before_product":  # w / N may underflow, whatever N is
+    finish = growth((narrowed, 1), (out.u, 1))
+    # The sum may be stored before it is divided, and underflow.
+    tiny = 3 * softmax.eta * (1 + e.inverse) + out.eta
+    if c.normalize == "before_product":  # w / N and a / N may underflow, whatever N is
+        operand, features = entry(c, c.format("operands")), e.b.sum(axis=-1, keepdims=True)
         tiny = tiny + 2 * (softmax.eta + probability_cast(c).eta) * (x.visible @ e.v)
+        tiny = tiny + (softmax.eta + operand.eta) * (x.visible @ (features * e.v))
     return (X + finish * (size + X) + tiny) * INFLATION
 
 
@@ -214,6 +215,8 @@ def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     x, c = e.x, e.c
     largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum")
     largest = min(largest, c.largest("softmax", "probabilities", "partial_outputs", "multiplicands"))
+    if c.lse_merges or c.normalize in ("every_tile", "by_lse"):  # no theorem knows of these
+        return np.zeros(x.keys.shape[:-1], dtype=bool)
     inside = (x.keys[..., 0] > 0) & e.known & np.isfinite(e.inverse[..., 0])
     held = [
         e.w.max(axis=-1, initial=0.0),

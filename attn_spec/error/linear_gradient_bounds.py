@@ -70,7 +70,10 @@ def linear_gradient_bound(
         out = last_cast(contract, contract.gradients)
         total = (error + out.u * (size + error) + out.eta) * INFLATION
         finished[name] = np.where(2 * (size + total) < contract.largest("gradients"), total, np.inf)
-    inside = in_domain(e, of_o) | (x.keys[..., 0] == 0)
+    # The derivative of a quotient as it is written has the square of N below.
+    form, square = contract.format("score_accumulation"), (4 * x.N[..., 0]) ** 2
+    squares = (square < form.largest) & (square * form.smallest_normal < 1) & (x.N[..., 0] ** 2 > form.smallest_normal)
+    inside = (in_domain(e, of_o) & squares) | (x.keys[..., 0] == 0)
     inside &= np.isfinite(g.cotangent).all(axis=-1)
     inside = inside.reshape(x.problem.batch, x.problem.kv_heads, -1).all(axis=-1) & _sums_fit(rows)
     for name in ("dk", "dv"):
@@ -90,13 +93,14 @@ def _rows(e: LinearError, g: GradientIntermediates, of_o: np.ndarray) -> RowGrad
     x, dO = e.x, np.abs(g.cotangent)
     inverse, lost = _inverse(e)
     D = (dO * (np.abs(x.O) + of_o)).sum(axis=-1, keepdims=True)
+    P = e.w * inverse
+    if e.c.delta != "output":  # sum P dP, whose terms may cancel
+        D = np.maximum(D, (P * (dO @ e.v.swapaxes(-1, -2))).sum(axis=-1, keepdims=True))
     dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
     size = np.where(x.visible, dO @ e.v.swapaxes(-1, -2) + D + dL, 0.0) * inverse
     of_D = (dO * of_o).sum(axis=-1, keepdims=True) * inverse
     of_P = e.dw * inverse + np.where(x.visible, x.P, 0.0) * lost / (1 - lost)
-    return RowGradientError(
-        e, dO, D, dw=size, of_dw=np.where(x.visible, of_D, 0.0) + size * lost, P=e.w * inverse, of_P=of_P
-    )
+    return RowGradientError(e, dO, D, dw=size, of_dw=np.where(x.visible, of_D, 0.0) + size * lost, P=P, of_P=of_P)
 
 
 def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +128,7 @@ def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
     missing = (2 * max(left_out(c, one, other) for one in formats for other in formats), 1)
     tiles = c.tiles(x.problem.key_length) + c.tiles(x.problem.query_length)
     summed, stages = c.format("score_accumulation"), ("stored_scores", "score_gradients")
-    narrowed = [(conversion(c, stage, summed).u, 2) for stage in stages]
+    narrowed = [(conversion(c, stage, summed).u, 2) for stage in (*stages, "softmax")]
     columns = max(x.problem.value_dim, x.problem.head_dim)
     short = np.maximum.reduce(
         [growth(*sums(c, stage, columns + 2)) for stage in ("score_accumulation", "gradient_accumulation")]

@@ -59,4 +59,4 @@ def _check_scores(p: Any) -> None:
     used = {name: row for name, row in OPTIONS.items() if row.is_used(getattr(p, name))}
     for name in scores:
         if apart := [other for other, row in used.items() if OPTIONS[name].excludes(row)]:
-            raise ProblemError(f"{name} and {' and '.join(apart)} exclude each other: its weights are no exponentials")
+            raise ProblemError(f"{name} and {' and '.join(apart)} exclude each other: its weights have no such terms")

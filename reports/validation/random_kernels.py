@@ -37,6 +37,8 @@ from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
+from .random_linear import NO_SOFTMAX, linear_kernel
+
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
 #: Stages that may have any format; those of results have dtypes, see :func:`_dtypes`.
@@ -88,6 +90,14 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
     given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
+    if (apart := np.random.default_rng([seed, 5])).random() < 0.08:
+        own = formats or {"operands": "work"}
+        executes, declares = (_with(contract, **own, **NO_SOFTMAX) for contract in (executes, declares))
+        given = {"dtypes": (dtype,), "contract": declares}
+        kernel = linear_kernel(
+            apart, f"random_{seed}", executes, order, slowness=2 * _slowness(executes, order), **given
+        )
+        return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
     kernel = _kernel(rng, f"random_{seed}", executes, order, beside=(*scores, *dropout), **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 

@@ -96,7 +96,7 @@ class EluWithoutOne(OtherFeatures):
 
     def of_keys(self) -> Operand:
         phi = self.score.keys
-        # 1 - phi(k): the sign is one of numerator and sum.
+        # 1 - phi(k) is -elu(k): the sign cancels, since numerator and sum have the same.
         return replace(phi, value=lambda A, x, p: A.complement(phi.value(A, x, p)))
 
 
@@ -150,7 +150,7 @@ class EpsilonLeftOut(LinearAttention):
         return l
 
 
-@linear_mutant(source="made up: the mean over the keys for their sum", named_by=WEIGHTS)
+@linear_mutant(source="made up: epsilon added inside the loop", named_by=WEIGHTS)
 class EpsilonOfEveryTile(LinearAttention):
     """Each tile adds epsilon."""
 

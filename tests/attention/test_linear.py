@@ -158,7 +158,7 @@ def test_states_that_wait_in_a_narrow_format_are_allowed_more_where_that_is_decl
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"softcap": 30.0}, "feature_map and softcap exclude each other: its weights are no exponentials"),
+        ({"softcap": 30.0}, "feature_map and softcap exclude each other: its weights have no such terms"),
         ({"scale": 0.5}, "feature_map and scale exclude each other"),
         ({"bias": np.zeros((1, 1, 1, 1))}, "feature_map and bias exclude each other"),
         ({"dropout_keep": np.ones((1, 1, 1, 1), dtype=bool)}, "feature_map and dropout_keep exclude each other"),

@@ -233,7 +233,8 @@ def test_sound_kernels_stay_within_their_bounds_and_come_near_them(name, dtype):
     nearest = dict.fromkeys(("output", "lse"), 0.0)
 
     for recipe in BATTERY:
-        problem = Recipe(**recipe, dtype=dtype).problem()
+        without_softmax = {"feature_map": "elu_plus_one"} if subject.kernel.limits.always else {}
+        problem = Recipe(**recipe, **without_softmax, dtype=dtype).problem()
         answer = subject(problem)
         judgement = judge(problem, subject.contract, **answer)
         assert not judgement.refuted, recipe

@@ -14,7 +14,7 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
-from attn_spec.problem.traits import named_by, replaces_score
+from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 from attn_spec.search.property import load_all
 
 REGISTRY = load_all()
@@ -27,6 +27,7 @@ FAMILIES = [
     "gradient_laws",
     "gradients",
     "independence",
+    "linear_attention",
     "linearity",
     "masking",
     "online_rescaling",
@@ -85,6 +86,8 @@ def able_of(claim):
     """A kernel with every option but other scores; one with these, for a property that is about them."""
     kernel = resolve("torch_eager")
     other = named_by([replaces_score]) & set(claim.needs) or claim.not_applicable(Subject(kernel, "float32"))
+    if set(claim.needs) & named_by([weighs_linearly]):
+        return SOUND["linear"]
     return SOUND["other_scores"] if other else kernel
 
 

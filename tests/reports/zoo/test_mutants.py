@@ -14,7 +14,7 @@ from attn_spec.emulation.split import NormalizedSplitAttention, SplitAttention
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.problem.traits import named_by, replaces_score
+from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 from attn_spec.search import assertions
 from attn_spec.search import property as properties
 from attn_spec.search.profiles import Profile
@@ -77,6 +77,7 @@ def test_a_sound_kernel_passes_every_property(name, examples):
     """Each that it concerns; one has other scores, and their parameters, and takes the rest in an exhaustive test."""
     of_scores = bool(set(PROPERTIES[name].needs) & named_by([replaces_score])) or "parameters" in name
     kernels = ["other_scores"] * (of_scores or examples > 6) + ["sequential"] * (not of_scores)
+    kernels = ["linear"] if set(PROPERTIES[name].needs) & named_by([weighs_linearly]) else kernels
 
     for kernel in kernels:
         row, _ = examine(name, SOUND[kernel], "float32", examples)

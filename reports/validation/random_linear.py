@@ -1,0 +1,38 @@
+"""Sound kernels of linear attention drawn at random, of the parts of an arithmetic that they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.forward import CONVENTIONS
+from attn_spec.emulation.linear import SUPPORTS as LINEAR
+from attn_spec.emulation.linear import LinearAttention, LinearGradients, StateAttention
+from attn_spec.error.contract import Contract
+from attn_spec.kernels.kernel import Kernel
+
+#: Of linear attention: it has no exponential, and neither merges nor normalizes tile by tile.
+NO_SOFTMAX: dict[str, Any] = {
+    "exponent": "natural",
+    "scale_on": "scores",
+    "normalize": "after_product",
+    "lse_merges": 0,
+    "reference": "maximum",
+    "reference_range": 0.0,
+    "reference_slack": 0.0,
+}
+
+
+def linear_kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
+    """A kernel of linear attention, of the parts of that arithmetic that it has."""
+    needed = ("feature_map", "feature_epsilon", "lse")
+    declared |= {
+        "supports": [name for name in LINEAR if name in needed or rng.random() < 0.85],
+        "always": ("feature_map",),
+        "conventions": CONVENTIONS,
+        "steps": (LinearAttention, StateAttention)[rng.integers(2)],
+    }
+    return emulate_both(name, executes, order, gradients=LinearGradients, **declared)
