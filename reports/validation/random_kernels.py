@@ -51,8 +51,8 @@ _UNUSUAL = (0.0, 0.1, 0.2, 0.4)
 #: float64's own elementary functions, in the units of a contract, as NumPy computes them: for float32, for float64.
 _NUMPY_ERROR = (2.0**-20, 4.0)
 #: Errors of elementary functions, in the same units.
-_ERRORS = (0.0, 2.0, 8.0, 32.0)
-_FUNCTIONS = ("exp_error", "log_error", "tanh_error")
+_ERRORS, _FUNCTIONS = (0.0, 2.0, 8.0, 32.0), ("exp_error", "log_error", "tanh_error")
+_MERGING = (NormalizedSplitAttention, RingAttention)
 #: The longest row of keys that is searched.
 LONGEST = max(TILE_EDGES)
 #: Query heads that share a kv head, at most, whose gradients are stored one after the other.
@@ -89,16 +89,14 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     raised, dropout = _dropout(np.random.default_rng([seed, 4]))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
-    given = {"dtypes": (dtype,), "contract": declares, "option_dtypes": own}
+    given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
     if (apart := np.random.default_rng([seed, 5])).random() < 0.08:
-        own = formats or {"operands": "work"}
-        executes, declares = (_with(contract, **own, **NO_SOFTMAX) for contract in (executes, declares))
-        given = {"dtypes": (dtype,), "contract": declares}
-        kernel = linear_kernel(
-            apart, f"random_{seed}", executes, order, slowness=2 * _slowness(executes, order), **given
-        )
-        return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
-    kernel = _kernel(rng, f"random_{seed}", executes, order, beside=(*scores, *dropout), **given)
+        executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
+        given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
+        kernel = linear_kernel(apart, f"random_{seed}", executes, order, **given)
+    else:
+        beside = (*scores, *dropout)
+        kernel = _kernel(rng, f"random_{seed}", executes, order, beside=beside, option_dtypes=own, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
 
@@ -122,8 +120,7 @@ def _kernel(
     }
     if "lse" not in supports or agreed.lse_base == "2":
         return emulate(name, executes, order, **declared)
-    stored = executes.backward_weights == "stored"
-    gradients = varied(StoredWeights if stored else TiledGradients, agreed)
+    gradients = varied(StoredWeights if executes.backward_weights == "stored" else TiledGradients, agreed)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
 
 
@@ -173,10 +170,8 @@ def _slowness(executes: Contract, order: Order) -> float:
 def drawn_steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
     """Steps that execute a contract."""
     if executes.lse_merges:
-        by_difference = executes.merging == "difference"
-        return RingAttention if by_difference else one_of(rng, (NormalizedSplitAttention, RingAttention))
-    splits = executes.normalize == "after_product" and executes.exp_of_zero_is_one
-    plain = steps_of(executes, order)
+        return RingAttention if executes.merging == "difference" else one_of(rng, _MERGING)
+    splits, plain = executes.normalize == "after_product" and executes.exp_of_zero_is_one, steps_of(executes, order)
     return one_of(rng, (plain, SplitAttention)) if splits else plain
 
 
@@ -272,16 +267,14 @@ def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: O
         declares = replace(declares, summation_depth=_depth(order))
     weaker = {
         "scale_on": "operands",
-        "subnormals": "flushed",
-        "float16_subnormals": "flushed",
+        **dict.fromkeys(("subnormals", "float16_subnormals"), "flushed"),
         "exp_of_zero_is_one": False,
         "matrix_rounding": executes.matrix_rounding or "toward_zero",
         **dict.fromkeys(("row_sum_of", "backward_weights", "delta", "score_gradients_of"), "either"),
     }
     declares = replace(declares, **{name: value for name, value in weaker.items() if rng.random() < 0.2})
-    if rng.random() < 0.1:  # one of several contracts is kept
-        return replace(UNDECLARED, alternatives=(declares,))
-    return declares
+    # One of several contracts may be kept.
+    return replace(UNDECLARED, alternatives=(declares,)) if rng.random() < 0.1 else declares
 
 
 def _depth(order: Order) -> int:
