@@ -49,7 +49,8 @@ class Contract:
     stored_scores: str = "work"
     #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``).
     operands: str = "input"
-    #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated.
+    #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated,
+    #: from positions that are exact integers.
     rotary_tables: str = "work"
     #: What slopes of ALiBi multiply: the "distance" of a key from its query; or "positions": its distance from any key,
     #: as where all rows add m j, so that the scores of a row are larger or smaller than they should by one number.
