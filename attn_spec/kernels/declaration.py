@@ -193,6 +193,9 @@ def _check_limits(declared: Kernel) -> None:
         lengths = getattr(limits, name)
         if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
             raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
+    if limits.largest_position is not None and not _is_count(limits.largest_position):
+        found = limits.largest_position
+        raise KernelError(f"{declared.name}: largest_position must be a number of at least 1, not {found!r}")
     if not isinstance(limits.multiples, Mapping) or set(limits.multiples) - {"Q", "K"}:
         raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
     if not all(map(_is_count, limits.multiples.values())):

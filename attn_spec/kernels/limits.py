@@ -25,6 +25,8 @@ class Limits:
     query_lengths: tuple[int, ...] | None = None
     #: Whether there must be a key for every query.
     keys_reach_queries: bool = False
+    #: The largest position of ``rotary``, as of a table of cosines with a last row; None is any.
+    largest_position: int | None = None
     #: Options that it cannot do without.
     always: tuple[str, ...] = ()
     #: Pairs of options that it refuses to combine, e.g. ("causal", "mask").
@@ -54,5 +56,16 @@ class Limits:
             yield f"the number of queries must be of {self.query_lengths}"
         if self.keys_reach_queries and K < Q:
             yield "there must be a key for every query"
+        if self.largest_position is not None and largest_position(problem) > self.largest_position:
+            yield f"positions must be at most {self.largest_position}"
         yield from (f"it always uses {name}" for name in self.always if name not in used)
         yield from (f"it does not combine {' and '.join(pair)}" for pair in self.exclusive if used.issuperset(pair))
+
+
+def largest_position(problem: Problem) -> int:
+    """The largest position of ``rotary``, given or counted along the longer of queries and keys; 0 without."""
+    if problem.rotary is None:
+        return 0
+    given = (problem.rotary_query_positions, problem.rotary_key_positions)
+    counted = max(problem.query_length, problem.key_length, 1) - 1
+    return max(counted if places is None else int(places.max(initial=0)) for places in given)

@@ -17,12 +17,15 @@ from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
+TURNED = {"rotary": "half", "head_dim": 4, "query_length": 5, "key_length": 5}
 REFUSALS = {
     "D": (Limits(head_dims=(64, 128)), {"head_dim": 64, "value_dim": 128}, {"value_dim": 8}, "of (64, 128)"),
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
     "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be of (1,)"),
     "keys": (Limits(keys_reach_queries=True), {"key_length": 1}, {"query_length": 2}, "a key for every query"),
+    "positions": (Limits(largest_position=4), TURNED, {**TURNED, "rotary_query_positions": "far"}, "be at most 4"),
+    "counted positions": (Limits(largest_position=4), {"query_length": 6}, {**TURNED, "key_length": 6}, "be at most 4"),
     "always": (Limits(always=("causal",)), {"causal": True}, {}, "it always uses causal"),
     "never": (
         Limits(exclusive=(("causal", "scale"),)),
@@ -84,3 +87,21 @@ def test_a_kernel_that_cannot_do_without_an_option_is_not_accused_for_it(claim, 
     assert case is None
     assert row.verdict is verdict, row
     assert message in row.message
+
+
+@pytest.mark.parametrize(("first", "limit"), [(0, 4), (0, 5000), (2**24 - 1, None)])
+def test_positions_move_on_no_further_than_the_limit(first, limit):
+    """Two rows stand at ``first`` and 1 further; without room the problem is not taken."""
+    given = ("rotary_query_positions", "rotary_key_positions")
+    made = emulate("k", PRECISE, supports=("rotary", "rotary_base", *given), largest_position=limit)
+    problem = Recipe(
+        rotary="half", head_dim=4, query_length=2, key_length=2, **dict.fromkeys(given, "counted")
+    ).problem()
+    moved = problem.replace(**{name: getattr(problem, name) + first for name in given})
+    check = load_all()["positions.one_offset_of_all_positions_changes_nothing"].check
+
+    if limit is None:
+        with pytest.raises(NotTaken, match="no position lies further on"):
+            check(Subject(made, "float32"), moved)
+    else:
+        check(Subject(made, "float32"), moved)
