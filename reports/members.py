@@ -140,7 +140,6 @@ MEMBERS = (
         gradients=("attn_spec/error/linear_gradient_bounds.py",),
         mutants=("linear",),
         tests=("tests/attention/test_linear.py",),
-        lacks={"Triton, JAX": "not written"},
     ),
     Member(
         name="split and merged softmax",
