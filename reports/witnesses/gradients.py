@@ -112,7 +112,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "sums of dbias": "[-(accumulator.u, np.minimum(n, c.summation_depth or np.inf)), -](partial",
         },
         ("partial_gradients", "bias", "dbias"): {
-            "stores of dbias": "or np.inf)), [-(partial.u, stores), -](cast",
+            "stores of dbias": "or np.inf)), [-(partial.u, stores), -]*stored_as",
         },
         ("score_gradients", "bias first", "dbias"): {
             "the cast of dbias": "stored_as = ([-(cast.u, 1), -](narrow",

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.score_gradient_bounds": {
-        ("softmax", "one of two weights kept", "dq"): {
-            "the product of dP with 1 / (1 - p)": "blocks=math.ceil(Dv / c.matrix_block))[-, *factor-]{+,+})",
-        },
         ("several", "tiny bias, score accumulation and stored scores, two keys", "dbias"): {
             "one rounding of dA": "growth((work.u, [-1 + -]parts), (narrow",
         },

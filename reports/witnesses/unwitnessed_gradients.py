@@ -102,10 +102,10 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "cotangents that meet underflowing values": "entering = [-off_v * size_g.sum(-1)[..., :, None] + -]of_g",
             "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
             "underflow of storing dP": "+ dP)[- + stored.eta * (x.largest_factor + (1 if factor else 0))-]",
-            "underflow of the sum with dL": "[..., None])[- + work.eta-]",
+            "underflow of the sum with dL": "[..., None])[- + x.largest_factor * work.eta-]",
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
             "underflow of the stored products of delta": 'work.eta[- + rounding(c, "stored_scores").eta-])\n    return',
-            "underflow of delta's sum over keys": 'n * ([-2 * work.eta + -]rounding(c, "stored',
+            "underflow of delta's sum over keys": 'n * x.largest_factor * ([-2 * work.eta + -]rounding(c, "stored',
             "underflow of the product with the slope": "+ dS)[- + eta * (1 + 2 / cap)-]",
             "underflow of dS's store": ('rounding(c, "score_gradients").eta[- + rounding(c, "stored_scores").eta-]'),
         },
@@ -113,11 +113,14 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
             "unused than it takes"
         ): {
+            "the product of dP with 1 / (1 - p)": "blocks=math.ceil(Dv / c.matrix_block))[-, *factor-]{+,+})",
             "the sums of P dP less P D": "tiny = tiny + growth([-(work.u, 1), -](stored.u, 1)) * weights",
             "entry of one factor of dP": "growth([-(of_g.u, 1), -](of_v.u, 1), (left_out",
             "pieces left out of dP": '(of_v.u, 1), [-(left_out(c, c.format("output"), form), 1), -]*roundings',
             "the stored products of delta": "growth((work.u, depth)[-, (stored.u, 1)-]) * weights",
-            "the sum with dL": ("D + [-work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + -]work.eta"),
+            "the sum with dL": (
+                "D + [-work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + -]x.largest_factor"
+            ),
             "one rounding of delta's sum": "min(Dv, c.summation_depth or Dv)[-)-]{+ - 1)+}",
             "one rounding of delta's sum over keys": ('work, n = rounding(c, "score_accumulation"), x.keys[- + 1.0-]'),
             "two roundings of delta's sum over keys": (
@@ -127,7 +130,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "half of the slope's roundings": "e * e + [-4-]{+2+} * stored.u",
             "three quarters of the slope's roundings": "e * e + [-4-]{+1+} * stored.u",
             "storing tanh in the slope": "/ cap[- + stored.u * t-]",
-            "the product with the slope": "dS[- + relative * (np.abs(g.dS) + dS)-] + stored.eta",
+            "the product with the slope": "dS[- + relative * (np.abs(g.dS) + dS)-] + eta",
             "the store of that product": "relative = growth([-(stored.u, 1), -](work.u, 1))",
             "the constant of that product": "relative = growth((stored.u, 1)[-, (work.u, 1)-])\n    exact",
         },
@@ -168,7 +171,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "the scaled operand's entry in dq and dk": "G = growth([-(operand.u, 1), -](dS_entry",
             "dS's entry": "(operand.u, 1), [-(dS_entry.u, 1), -](missing",
-            "pieces left out of dq and dk": "(dS_entry.u, 1), [-(missing, 1), -]*scaling",
+            "pieces left out of dq and dk": "(dS_entry.u, 1), [-(missing, 1), -]*late",
             "the operand that was scaled for dq and dk": "scaling = ([-(scaled.u, 1), -](widened",
             "one rounding of the last scale": "return [-3-]{+2+} * sum(not",
             "the softcap as the last factor": "constants = abs(x.problem.scale_value),[- x.problem.softcap or 1.0-]",
