@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from attn_spec.emulation.ranks import Answer, Work
 
@@ -33,10 +34,15 @@ class RankError(RuntimeError):
     """A rank that died, raised or did not answer; the first line says which, what happened and what to do next."""
 
 
+class RankLostError(RankError):
+    """A rank that died, did not answer or did not start, for which its program or the machine may be the reason."""
+
+
 class RankPool:
     """``pool(works)`` runs one work in each of the first ranks. Raises :class:`RankError`, after which none are left.
 
-    POSIX only. Threads take turns; a process that was forked from this one starts ranks of its own.
+    Where ranks are lost, new ones run all works once more: memory that ran out or a busy machine says nothing of a
+    work. POSIX only. Threads take turns; a process that was forked from this one starts ranks of its own.
     """
 
     def __init__(self, ranks: int, *, limit: float = ANSWER_LIMIT) -> None:
@@ -45,31 +51,37 @@ class RankPool:
         #: The ids of the processes of the ranks.
         self.pids: list[int] = []
         self._forker: subprocess.Popen[bytes] | None = None
-        self._owner = 0
         self._connections: list[Connection] = []
         self._lock = threading.Lock()
+        _POOLS.add(self)
 
     def __call__(self, works: Sequence[Work]) -> list[Answer]:
         """The answers, in the order of the works."""
         if len(works) > self.ranks:
             raise ValueError(f"there are {self.ranks} ranks, not {len(works)}; make a RankPool({len(works)})")
+        data = [packed(work) for work in works]
         with self._lock:
             try:
-                if self._owner != os.getpid():  # what a forked process has of ranks is not its own
-                    self.close()
-                if self._forker is None:
-                    self._start()
-                for rank, work in enumerate(works):
-                    self._send(rank, packed(work))
-                return self._answers(len(works), self.limit)
-            except BaseException:  # of an interrupted call no answer may be taken for the next call's
-                self.close()
-                raise
+                return self._attempt(data)
+            except RankLostError:
+                return self._attempt(data)
+
+    def _attempt(self, data: Sequence[bytes]) -> list[Answer]:
+        """Run the works once, in ranks that are there or new."""
+        try:
+            if self._forker is None:
+                self._start()
+            for rank, work in enumerate(data):
+                self._send(rank, work)
+            return self._answers(len(data), self.limit)
+        except BaseException:  # of an interrupted call no answer may be taken for the next call's
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the ranks, if there are any of this process."""
         forker, self._forker = self._forker, None
-        if forker is not None and self._owner == os.getpid():
+        if forker is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(forker.pid, signal.SIGKILL)
             forker.wait()
@@ -78,6 +90,11 @@ class RankPool:
             connection.close()
         self._connections, self.pids = [], []
 
+    def forget(self) -> None:
+        """In a process that was just forked: leave the ranks, and a lock that another thread may hold, to the other."""
+        self._forker, self._lock = None, threading.Lock()
+        self.close()
+
     def _start(self) -> None:
         """Start the process that forks the ranks, and wait until they have met."""
         pairs = [socket.socketpair() for _ in range(1 + self.ranks)]
@@ -85,17 +102,20 @@ class RankPool:
             for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", max(round(self.limit), 1), 0))
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        settings = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        settings |= {
+            "GLOO_SOCKET_IFNAME": loopback,
+            "TORCH_GLOO_LAZY_INIT": "0",
+        }
         ends = [str(theirs.fileno()) for _, theirs in pairs]
         with tempfile.TemporaryDirectory(prefix="attn-spec-ranks-") as folder:
             patience = str(START_LIMIT + self.limit)  # of ranks with one another: more than that of this process
             command = [sys.executable, "-P", "-c", COMMAND, str(Path(folder) / "store"), patience, *ends]
-            self._owner = os.getpid()
             self._forker = subprocess.Popen(  # noqa: S603 - the command is this interpreter
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # gloo tells there whom it has met
-                env={**os.environ, **threads, "GLOO_SOCKET_IFNAME": loopback},
+                env={**os.environ, **settings},
                 pass_fds=[int(end) for end in ends],
                 start_new_session=True,  # a group of processes that ends as one, and not by Ctrl-C
             )
@@ -104,7 +124,7 @@ class RankPool:
             for _, theirs in pairs:
                 theirs.close()
             if not self._reports.poll(START_LIMIT):
-                raise RankError(f"no rank was started within {START_LIMIT:g} s; {NEXT}")
+                raise RankLostError(f"no rank was started within {START_LIMIT:g} s; {NEXT}")
             self.pids = self._told()
             self._answers(self.ranks, START_LIMIT)
 
@@ -117,7 +137,9 @@ class RankPool:
         try:
             return self._reports.recv()
         except (EOFError, OSError) as error:
-            raise RankError(f"the process that starts ranks has ended, see what it wrote to stderr. {NEXT}") from error
+            raise RankLostError(
+                f"the process that starts ranks has ended, see what it wrote to stderr. {NEXT}"
+            ) from error
 
     def _send(self, rank: int, data: bytes) -> None:
         try:
@@ -134,7 +156,7 @@ class RankPool:
             ready = wait([*asked, self._reports], max(end - time.monotonic(), 0.0))
             if not ready:
                 silent = ", ".join(map(str, asked.values()))
-                raise RankError(
+                raise RankLostError(
                     f"no answer within {limit:g} s from rank {silent} of {self.ranks}. {NEXT} If the problem is "
                     "large, make a RankPool with a larger limit"
                 )
@@ -151,25 +173,36 @@ class RankPool:
         except (EOFError, OSError) as error:
             raise self._failure(rank, f"broke off ({type(error).__name__})") from error
         if trouble is not None:
-            raise self._failure(rank, f"raised {trouble}")
+            raise self._failure(rank, f"raised {trouble}", RankError)
         return answer
 
-    def _failure(self, rank: int, what: str) -> RankError:
+    def _failure(self, rank: int, what: str, kind: type[RankError] = RankLostError) -> RankError:
         """What one rank did; or that another has died, which makes those that wait for it raise."""
         if self._reports.poll(GRACE):
             return self._death()
         first, _, rest = what.partition("\n")
-        return RankError(f"rank {rank} of {self.ranks} {first}. {NEXT}\n{rest}".strip())
+        return kind(f"rank {rank} of {self.ranks} {first}. {NEXT}\n{rest}".strip())
 
-    def _death(self) -> RankError:
+    def _death(self) -> RankLostError:
         rank, code = self._told()
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             hint = "If nobody killed it, look in the log of the system whether memory ran out"
         else:
             how, hint = f"ended with exit code {code}", "What it wrote to stderr says why"
-        return RankError(f"rank {rank} of {self.ranks} {how}. {NEXT} {hint}")
+        return RankLostError(f"rank {rank} of {self.ranks} {how}. {NEXT} {hint}")
 
+
+#: Every pool, for processes that are forked.
+_POOLS: WeakSet[RankPool] = WeakSet()
+
+
+def _forget() -> None:
+    for pool in list(_POOLS):
+        pool.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 #: Of the kernels of this folder: four ranks, of which a kernel may use fewer.
 POOL = RankPool(4)
