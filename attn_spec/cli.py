@@ -6,6 +6,7 @@ torch nor a kernel.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -185,8 +186,14 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
     help="Where the page goes; Markdown and JSON go next to it.",
 )
 def statistics(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
-    """Measure what training begins with through KERNELS, beside exact values: scores, weights, gradients, memory."""
-    _write("statistics", output, kernels=kernels, **chosen)
+    """Measure what training begins with through KERNELS, beside exact values: scores, weights, gradients, memory.
+
+    Exits with 1 where one of them contradicts attention.
+    """
+    *_, document = _write("statistics", output, kernels=kernels, **chosen)
+    found = json.loads(document.read_text(encoding="utf-8"))
+    click.echo(found["headline"])
+    sys.exit(int(not all(point["agrees"] for point in found["points"])))
 
 
 @main.command()
@@ -208,7 +215,7 @@ def properties(name: str | None) -> None:
     click.echo(f"{len(found)} properties")
 
 
-def _write(name: str, path: Path, **chosen: Any) -> None:
+def _write(name: str, path: Path, **chosen: Any) -> list[Path]:
     """Write a report next to ``path``: HTML, Markdown, JSON."""
     from attn_spec.evidence import report
     from attn_spec.evidence.certificate import CertificateError
@@ -220,6 +227,7 @@ def _write(name: str, path: Path, **chosen: Any) -> None:
         raise CouldNotRun(str(error)) from None
     for file in written:
         click.echo(f"{name}: {file}")
+    return written
 
 
 def _compare(paths: tuple[str, ...]) -> None:

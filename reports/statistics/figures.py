@@ -67,6 +67,11 @@ def _curve(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str) -> N
 
 
 def _marks(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str, index: int) -> None:
+    """What an axis has a place for: finite numbers, above 0 where it is logarithmic; the table has the others."""
+    least = 0.0 if axes.get_yscale() == "log" else -math.inf
+    own = [point for point in own if least < point.measured < math.inf]
+    if not own:
+        return
     for point in own:
         x = getattr(point, axis)
         axes.plot([x, x], [point.low, point.high], color=_colour(point), linewidth=1.0, alpha=0.6)

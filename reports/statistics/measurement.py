@@ -141,8 +141,9 @@ def _of_layers(
         found["score_variance"] = _lse(subject, q, k, scale=place.scale)
     if "entropy" in wanted:
         P = _weights(subject, q, k, place.scale)
-        found["entropy"] = -np.where(P == 0, 0.0, P * np.log(np.where(P == 0, 1.0, P))).sum(axis=-1).ravel()
-        pairs = [1 - np.sqrt(P[:, g] * P[:, h]).sum(axis=-1) for g, h in combinations(range(HEADS), 2)]
+        with np.errstate(invalid="ignore"):  # of weights below 0
+            found["entropy"] = -np.where(P == 0, 0.0, P * np.log(np.where(P == 0, 1.0, P))).sum(axis=-1).ravel()
+            pairs = [1 - np.sqrt(P[:, g] * P[:, h]).sum(axis=-1) for g, h in combinations(range(HEADS), 2)]
         found["head_distance"] = np.mean(pairs, axis=0)
     if "score_gradient" in wanted:
         signs = rng.choice((-1.0, 1.0), size=(*lead, place.n, _value_dim(subject, place.d, 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -76,7 +77,9 @@ def document(made: Measured) -> str:
     """Everything as JSON, a line for each point."""
     points = ",\n".join(json.dumps(point.columns(), allow_nan=False) for point in made.points)
     peaks = ",\n".join(json.dumps(asdict(peak)) for peak in made.peaks)
-    head = json.dumps({"schema": SCHEMA, "environment": made.environment, "miss": MISS}, indent=1)[:-2]
+    head = json.dumps(
+        {"schema": SCHEMA, "headline": headline(made.points), "environment": made.environment, "miss": MISS}, indent=1
+    )[:-2]
     return f'{head},\n "points": [\n{points}\n],\n "peaks": [\n{peaks}\n]}}\n'
 
 
@@ -154,4 +157,4 @@ def _memory_panels(peaks: Sequence[Peak]) -> list[Panel]:
 
 def _digits(x: float) -> str:
     """Four significant digits, which an interval needs to be told from its ends."""
-    return f"{x:.4g}"
+    return "not a number" if math.isnan(x) else f"{x:.4g}"

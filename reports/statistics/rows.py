@@ -128,14 +128,15 @@ class Point:
 def point(statistic: str, readings: np.ndarray, *, n: int, sigma: float, **where: Any) -> Point:
     """What ``readings`` say of a statistic; ``where`` are further fields of the point."""
     row = STATISTICS[statistic]
-    low, high = row.interval(readings, n)
+    with np.errstate(invalid="ignore"):  # what is no number contradicts
+        measured, (low, high) = row.measured(readings), row.interval(readings, n)
     truth = row.exact(n, sigma)
     return Point(
         statistic=statistic,
         n=n,
         sigma=sigma,
         draws=readings.size,
-        measured=row.measured(readings),
+        measured=measured,
         low=low,
         high=high,
         exact_low=float(truth.lower()),

@@ -87,6 +87,31 @@ def test_the_command_writes_three_files(folder, monkeypatch):
     assert {path.name for path in folder.iterdir()} == {"found.html", "found.md", "found.json"}
     assert all(each["agrees"] for each in json.loads((folder / "found.json").read_text())["points"])
     assert "# Every measured statistic agrees with its exact value" in (folder / "found.md").read_text()
+    assert done.output.endswith("\nEvery measured statistic agrees with its exact value\n")
+
+
+KERNEL = """
+import numpy as np
+from attn_spec import kernel
+
+@kernel(framework="numpy", dtypes=("float64",), contract="eager", supports=("scale", "dv", "cross", "lse"))
+def attention(q, k, v, *, scale=None):
+    return np.full((*q.shape[:3], v.shape[-1]), {value}), np.full(q.shape[:3], {value})
+"""
+
+
+@pytest.mark.parametrize(("value", "told"), [("np.nan", "not a number"), ("0.0", "0")])
+def test_what_has_no_place_in_a_figure_is_in_the_table_and_contradicts(value, told, folder, monkeypatch):
+    monkeypatch.setattr(measurement, "DIMS", (4,))
+    monkeypatch.setattr(measurement, "KEYS", (2,))
+    (folder / "wrong.py").write_text(KERNEL.format(value=value))
+    done = CliRunner().invoke(cli.main, ["statistics", "wrong.py", "--draws", "64", "--no-memory"])
+
+    assert done.exit_code == 1, done.output
+    assert re.search(r"\n\d+ of \d+ measured statistics contradict attention: wrong\n$", done.output)
+    assert f"| score_variance | `wrong` | 4 | 32 | without | {told} | {told} to " in (
+        folder / "statistics.md"
+    ).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
