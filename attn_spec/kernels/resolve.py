@@ -52,7 +52,7 @@ def _found(spec: str) -> tuple[Any, str]:
     elif attribute:
         module = _import(module_name)
     else:
-        short = ", ".join(sorted([*_in_tree_modules(), *plugins]))
+        short = ", ".join(sorted([*dict.fromkeys(name.partition(":")[0] for name in in_tree()), *plugins]))
         raise KernelError(
             f"no kernel is called {spec!r}. Write file.py:name or package.module:name, definition:200, or "
             f"one of: {short}"

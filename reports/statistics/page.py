@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import ROUND_CEILING, Context
 
 import jinja2
 
@@ -42,7 +43,7 @@ def html(made: Measured) -> str:
         headline=headline(made.points),
         opening=opening(made),
         miss=MISS,
-        together=len(made.points) * MISS,
+        together=at_most(len(made.points) * MISS),
         legend={kernel: MARKERS[index % len(MARKERS)][1] for index, kernel in enumerate(kernels)},
         sections=_sections(made.points),
         header=HEADER,
@@ -153,6 +154,11 @@ def _memory_panels(peaks: Sequence[Peak]) -> list[Panel]:
         Panel(heading="Bytes held by a call, measured", svg=figures.held(peaks)),
         Panel(heading="Operations and bytes moved, counted: eager / tiled", svg=figures.counted()),
     ]
+
+
+def at_most(x: float) -> str:
+    """One significant digit, rounded up."""
+    return f"{float(Context(prec=1, rounding=ROUND_CEILING).create_decimal(repr(x))):g}"
 
 
 def _digits(x: float) -> str:

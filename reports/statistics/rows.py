@@ -62,7 +62,7 @@ STATISTICS: dict[str, Statistic] = {
         needs=("backward",),
         against=("d", "n"),
         exact=exact.jacobian,
-        # dS_j = P_j (g_j - g.P) for signs g; with p the weight of positive signs the squares add up to 8 (p (1 - p))^2.
+        # dS_j = P_j (g_j - g.P) for signs g; with p the weight of positive signs sum dS^2 is at most 8 (p (1 - p))^2.
         interval=lambda x, n: intervals.of_mean(x, 0.0, 0.5),
     ),
     "value_gradient": Statistic(

@@ -92,6 +92,15 @@ def test_a_file_in_the_tree_that_does_not_import_here_is_known_by_its_own_name(m
         resolve("jax_attention")
 
 
+def test_only_modules_that_hold_kernels_are_offered():
+    with pytest.raises(KernelError) as refused:
+        resolve("no_such")
+
+    offered = str(refused.value).rpartition("one of: ")[2].split(", ")
+    assert {"numpy_naive", "torch_ring"} <= set(offered)
+    assert {"rank_pool", "rank_process", "rotary", "triton_tiles"}.isdisjoint(offered)
+
+
 NOT_FOUND = {
     "nowhere.py:f": "nowhere.py does not exist (looked in ",
     "mine.py:absent": "mine has no 'absent'; it has attention",

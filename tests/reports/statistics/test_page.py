@@ -72,6 +72,10 @@ def test_the_json_holds_every_point_and_peak():
     assert stored["peaks"][0] == {"kernel": "numpy_tiled", "n": 1024, "bytes": 1024**2}
 
 
+def test_a_probability_that_is_at_most_one_digit_is_rounded_up():
+    assert [page.at_most(x) for x in (7e-5, 7.4e-5, 9.01e-5)] == ["7e-05", "8e-05", "0.0001"]
+
+
 def test_figures_along_an_axis_hold_the_other_fixed():
     assert {(each.d, each.n) for each in figures.along(POINTS, "entropy", "d")} == {(4, 2), (16, 2)}
     assert {(each.d, each.n) for each in figures.along(POINTS, "entropy", "n")} == {(16, 2), (16, 8)}
