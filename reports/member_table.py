@@ -73,6 +73,8 @@ def kernels_of(member: Member) -> dict[str, list[str]]:
     needed = member.options if member.supports is None else member.supports
     found: dict[str, list[str]] = {column: [] for column in KERNELS}
     for kernel in _kernels() if member.has_kernels else ():
+        if member.merges and not any(kernel.contract_declared(dtype).lse_merges for dtype in kernel.dtypes):
+            continue
         if kernel.supports.issuperset(needed) and set(kernel.limits.always) <= set(needed):
             path = f"implementations/{_stem(kernel.module)}.py"
             found[_column(kernel)] += [path] if path not in found[_column(kernel)] else []
@@ -84,7 +86,8 @@ def properties_of(member: Member) -> list[Property]:
     claims = load_properties().values()
     own = [claim for claim in claims if not set(claim.needs).isdisjoint(member.options)]
     if "" in member.properties:
-        return own + [claim for claim in claims if OPTIONS.keys().isdisjoint(claim.needs)]
+        with_rows = OPTIONS.keys() | {option for other in MEMBERS for option in other.options}
+        return own + [claim for claim in claims if with_rows.isdisjoint(claim.needs)]
     return own + [claim for claim in claims if claim.id.startswith(member.properties or (" ",)) and claim not in own]
 
 

@@ -22,6 +22,8 @@ class Member:
     options: tuple[str, ...] = ()
     #: What its kernels must declare; None is its options.
     supports: tuple[str, ...] | None = None
+    #: Whether its kernels are those whose contract counts merges by the log-sum-exp.
+    merges: bool = False
     #: Whether there are kernels of it; False for what is shown of all.
     has_kernels: bool = True
     definition: tuple[str, ...] = ("attn_spec/attention/definition.py",)
@@ -144,11 +146,13 @@ MEMBERS = (
     Member(
         name="split and merged softmax",
         supports=("lse",),
+        merges=True,
         definition=("attn_spec/emulation/split.py", "attn_spec/emulation/ring.py"),
         bound=("attn_spec/error/row_sum_bounds.py",),
         properties=("online_rescaling.parts_merge",),
         mutants=("merging", "ranks"),
         tests=("tests/emulation/test_ring.py", "tests/implementations/test_rank_pool.py"),
+        lacks=dict.fromkeys(("NumPy", "Triton, JAX"), "not written: the kernels over ranks are those of PyTorch"),
     ),
     Member(
         name="regression, Gibbs distribution",

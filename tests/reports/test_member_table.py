@@ -46,6 +46,19 @@ def test_a_kernel_that_cannot_do_without_another_option_is_none_of_the_member():
     assert "torch_scores" in member_table.cells(named("cosine score"))["PyTorch"]
 
 
+def test_what_has_a_row_of_its_own_is_no_property_of_the_dot_product():
+    needs = {need for claim in member_table.properties_of(named("dot product")) for need in claim.needs}
+
+    assert needs.isdisjoint({"gqa", "dropout_by_chance", "causal"})
+
+
+def test_a_split_softmax_is_that_of_kernels_that_count_its_merges():
+    found = member_table.kernels_of(named("split and merged softmax"))["PyTorch"]
+
+    assert "implementations/torch_ring.py" in found
+    assert "implementations/torch_eager.py" not in found
+
+
 def test_a_new_member_is_one_row():
     made = Member(name="made up", options=("softcap",))
     table = member_table.markdown([made])
