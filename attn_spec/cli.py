@@ -172,7 +172,7 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
 
 @main.command()
 @click.argument("kernels", nargs=-1)
-@click.option("--dtype", default="float64", show_default=True, help="float64 or float32: others round too coarsely.")
+@click.option("--dtype", help="float64 or float32: others round too coarsely. Default: the first declared.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--draws", type=click.IntRange(8), default=4096, show_default=True, help="Heads drawn at each place.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)

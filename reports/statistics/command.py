@@ -7,7 +7,9 @@ from pathlib import Path
 
 from attn_spec import __version__, atomic
 from attn_spec.evidence.provenance import environment
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
 
 from ..errors import svg
@@ -21,7 +23,7 @@ def write_statistics(
     path: Path,
     *,
     kernels: Sequence[str] = (),
-    dtype: str = measurement.DTYPES[0],
+    dtype: str | None = None,
     device: str = "cpu",
     draws: int = 4096,
     seed: int = 0,
@@ -29,15 +31,16 @@ def write_statistics(
 ) -> list[Path]:
     """Measure ``kernels`` and write PATH.html, PATH.md and PATH.json.
 
+    ``dtype`` is "float64" or "float32", by default the first of them that a kernel declares.
     Raises :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
     :class:`measurement.StatisticsError` for one that shows nothing or fails, and :class:`svg.FigureError` without
     matplotlib. Nothing is written unless everything is.
     """
     svg.matplotlib()
-    if dtype not in measurement.DTYPES:
+    if dtype not in (None, *measurement.DTYPES):
         known = " or ".join(measurement.DTYPES)
         raise measurement.StatisticsError(f"{dtype} rounds away what is measured; choose {known}")
-    subjects = [one for name in kernels or KERNELS for one in preflight(resolve(name), [dtype], device).subjects]
+    subjects = [one for name in kernels or KERNELS for one in _subjects(resolve(name), dtype, device)]
     points = [point for subject in subjects for point in measurement.points(subject, draws, seed)]
     known = {name: value for name, value in environment(device).items() if value is not None}
     where = {"attn-spec": __version__, "seed": str(seed), "draws": str(draws), **known}
@@ -48,3 +51,9 @@ def write_statistics(
     texts = {".html": page.html(made), ".md": page.markdown(made), ".json": page.document(made)}
     stem = path.with_suffix("") if path.suffix in texts else path
     return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+
+
+def _subjects(kernel: Kernel, dtype: str | None, device: str) -> list[Subject]:
+    """The kernel at a dtype, or at the first that is fine enough of those it declares."""
+    fine = next((one for one in measurement.DTYPES if one in kernel.dtypes), measurement.DTYPES[0])
+    return list(preflight(kernel, [dtype or fine], device).subjects)
