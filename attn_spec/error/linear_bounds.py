@@ -194,7 +194,8 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
         operand, features = entry(c, c.format("operands")), e.b.sum(axis=-1, keepdims=True)
         tiny = tiny + 2 * (softmax.eta + probability_cast(c).eta) * (x.visible @ e.v)
         tiny = tiny + (softmax.eta + operand.eta) * (x.visible @ (features * e.v))
-    return (X + finish * (size + X) + tiny) * INFLATION
+    found = (X + finish * (size + X) + tiny) * INFLATION
+    return np.where(np.isnan(found), np.inf, found)  # where features overflow
 
 
 @np.errstate(all="ignore")
