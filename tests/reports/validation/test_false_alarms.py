@@ -69,14 +69,14 @@ def unchanged(uniform):
 
 
 def test_random_sound_kernels_are_accused_of_nothing():
-    """A sample: 24 kernels, each with another few of the properties."""
+    """A sample: 34 kernels, each with another few of the properties."""
     total, claims = Alarms(), theorems()
 
-    for seed in range(24):
+    for seed in range(25, 59):
         total.add(examine(random_kernel(seed), claims[seed % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
-    assert total.kernels == 24
+    assert total.kernels == 34
     assert total.examples > 250
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
     assert set(total.by_family) == {claim.id.partition(".")[0] for claim in claims}
