@@ -1,7 +1,7 @@
 """The command ``attn-spec``: certify, replay, report, teeth, statistics, properties.
 
-Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect. This process imports neither
-torch nor a kernel.
+Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance that was
+not seen this time, of replay. This process imports neither torch nor a kernel.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
 COLOURS = {"certified": "green", "refuted": "red"}
 COULD_NOT_RUN = 2
 
+#: Where reports go.
+PAGE = "Where the page goes; Markdown and JSON go next to it."
+
 
 class CouldNotRun(click.ClickException):
     """Ends the command with exit code 2."""
@@ -38,6 +41,12 @@ def choices(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def output(default: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: A002
+    """The option that says where a document goes."""
+    path = click.Path(path_type=Path)
+    return click.option("-o", "--output", type=path, default=default, show_default=True, help=help)
 
 
 call_limit = click.option(
@@ -68,14 +77,7 @@ def main() -> None:
 @click.option(
     "--workers", type=click.IntRange(1), help="Processes. Default: two on a CPU with two cores or more, one elsewhere."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default="certificate.json",
-    show_default=True,
-    help="Where the certificate goes.",
-)
+@output("certificate.json", "Where the certificate goes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
 def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNEL: file.py:name, package.module:name, or a short name."""
@@ -133,14 +135,7 @@ def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
 @main.command()
 @click.argument("kernels", nargs=-1)
 @choices
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default="report.html",
-    show_default=True,
-    help="Where the page goes; Markdown and JSON go next to it.",
-)
+@output("report.html", PAGE)
 def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     """Measure the numeric error of KERNELS (default: all built in), or compare two certificates (two .json files)."""
     if kernels and all(name.endswith(".json") for name in kernels):
@@ -154,14 +149,7 @@ def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
 @click.option("--sample", type=int, help="So many mutants only, dealt over their families; the rest in proportion.")
 @click.option("--workers", type=int, default=2, show_default=True, help="Processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default="teeth.html",
-    show_default=True,
-    help="Where the page goes; Markdown and JSON go next to it.",
-)
+@output("teeth.html", PAGE)
 def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
     """Measure the suite itself: what it catches, what other rules catch, whom it accuses falsely. Takes an hour.
 
@@ -177,23 +165,17 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
 @click.option("--draws", type=click.IntRange(8), default=4096, show_default=True, help="Heads drawn at each place.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--memory/--no-memory", "with_memory", default=True, help="Measure the memory of the kernels built in.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default="statistics.html",
-    show_default=True,
-    help="Where the page goes; Markdown and JSON go next to it.",
-)
+@output("statistics.html", PAGE)
 def statistics(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     """Measure what training begins with through KERNELS, beside exact values: scores, weights, gradients, memory.
 
-    Exits with 1 where one of them contradicts attention.
+    Exits with 1 where one of them contradicts attention, with 3 where draws are too few to say.
     """
     *_, document = _write("statistics", output, kernels=kernels, **chosen)
     found = json.loads(document.read_text(encoding="utf-8"))
     click.echo(found["headline"])
-    sys.exit(int(not all(point["agrees"] for point in found["points"])))
+    agree, tell = (all(point[word] for point in found["points"]) for word in ("agrees", "tells"))
+    sys.exit(0 if agree and tell else CODES["inconclusive" if agree else "refuted"])
 
 
 @main.command()

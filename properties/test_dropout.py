@@ -8,6 +8,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import projects
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_within_bound,
@@ -34,7 +35,7 @@ def differentiable_with_dropout(subject: Subject) -> SearchStrategy[Problem]:
 def half_kept(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose queries keep some keys and drop some, of numbers that overflow nothing."""
     keeps = named(("half", "most", "checkerboard"))
-    drawn = problems(subject, needs=("dropout_keep",), without=("empty",), dropout_keep=keeps, regimes=TAME)
+    drawn = problems(subject, needs=("dropout_keep",), without=("empty", projects), dropout_keep=keeps, regimes=TAME)
     return drawn.filter(lambda problem: problem.key_length > 1)
 
 

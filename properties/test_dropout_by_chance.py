@@ -8,7 +8,7 @@ from attn_spec.error.mask_statistics import FALSE_ALARM, likenesses, shares, tra
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import changes_weights
+from attn_spec.problem.traits import changes_weights, projects
 from attn_spec.search.assertions import assert_within_bound, cotangent, differentiable, randomness
 from attn_spec.search.drawn_masks import (
     assert_differentiated,
@@ -41,12 +41,12 @@ PAST_TILES = (2, 17, 65, 80, 100, 129)
 
 def any_scores(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose answers show what is kept."""
-    return showing(subject, without=("empty", changes_weights), regimes=TAME)
+    return showing(subject, without=("empty", changes_weights, projects), regimes=TAME)
 
 
 def differentiable_scores(subject: Subject) -> SearchStrategy[Problem]:
     """The same that have gradients, of weights that do not underflow."""
-    without = ("bias", "empty", changes_weights)
+    without = ("bias", "empty", changes_weights, projects)
     return showing(subject, PAST_TILES, draw=differentiable, without=without, regimes=["normal", "ties"])
 
 

@@ -88,7 +88,7 @@ def test_the_layout_of_the_cotangent_has_no_influence(subject: Subject, problem:
 )
 def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem) -> None:
     """dO = 1 with all strides 0, as a sum of the output sends it, gives gradients within their bounds."""
-    dO = np.ones((*problem.score_shape[:3], problem.value_dim))
+    dO = np.ones(problem.output_shape)
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO, arrange=memory.expanded_whole))
 
 

@@ -15,13 +15,13 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, hides_keys
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
-    assert_unseen_keys_reach_no_gradient,
     cotangent,
     differentiable,
     gradient_errors_allowed,
     lse_cotangent,
     randomness,
 )
+from attn_spec.search.hidden_keys import assert_unseen_keys_reach_no_gradient
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, named
 
@@ -59,7 +59,7 @@ def structured(subject: Subject) -> SearchStrategy[Problem]:
 
 def large_cotangent(subject: Subject, problem: Problem) -> np.ndarray:
     """dO [B, Hq, Sq, Dv] of size 16: nothing overflows in float16, and nothing hidden is lost in rounding."""
-    shape = (*problem.score_shape[:3], problem.value_dim)
+    shape = problem.output_shape
     return bits.nearest(16.0 * randomness(problem).standard_normal(shape).clip(-4, 4), subject.contract.output)
 
 
@@ -80,7 +80,8 @@ def assert_ignored_is_zero(
     """
     found, allowed = subject.gradients(problem, dO), gradient_errors_allowed(subject, problem, dO)
     keys = ~np.any(seen.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
-    ignored: dict[str, Any] = {"dq": ~seen.any(axis=-1, keepdims=True), "dk": keys, "dv": keys}
+    rows = ~np.any(seen, axis=(1, 3) if problem.projects else 3, keepdims=True)
+    ignored: dict[str, Any] = {"dq": rows, "dk": keys, "dv": keys}
     if problem.bias is not None:
         ignored["dbias"] = ~seen.any(axis=problem.broadcast_axes("bias"), keepdims=True)
     for name in only or ignored:
@@ -259,7 +260,7 @@ def test_a_query_reaches_exactly_the_keys_it_sees(subject: Subject, problem: Pro
 
     dP = 0 and delta = 0 for every other query, so its dS = P * 0; and P = 0 at the keys hidden from the one.
     """
-    chosen = randomness(problem).integers(problem.query_length, size=(*problem.score_shape[:2], 1))
+    chosen = randomness(problem).integers(problem.query_length, size=(*problem.output_shape[:2], 1))
     rows = np.arange(problem.query_length) == chosen
     dO = large_cotangent(subject, problem) * rows[..., None]
     assert_ignored_is_zero(subject, problem, dO, problem.visible & rows[..., None])

@@ -8,17 +8,19 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, positional, weighs_linearly
 from attn_spec.search.assertions import (
-    assert_hidden_keys_have_no_influence,
     assert_rows_within_bound,
     assert_unchanged,
     assert_within_bound,
     compares_bits,
     selected,
 )
+from attn_spec.search.hidden_keys import assert_hidden_keys_have_no_influence
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import named, problems
 
 SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
+#: Masks of which kernels skip whole tiles.
+SPARSE = ("strided", "blocks", "specks")
 EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
 
 
@@ -29,7 +31,16 @@ def visible_of(problem: Problem) -> np.ndarray:
 
 def masked(subject: Subject, *without: Trait) -> SearchStrategy[Problem]:
     """Problems with a bool mask that hides something, without options of some traits."""
-    names = ("padding", "random", "checkerboard", "documents", "one_key", "leading_hidden", "empty_middle_rows")
+    names = (
+        "padding",
+        "random",
+        "checkerboard",
+        "documents",
+        "one_key",
+        "leading_hidden",
+        "empty_middle_rows",
+        *SPARSE,
+    )
     return problems(subject, needs=("mask",), without=("empty", *without), mask=named(names))
 
 
@@ -169,6 +180,21 @@ def test_a_window_is_the_mask_of_its_band(subject: Subject, problem: Problem) ->
     band = np.array([[inside(j - i - first) for j in range(Sk)] for i in range(Sq)]).reshape(1, 1, Sq, Sk)
     mask = band if problem.mask is None else band & problem.mask
     assert_within_bound(subject, problem.replace(window=None, mask=mask), subject(problem))
+
+
+@attention_property(
+    source="block-sparse attention computes what dense attention does under the same mask: Dao et al., FlashAttention "
+    "(arXiv 2205.14135), section 3.3",
+    hunts="a tile with one visible key skipped, one with a hidden key not masked, a block map of another head or row",
+    needs=("mask",),
+    problems=lambda subject: problems(subject, needs=("mask",), without=("empty",), mask=named(SPARSE)),
+)
+def test_sparse_masks_give_dense_attention_under_them(subject: Subject, problem: Problem) -> None:
+    """Under masks of strides, of blocks, and of blocks but for one key in each, the answer is within its bound.
+
+    The truth knows no tiles: it is attention under the mask.
+    """
+    assert_within_bound(subject, problem, subject(problem))
 
 
 @attention_property(

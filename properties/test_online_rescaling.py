@@ -10,7 +10,7 @@ from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import adds_to_row_sum, bends_scores, changes_scores, positional
+from attn_spec.problem.traits import adds_to_row_sum, adds_to_values, bends_scores, changes_scores, positional, projects
 from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
 from attn_spec.search.property import Refutation, attention_property, observe
 from attn_spec.search.shapes import TILE_EDGES
@@ -36,7 +36,7 @@ def splittable(subject: Subject) -> SearchStrategy[Problem]:
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
     return problems(
         subject,
-        without=("empty", positional, adds_to_row_sum),
+        without=("empty", positional, adds_to_row_sum, projects),
         regimes=regimes,
         shift=st.sampled_from((0.0, 100.0, -100.0)),
         key_length=lengths,
@@ -141,7 +141,7 @@ def assert_output_scaled(subject: Subject, problem: Problem, changed: Problem, f
 @attention_property(
     source=SIGNS,
     hunts="values clipped on one side, an accumulator that does not start at zero",
-    problems=lambda subject: problems(subject, without=("empty",)),
+    problems=lambda subject: problems(subject, without=("empty", adds_to_values)),
 )
 def test_negating_v_negates_the_output(subject: Subject, problem: Problem) -> None:
     """-V gives -O bit for bit, and the same log-sum-exp: no operation on V depends on its sign."""
@@ -164,7 +164,7 @@ def test_negating_q_and_k_changes_nothing(subject: Subject, problem: Problem) ->
     hunts="an absolute epsilon or threshold on values, values stored in fixed point",
     problems=lambda subject: problems(
         subject,
-        without=("empty", changes_scores),
+        without=("empty", changes_scores, projects),
         regimes=("uniform+v_one_hot", "integers", "ties+v_one", "normal+v_one"),
     ),
 )

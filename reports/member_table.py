@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from attn_spec import atomic
-from attn_spec.emulation.forward import SUPPORTS
+from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.problem.options import OPTIONS
@@ -92,9 +92,12 @@ def properties_of(member: Member) -> list[Property]:
 
 
 def mutants_of(member: Member, claims: Iterable[Property]) -> list[Mutant]:
-    """The mutants that these properties name, that take its options as few do, or of the families its row names."""
+    """The mutants that these properties name, that take its options as few do, or of the families its row names.
+
+    Parameters of another option, as given positions are, come with every mutant of that.
+    """
     named, (mutants, _) = {claim.id for claim in claims}, load_mutants()
-    own = set(member.options) - set(SUPPORTS)
+    own = {name for name in member.options if name not in SUPPORTS and not (name in OPTIONS and OPTIONS[name].of)}
     return [
         each
         for each in mutants.values()

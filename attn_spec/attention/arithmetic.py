@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -12,11 +13,14 @@ from mpmath import mp
 from attn_spec.attention.rotations import Rotation
 
 
-class _Arrays:
+class _Arrays(ABC):
     """What is the same in arrays of any numbers."""
 
     #: The sum of nothing.
     zero: Any
+
+    def shifted(self, y: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:  # noqa: ARG002 - what the sums are of
+        return y + b
 
     def swapped(self, x: np.ndarray, turn: Rotation) -> np.ndarray:
         return turn.swapped(x)
@@ -30,8 +34,9 @@ class _Arrays:
     def capped_exp(self, x: np.ndarray) -> np.ndarray:
         return self.exp(x - self.gated(x, x))
 
+    @abstractmethod
     def exp(self, x: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        """The exponential of each entry."""
 
     def pairs(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return as_pairs(x[..., :, None, :] + y[..., None, :, :])

@@ -7,6 +7,8 @@ For a query i, a key j and an output column c, with H(i) the keys that i may see
     o_ic = sum_{j in H(i)} c_ij P_ij v_jc               and 0 when H(i) is empty
     L_i  = log sum_{j in H(i)} exp(s_ij)                and -inf when H(i) is empty
 
+In a layer v is v' = W_V v + b_V of each head, and the output is b_O + sum_h W_O o (``scores``).
+
 Vaswani et al., "Attention is all you need" (2017), equation 1, where q' = q and k' = k; other scores have operands of
 their own (``scores``). The slope m is that of ALiBi (Press et al., arXiv 2108.12409), i' the key that query i is
 aligned with. c_ij is 1, unless weights are dropped (``dropout``). The formulas of P and L are in ``weightings``.
@@ -77,14 +79,31 @@ def weights(problem: Problem, precision: int) -> np.ndarray:
 
 
 def attention(problem: Problem, precision: int) -> np.ndarray:
-    """Output o [B, Hq, Sq, Dv]; a row that sees no key is all 0."""
-    P, v = weights(problem, precision), exact(problem.v)
-    result = np.full((*problem.score_shape[:3], problem.value_dim), mp.zero, dtype=object)
+    """Output o [B, Hq, Sq, Dv], or [B, 1, Sq, O] of a layer; a row that sees no key is all 0, or b_O."""
     with mp.workprec(working_precision(problem, precision)):
-        P = dropped(problem, P)
-        for b, h, i, c in np.ndindex(result.shape):
-            H = problem.visible[b, h, i]
-            result[b, h, i, c] = mp.fdot(P[b, h, i, H], v[b, h // problem.group, H, c])
+        o = head_outputs(problem, precision)
+        return joined(problem, o) if problem.projects else o
+
+
+def head_outputs(problem: Problem, precision: int) -> np.ndarray:
+    """o [B, Hq, Sq, Dv] of each head, at mpmath's present precision, for weights of ``precision`` bits."""
+    P, v = dropped(problem, weights(problem, precision)), values(problem)
+    result = np.full((*problem.score_shape[:3], problem.head_value_dim), mp.zero, dtype=object)
+    for b, h, i, c in np.ndindex(result.shape):
+        H = problem.visible[b, h, i]
+        result[b, h, i, c] = mp.fdot(P[b, h, i, H], v[b, h][H, c])
+    return result
+
+
+def joined(problem: Problem, o: np.ndarray) -> np.ndarray:
+    """The output [B, 1, Sq, O] of a layer: b_O + sum_h W_O o, at mpmath's present precision."""
+    outputs = score_of(problem).outputs
+    assert outputs is not None
+    result = exact(np.zeros(problem.output_shape))
+    if (bias := problem.output_projection_bias) is not None:
+        result += exact(bias)
+    for b, h in np.ndindex(problem.score_shape[:2]):
+        result[b, 0] += outputs.value(REALS, o[b, h], parameters(problem, b, h))
     return result
 
 
@@ -110,9 +129,16 @@ def operands(problem: Problem) -> tuple[PerHead, PerHead]:
     found: tuple[PerHead, PerHead] = {}, {}
     for b, h in np.ndindex(problem.score_shape[:2]):
         p = parameters(problem, b, h)
-        found[0][b, h] = score.queries.value(REALS, exact(problem.q[b, h]), p)
+        found[0][b, h] = score.queries.value(REALS, exact(problem.q[b, problem.query_head(h)]), p)
         found[1][b, h] = score.keys.value(REALS, exact(problem.k[b, h // problem.group]), p)
     return found
+
+
+def values(problem: Problem) -> PerHead:
+    """v' [Sk, Dv] of each batch entry and query head, at mpmath's present precision."""
+    v, of = exact(problem.v), score_of(problem).values
+    heads = np.ndindex(problem.score_shape[:2])
+    return {(b, h): of.value(REALS, v[b, h // problem.group], parameters(problem, b, h)) for b, h in heads}
 
 
 def parameters(problem: Problem, b: int, h: int) -> dict[str, Any]:
@@ -138,8 +164,11 @@ def working_precision(problem: Problem, precision: int) -> int:
     if factors := parameters_of(problem):  # a norm may divide what is small, and leave what is large
         product = sum(max(magnitude(x), 0) for x in (problem.q, problem.k, scale, *factors.values()))
         terms *= problem.head_dim * problem.score_width
-    if turns := rotations_of(problem):  # an angle has as many bits before the point as its position
-        product += max(magnitude(turn.positions) for turn in turns.values()) + 2
+    if problem.projects:
+        product += max(magnitude(problem.v), 0)
+        terms *= problem.query_heads * problem.value_dim * problem.head_value_dim
+    if turns := rotations_of(problem).values():  # an angle has the bits before the point of its position and its power
+        product += max(magnitude(turn.positions) + max(1 - magnitude(np.array(turn.base)), 0) for turn in turns) + 2
     added = [0] if problem.bias is None else [magnitude(problem.bias)]
     if problem.alibi_slopes is not None:
         added.append(magnitude(problem.alibi_slopes) + magnitude(problem.distances))

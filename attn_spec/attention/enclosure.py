@@ -40,7 +40,7 @@ class Enclosed:
 
 
 #: What attention is, for one problem, by name: "output", o [B, Hq, Sq, Dv], and "lse", L [B, Hq, Sq], the natural
-#: logarithm. Rows that see no key are exactly 0 and -inf.
+#: logarithm. Rows that see no key are exactly 0 and -inf. The output of a layer is [B, 1, Sq, O], and 0 that of a head.
 Truth = dict[str, Enclosed]
 
 
@@ -50,14 +50,20 @@ def enclose(problem: Problem, precision: int = 113) -> Truth:
     A row that sees a NaN or an infinity has no true value: NaN with infinite radius. Hidden ones do no harm.
     """
     rows, undefined = problem.score_shape[:3], sees_nonfinite(problem)
-    output = np.zeros((3, *rows, problem.value_dim))
+    output = np.zeros((3, *problem.output_shape))
     lse = np.zeros((3, *rows, 1))
     with ctx.workprec(working_precision(problem, precision)):
-        for b, h in np.ndindex(rows[:2]):
-            output[:, b, h], lse[:, b, h] = (_matrix_floats(balls) for balls in _head(problem, b, h))
+        for b in range(problem.batch):
+            heads = [_head(problem, b, h) for h in range(rows[1])]
+            for h, (_, L) in enumerate(heads):
+                lse[:, b, h] = _matrix_floats(L)
+            outputs = [o for o, _ in heads]
+            for h, o in enumerate([joined(problem, b, outputs)] if problem.projects else outputs):
+                output[:, b, h] = _matrix_floats(o)
     lse[0, problem.empty_rows] = -np.inf
-    for quantity in (output, lse):
-        quantity[:, undefined] = np.array([np.nan, 0.0, np.inf])[:, None, None]
+    whole = undefined.any(axis=1, keepdims=True) if problem.projects else undefined
+    for quantity, unknown in ((output, whole), (lse, undefined)):
+        quantity[:, unknown] = np.array([np.nan, 0.0, np.inf])[:, None, None]
     return {"output": Enclosed(*output), "lse": Enclosed(*lse[..., 0])}
 
 
@@ -66,7 +72,27 @@ def _head(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
     rows = [weights(problem, s) for s in scores(problem, b, h)]
     P = matrix(dropped(problem, [P for P, _ in rows], b, h), problem.key_length)
     lse = arb_mat(problem.query_length, 1, [L for _, L in rows])
-    return P * exact(problem.v[b, h // problem.group]), lse
+    return P * values(problem, b, h), lse
+
+
+def values(problem: Problem, b: int, h: int) -> arb_mat:
+    """Balls around v' [Sk, Dv] of one head."""
+    v = problem.v[b, h // problem.group]
+    if not problem.projects:
+        return exact(v)
+    return matrix_of(score_of(problem).values.value(BALLS, exact_table(v), parameters(problem, b, h)))
+
+
+def joined(problem: Problem, b: int, heads: list[arb_mat]) -> arb_mat:
+    """Balls around the output [Sq, O] of a layer, of one batch entry, from those around the output of each head."""
+    outputs = score_of(problem).outputs
+    assert outputs is not None
+    bias = problem.output_projection_bias
+    start = np.zeros(problem.output_shape[1:]) if bias is None else np.broadcast_to(bias[0], problem.output_shape[1:])
+    total = exact(start[0])
+    for h, o in enumerate(heads):
+        total += matrix_of(outputs.value(BALLS, table(o), parameters(problem, b, h)))
+    return total
 
 
 def weights(problem: Problem, s: dict[int, arb]) -> tuple[dict[int, arb], arb]:
@@ -126,7 +152,7 @@ def operands(problem: Problem, b: int, h: int) -> tuple[arb_mat, arb_mat]:
 def _operands(problem: Problem, b: int, h: int, precision: int) -> tuple[arb_mat, arb_mat]:
     del precision  # that of the context
     score = score_of(problem)
-    q, k = exact(problem.q[b, h]), exact(problem.k[b, h // problem.group])
+    q, k = exact(problem.q[b, problem.query_head(h)]), exact(problem.k[b, h // problem.group])
     if score.plain:
         return q, k
     p = parameters(problem, b, h)

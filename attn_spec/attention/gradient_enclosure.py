@@ -24,6 +24,7 @@ from attn_spec.attention.enclosure import (
     scaled_products,
     scores,
     sees_nonfinite,
+    values,
     weights,
 )
 from attn_spec.attention.gradients import check_cotangents
@@ -46,27 +47,37 @@ def enclose_gradients(
     dL = np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent
     undefined = _undefined(problem, cotangent, dL)
     queries, keys = (np.any(undefined, axis=axis)[..., None] for axis in (3, 2))
+    if problem.projects:  # all heads read the one of q
+        queries = queries.any(axis=1, keepdims=True)
     grouped = (problem.batch, problem.kv_heads, problem.group, problem.key_length)
     keys = np.any(keys.reshape(*grouped, 1), axis=2)
     with ctx.workprec(working_precision(problem, precision)):
         heads = [_head(problem, cotangent, dL, b, h) for b, h in np.ndindex(problem.score_shape[:2])]
         dq, dk, dv, dA = ([head[name] for head in heads] for name in ("q", "k", "v", "A"))
         found = {
-            "dq": _enclosed(_stack(dq, problem.q.shape), queries),
+            "dq": _enclosed(_over_queries(problem, dq), queries),
             "dk": _enclosed(_stack(dk, (*grouped, problem.head_dim)).sum(axis=2), keys),
             "dv": _enclosed(_stack(dv, (*grouped, problem.value_dim)).sum(axis=2), keys),
         }
         if problem.bias is not None:
             found["dbias"] = _option_gradient(problem, "bias", _stack(dA, problem.score_shape), undefined)
+        whole = np.any(undefined, axis=(2, 3), keepdims=True)
+        if problem.projects:  # a number that is none in dO is that of all heads
+            whole = whole | ~np.isfinite(cotangent).all(axis=(1, 2, 3), keepdims=True)
         for name, tensor in parameters_of(problem).items():
-            whole = np.any(undefined, axis=(2, 3), keepdims=True)
             found[f"d{name}"] = _option_gradient(problem, name, _stack([h[name] for h in heads], tensor.shape), whole)
         return found
 
 
+def _over_queries(problem: Problem, dq: list[arb_mat]) -> np.ndarray:
+    """The gradient of q from what each head contributes: heads of a layer read one q."""
+    per_head = _stack(dq, (*problem.score_shape[:3], problem.head_dim))
+    return np.add.reduce(per_head, axis=1, keepdims=True) if problem.projects else per_head
+
+
 def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
     """Which pairs [B, Hq, Sq, Sk] are visible, in a row where some number that matters is NaN or infinite."""
-    finite = np.isfinite(dO).all(axis=-1) & np.isfinite(dL) & ~sees_nonfinite(problem)
+    finite = np.isfinite(dO).all(axis=-1) & np.isfinite(dL) & ~sees_nonfinite(problem)  # dO may be that of all heads
     return problem.visible & ~finite[..., None]
 
 
@@ -75,7 +86,8 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     g, keys = h // problem.group, problem.key_length
     every_s = scores(problem, b, h)
     every = [weights(problem, s)[0] for s in every_s]
-    products = (exact(dO[b, h]) * exact(problem.v[b, g].T)).table()
+    v, of_head = values(problem, b, h), _head_cotangent(problem, dO, b, h)
+    products = (of_head * v.transpose()).table()
     dP = dropped(problem, [dict(enumerate(row)) for row in products], b, h)
     lse_cotangents = exact(dL[b, h, :, None]).entries()
     rows = [_score_gradients(problem, *row) for row in zip(every_s, every, dP, lse_cotangents, strict=True)]
@@ -83,17 +95,43 @@ def _head(problem: Problem, dO: np.ndarray, dL: np.ndarray, b: int, h: int) -> d
     dS = matrix(_before_softcap(problem, rows, b, h), keys)
     (q, k), score, p = operands(problem, b, h), score_of(problem), parameters(problem, b, h)
     kept = matrix(dropped(problem, every, b, h), keys)
-    found = {"v": kept.transpose() * exact(dO[b, h]), "A": dA}
+    found = {"v": kept.transpose() * of_head, "A": dA}
     if score.plain:
         return found | {"q": dS * k * scale, "k": dS.transpose() * q * scale}
     if score.pairs is None:
         of_q, of_k, of_p = table(dS * k * scale), table(dS.transpose() * q * scale), {}
     else:
         of_q, of_k, of_p = score.pairs.pull(BALLS, table(q), table(k), p, table(dS * scale))
-    dq, by_queries = score.queries.pull(BALLS, exact_table(problem.q[b, h]), p, of_q)
+    dq, by_queries = score.queries.pull(BALLS, exact_table(problem.q[b, problem.query_head(h)]), p, of_q)
     dk, by_keys = score.keys.pull(BALLS, exact_table(problem.k[b, g]), p, of_k)
     every = {"q": dq, "k": dk, **of_p, **by_queries, **by_keys}
+    if problem.projects:
+        every |= _through_projections(problem, dO, b, h, of_v=table(found["v"]), o=table(kept * v))
     return found | {name: matrix_of(x) for name, x in every.items()}
+
+
+def _head_cotangent(problem: Problem, dO: np.ndarray, b: int, h: int) -> arb_mat:
+    """Balls around dO [Sq, Dv] of one head."""
+    outputs = score_of(problem).outputs
+    if outputs is None:
+        return exact(dO[b, h])
+    # What has that gradient matters to that of W_O alone.
+    nothing = table(arb_mat(problem.query_length, problem.head_value_dim))
+    return matrix_of(outputs.pull(BALLS, nothing, parameters(problem, b, h), exact_table(dO[b, 0]))[0])
+
+
+def _through_projections(
+    problem: Problem, dO: np.ndarray, b: int, h: int, *, of_v: np.ndarray, o: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Balls around what a head of a layer contributes to the gradients of v and the parameters behind v' and o."""
+    score, p, of_output = score_of(problem), parameters(problem, b, h), exact_table(dO[b, 0])
+    assert score.outputs is not None
+    of_v, by_values = score.values.pull(BALLS, exact_table(problem.v[b, 0]), p, of_v)
+    found = {"v": of_v, **by_values, **score.outputs.pull(BALLS, o, p, of_output)[1]}
+    if problem.output_projection_bias is not None:  # which is added once
+        rows = of_output if h == 0 else of_output * arb(0)
+        found["output_projection_bias"] = np.add.reduce(rows, axis=0, keepdims=True, initial=arb(0))
+    return found
 
 
 def _score_gradients(

@@ -12,6 +12,8 @@ the final scores as in ``definition``, and the cotangents dO and dL that arrive 
     dV_jc    = sum_i c_ij P_ij dO_ic                          likewise
     dBias    = sum dA_ij                                      over the axes along which the bias was broadcast
 
+In a layer dO is dO W_O of each head, v is v', and what has the gradient of v' is W_V v + b_V; W_O has dO^T o.
+
 These are the partial derivatives of sum_ic dO_ic o_ic + sum_i dL_i L_i: dA follows from the Jacobian of softmax,
 dP_ij/da_il = P_ij (1[j = l] - P_il), and from dL_i/da_ij = P_ij. Dao et al., "FlashAttention" (2022), appendix B.2.
 A row that sees no key is constant and contributes exactly 0.
@@ -27,17 +29,20 @@ from mpmath import mp
 
 from attn_spec.attention.arithmetic import REALS
 from attn_spec.attention.definition import (
+    PerHead,
     dropped,
     exact,
+    head_outputs,
     operands,
     parameters,
     real_scale,
     scores,
+    values,
     weights,
     working_precision,
 )
 from attn_spec.attention.dropout import keep_factors
-from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.attention.scores import score_of
 from attn_spec.attention.weightings import weighting_of
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
@@ -60,7 +65,11 @@ def gradients(
     with mp.workprec(working_precision(problem, precision + GUARD)):
         scale = real_scale(problem)
         dS = dA if problem.softcap is None else dA * _softcap_slopes(problem, precision + GUARD)
-        found = _score_inputs(problem, scale * dS) | {"dv": _sum_over_queries(problem, dropped(problem, P), dO)}
+        found = _score_inputs(problem, scale * dS)
+        if problem.projects:
+            found |= _projected_values(problem, dropped(problem, P), dO, head_outputs(problem, precision + GUARD))
+        else:
+            found["dv"] = _sum_over_queries(problem, dropped(problem, P), dO)
         return found if problem.bias is None else found | {"dbias": _sum_to_shape(dA, problem.bias.shape)}
 
 
@@ -69,27 +78,38 @@ def score_gradients(
 ) -> np.ndarray:
     """dA [B, Hq, Sq, Sk], the gradient of the final score; 0 where the key is hidden. Raises :class:`ProblemError`."""
     check_cotangents(problem, cotangent, lse_cotangent)
-    s, P = scores(problem, precision + GUARD), weights(problem, precision + GUARD)
-    v, dO, weighting = exact(problem.v), exact(cotangent), weighting_of(problem)
+    s = scores(problem, precision + GUARD)
+    weighting = weighting_of(problem)
     dL = exact(np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent)
     dA = np.full(problem.score_shape, mp.zero, dtype=object)
     with mp.workprec(working_precision(problem, precision + GUARD)):
-        c = keep_factors(problem, mp.one)
+        c, v, dO = keep_factors(problem, mp.one), values(problem), head_cotangents(problem, exact(cotangent))
         for b, h, i in np.argwhere(~problem.empty_rows):
             seen: np.ndarray = problem.visible[b, h, i]
-            dP = REALS.product(dO[b, h, i][None], v[b, h // problem.group][seen].T)
+            dP = REALS.product(dO[b, h][i][None], v[b, h][seen].T)
             dP = dP if c is None else c[b, h, i, seen] * dP
-            of_row = s[b, h, i][None, seen], P[b, h, i][None, seen], dP, dL[b, h, i]
-            dA[b, h, i, seen] = weighting.pull(REALS, *of_row).ravel()
+            of_row = s[b, h, i][None, seen]
+            P = weighting.value(REALS, of_row)[0]
+            dA[b, h, i, seen] = weighting.pull(REALS, of_row, P, dP, dL[b, h, i]).ravel()
     return dA
+
+
+def head_cotangents(problem: Problem, dO: np.ndarray) -> PerHead:
+    """dO [Sq, Dv] of each batch entry and query head, at mpmath's present precision."""
+    outputs, heads = score_of(problem).outputs, np.ndindex(problem.score_shape[:2])
+    if outputs is None:
+        return {(b, h): dO[b, h] for b, h in heads}
+    # What has that gradient matters to that of W_O alone.
+    nothing = exact(np.zeros((problem.query_length, problem.head_value_dim)))
+    return {(b, h): outputs.pull(REALS, nothing, parameters(problem, b, h), dO[b, 0])[0] for b, h in heads}
 
 
 def check_cotangents(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None) -> None:
     """Raise :class:`ProblemError` unless both are float64 arrays of the shapes of output and log-sum-exp."""
-    rows = problem.score_shape[:3]
-    _check("cotangent", cotangent, "[B, Hq, Sq, Dv]", (*rows, problem.value_dim))
+    axes = "[B, 1, Sq, O]" if problem.projects else "[B, Hq, Sq, Dv]"
+    _check("cotangent", cotangent, axes, problem.output_shape)
     if lse_cotangent is not None:
-        _check("lse_cotangent", lse_cotangent, "[B, Hq, Sq]", rows)
+        _check("lse_cotangent", lse_cotangent, "[B, Hq, Sq]", problem.score_shape[:3])
 
 
 def _check(name: str, array: object, axes: str, shape: tuple[int, ...]) -> None:
@@ -110,7 +130,7 @@ def _score_inputs(problem: Problem, dS: np.ndarray) -> dict[str, np.ndarray]:
     """Gradients of q, k and the score's parameters from those of q'.k', or of what else a pair becomes."""
     score, (q, k) = score_of(problem), operands(problem)
     dq, dk = exact(np.zeros(problem.q.shape)), exact(np.zeros(problem.k.shape))
-    of_parameters = {name: exact(np.zeros(tensor.shape)) for name, tensor in parameters_of(problem).items()}
+    of_parameters: dict[str, np.ndarray] = {}
     for b, h in np.ndindex(problem.score_shape[:2]):
         g, p = h // problem.group, parameters(problem, b, h)
         seen: np.ndarray = problem.visible[b, h]
@@ -119,15 +139,35 @@ def _score_inputs(problem: Problem, dS: np.ndarray) -> dict[str, np.ndarray]:
             of_p: dict[str, np.ndarray] = {}
         else:
             of_q, of_k, of_p = score.pairs.pull(REALS, _finite(q[b, h]), _finite(k[b, h]), p, dS[b, h])
-        of_q, by_queries = score.queries.pull(REALS, _finite(exact(problem.q[b, h])), p, of_q)
+        of_q, by_queries = score.queries.pull(REALS, _finite(exact(problem.q[b, problem.query_head(h)])), p, of_q)
         of_k, by_keys = score.keys.pull(REALS, _finite(exact(problem.k[b, g])), p, of_k)
         for name, found in (of_p | by_queries | by_keys).items():
-            of_parameters[name][b, h] += found
+            of_parameters.setdefault(name, exact(np.zeros((*problem.score_shape[:2], *found.shape))))[b, h] = found
         # What no query sees, or sees no key, may be no number.
-        dq[b, h] += np.where(seen.any(axis=1, keepdims=True), of_q, mp.zero)
+        dq[b, problem.query_head(h)] += np.where(seen.any(axis=1, keepdims=True), of_q, mp.zero)
         dk[b, g] += np.where(seen.T.any(axis=1, keepdims=True), of_k, mp.zero)
     summed = {f"d{name}": _sum_to_shape(x, getattr(problem, name).shape) for name, x in of_parameters.items()}
     return {"dq": dq, "dk": dk, **summed}
+
+
+def _projected_values(problem: Problem, P: np.ndarray, dO: np.ndarray, o: np.ndarray) -> dict[str, np.ndarray]:
+    """Gradients of v and of the parameters of W_V v + b_V and b_O + sum_h W_O o, for weights P as they met values."""
+    score, of_heads = score_of(problem), head_cotangents(problem, dO)
+    assert score.outputs is not None
+    dv, found = exact(np.zeros(problem.v.shape)), {}
+    for b, h in np.ndindex(problem.score_shape[:2]):
+        p = parameters(problem, b, h)
+        seen: np.ndarray = problem.visible[b, h].T
+        of_v = _product(P[b, h].T, of_heads[b, h], seen)
+        of_v, by_values = score.values.pull(REALS, _finite(exact(problem.v[b, 0])), p, of_v)
+        _, by_outputs = score.outputs.pull(REALS, o[b, h], p, dO[b, 0])
+        dv[b, 0] += np.where(seen.any(axis=1, keepdims=True), of_v, mp.zero)
+        for name, of in (by_values | by_outputs).items():
+            found.setdefault(name, exact(np.zeros((*problem.score_shape[:2], *of.shape))))[b, h] = of
+    summed = {f"d{name}": _sum_to_shape(x, getattr(problem, name).shape) for name, x in found.items()}
+    if problem.output_projection_bias is not None:
+        summed["doutput_projection_bias"] = _sum_to_shape(dO, problem.output_projection_bias.shape)
+    return {"dv": dv, **summed}
 
 
 def _finite(x: np.ndarray) -> np.ndarray:

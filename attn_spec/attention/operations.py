@@ -18,6 +18,9 @@ class Arithmetic(Protocol):
     def product(self, x: Any, y: Any) -> Any:
         """The matrix product."""
 
+    def shifted(self, y: Any, b: Any, x: Any) -> Any:
+        """y + b for a product y of the rows of x, whose sums b may be any term of."""
+
     def transposed(self, x: Any) -> Any:
         """Rows as columns."""
 

@@ -40,6 +40,9 @@ class Pairs:
     pull: Callable[[Arithmetic, Any, Any, Mapping[str, Any], Any], tuple[Any, Any, dict[str, Any]]]
 
 
+AS_GIVEN = Operand(value=lambda A, x, p: x, pull=lambda A, x, p, t: (t, {}))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """All that is known of one score function."""
@@ -49,15 +52,16 @@ class Score:
     source: str
     queries: Operand
     keys: Operand
+    #: What v becomes before it is weighted.
+    values: Operand = AS_GIVEN
+    #: What the output of each head becomes before all are added up, with ``output_projection_bias``; None: they stay.
+    outputs: Operand | None = None
     #: None is the product.
     pairs: Pairs | None = None
     #: The norm of q and k below which kernels differ: libraries clamp it, each at a number of its own.
     shortest: float = 0.0
     #: Whether the operands are q and k themselves.
     plain: bool = False
-
-
-AS_GIVEN = Operand(value=lambda A, x, p: x, pull=lambda A, x, p, t: (t, {}))
 
 
 def _unit(A: Arithmetic, x: Any) -> Any:
@@ -83,16 +87,16 @@ def _layer(option: str) -> Operand:
     )
 
 
-def _with_bias(layer: Operand) -> Operand:
-    """That, and b, if there is one."""
+def _with_bias(layer: Operand, option: str = "score_bias") -> Operand:
+    """That, and the bias of an option, if there is one."""
 
     def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
         found = layer.value(A, x, p)
-        return found + p["score_bias"] if "score_bias" in p else found
+        return A.shifted(found, p[option], x) if option in p else found
 
     def pull(A: Arithmetic, x: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
         of_x, found = layer.pull(A, x, p, t)
-        return of_x, found | ({"score_bias": _over_rows(A, t)} if "score_bias" in p else {})
+        return of_x, found | ({option: _over_rows(A, t)} if option in p else {})
 
     return Operand(value=value, pull=pull)
 
@@ -164,6 +168,14 @@ SCORES: dict[str | None, Score] = {
         queries=_with_bias(_layer("score_query_weight")),
         keys=_layer("score_key_weight"),
         pairs=Pairs(value=_bent, pull=_through_bent),
+    ),
+    "query_projection": Score(
+        formula="(W_Q q + b_Q).(W_K k + b_K), of values W_V v + b_V, and the sum over heads of W_O o, and b_O",
+        source="Vaswani et al. (2017), section 3.2.2",
+        queries=_with_bias(_layer("query_projection"), "query_projection_bias"),
+        keys=_with_bias(_layer("key_projection"), "key_projection_bias"),
+        values=_with_bias(_layer("value_projection"), "value_projection_bias"),
+        outputs=_layer("output_projection"),
     ),
     "rotary": Score(
         formula="(R_i q).(R_j k)",

@@ -4,8 +4,9 @@ A mutant of one's own is a subclass of :class:`TiledAttention`, or of :class:`Ti
 """
 
 from .arithmetic import Order
-from .backward import TiledGradients, emulate_both
-from .forward import TiledAttention, emulate
+from .backward import TiledGradients
+from .forward import TiledAttention
+from .kernels import emulate, emulate_both
 from .sound import PRECISE
 
 __all__ = ["PRECISE", "Order", "TiledAttention", "TiledGradients", "emulate", "emulate_both"]

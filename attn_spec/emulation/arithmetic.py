@@ -51,7 +51,7 @@ class Order:
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False
     #: What dropout multiplies by 1 / (1 - p): the "weights" it keeps, the "probabilities" that they are stored as, the
-    #: "values" or the "output".
+    #: "values", the "output", or the output and at last the "gradients", as FlashAttention-2 does.
     dropout_on: str = "weights"
     #: What the scale multiplies in the backward pass: the "products" of dS with k and q; "dS" before them; or, divided
     #: by a softcap, the "slope" of its tanh, and the softcap the products.

@@ -8,21 +8,14 @@ diagonal, the mask, the heads) it may get wrong here alone. Symbols are those of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.kernels.frameworks.framework import of
-from attn_spec.kernels.frameworks.torch import TORCH
-from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS
-from attn_spec.problem.quantities import DIFFERENTIABLE
+from attn_spec.error.contract import ResolvedContract
 
 from .arithmetic import Order
-from .forward import SUPPORTS, TENSORS, TiledAttention, emulate
-from .operands import Operands, chooses_score
+from .forward import TiledAttention
 
 
 class TiledGradients(TiledAttention):
@@ -83,13 +76,13 @@ class TiledGradients(TiledAttention):
 
     def delta(self) -> Any:
         """delta less dL, [B, Hq, Sq, 1], for delta = rowsum(dO * O) or, as the contract says, rowsum(P * dP)."""
-        delta = self.delta_of_weights() if self.c.delta == "probabilities" else self.delta_of_output()
-        return self.add_lse_cotangent(self.xp.broadcast_to(delta, tuple(self.L.shape)))
+        if self.c.delta == "probabilities":
+            return self.add_lse_cotangent(self.delta_of_weights())
+        return self.shrunk(self.add_lse_cotangent(self.xp.broadcast_to(self.delta_of_output(), tuple(self.L.shape))))
 
     def delta_of_output(self) -> Any:
         """rowsum(dO * O)."""
-        product = self.dO * self.O
-        return self.accumulate(lambda c: product[..., c, None], self.Dv, "score_accumulation")
+        return self.accumulate(lambda c, x=self.dO * self.O: x[..., c, None], self.Dv, "score_accumulation")
 
     def delta_of_weights(self) -> Any:
         """rowsum(P * dP), in a pass over the keys of its own."""
@@ -101,7 +94,10 @@ class TiledGradients(TiledAttention):
         return delta
 
     def add_lse_cotangent(self, delta: Any) -> Any:
-        return delta if self.dL is None else self.round(delta - self.dL, "score_accumulation")
+        if self.dL is None:
+            return delta
+        dL = self.shrunk(self.dL) if self.c.delta == "probabilities" else self.dL  # dP has been shrunk, not its sum
+        return self.round(delta - dL, "score_accumulation")
 
     def recompute_weights(self) -> Any:
         """P = exp(s - L), 0 where hidden."""
@@ -136,9 +132,8 @@ class TiledGradients(TiledAttention):
     def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
         """dA = P (dP - delta), or P dP - P delta."""
         if self.order.expands_dS and self.c.delta == "probabilities":
-            return self.round(
-                self.round(p * dP, "stored_scores") - self.round(p * delta, "stored_scores"), "stored_scores"
-            )
+            first, second = (self.round(p * x, "stored_scores") for x in (dP, delta))
+            return self.round(first - second, "stored_scores")
         return self.round(p * self.round(dP - delta, "score_accumulation"), "stored_scores")
 
     @property
@@ -214,30 +209,28 @@ class TiledGradients(TiledAttention):
         """The scale, or what operands, dS or the slope of the softcap left of it."""
         match self.scaled:
             case "dS":
-                return x
+                return self.raised(x, "gradients", "score_accumulation")
             case "operands":
                 rest = self.xp.sign(self.factor()) * self.root()
             case "slope":
                 rest = self.constant(self.softcap)
             case _:
                 rest = self.factor()
-        return self.times(x, rest, "score_accumulation")
+        return self.times(x, self.last_factor(rest), "score_accumulation")
 
     def bias_gradient(self, dA: Any) -> Any:
         """dA as it is written for the gradient of the bias."""
-        return self.convert(dA, "score_gradients", "stored_scores")
+        return self.convert(self.raised(dA, "gradients", "score_accumulation"), "score_gradients", "stored_scores")
 
     def reduce_bias(self, dA: Any) -> Any:
         """Sum over the axes along which the bias was broadcast, one after the other."""
-        for axis, length in enumerate(self.bias_shape):
-            if length == 1:
-                dA = self.sum_over(dA, axis)
+        for axis in (axis for axis, length in enumerate(self.bias_shape) if length == 1):
+            dA = self.sum_over(dA, axis)
         return self.store(dA)
 
     def sum_over(self, x: Any, axis: int) -> Any:
         """Sum over an axis, which is kept."""
-        length = x.shape[axis]
-        if not length:
+        if not (length := x.shape[axis]):
             return x.sum(axis, keepdims=True)
         pick = (slice(None),) * axis
         return self.accumulate(lambda n: x[(*pick, slice(n, n + 1))], length, "gradient_accumulation")
@@ -252,49 +245,3 @@ class StoredWeights(TiledGradients):
         p = self.weights(self.hide(s), m)
         l = self.accumulate_row_sum(self.array(np.zeros(tuple(self.L.shape))), p)
         return p if self.c.normalize == "by_lse" else self.normalized_weights(p, l)
-
-
-def emulate_both(
-    name: str,
-    executes: Contract | Mapping[str, Contract],
-    order: Order | None = None,
-    *,
-    gradients: type[TiledGradients] = TiledGradients,
-    operands: type[Operands] = Operands,
-    supports: Iterable[str] = SUPPORTS,
-    **declared: Any,
-) -> Kernel:
-    """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
-    made = emulate(name, executes, order, operands=operands, supports=(*supports, "lse_backward"), **declared)
-    shown, chosen = PRESENTATIONS[made.presentation], order or Order()
-
-    @made.backward
-    def attention_gradients(
-        dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
-    ) -> dict[str, Any]:
-        dtype = of(saved[0]).dtype_of(saved[0])
-        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
-        *vectors, lse = saved  # q, k, v and out are presented, the log-sum-exp is not, nor is the gradient of the bias
-        heads = (query_heads, kv_heads, kv_heads, query_heads)
-        vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
-        dO, lse = shown.back(dout, query_heads), shown.all_rows(lse)
-        rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
-        aligned = {"causal_alignment": made.conventions.causal_alignment}
-        options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
-
-        def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any]) -> TiledGradients:
-            return gradients(c, chosen, dO, saved, **options)
-
-        if chooses_score(options):
-            q, k, v, out = vectors
-            found = operands(c, chosen, q, k, options).backward(run, v, out, lse)
-        else:
-            found = dict(zip(DIFFERENTIABLE, run(c, (*vectors, lse), options)(), strict=False))
-        return {
-            f"d{name}": TORCH.give(
-                (shown.hand if name in ("q", "k", "v") else shown.rows)(x), made.option_dtypes.get(name, c.gradients)
-            )
-            for name, x in found.items()
-        }
-
-    return made

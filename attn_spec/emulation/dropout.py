@@ -47,10 +47,14 @@ class Dropout(Scores):
         """Which weights of the tile are kept."""
         return self.array(self.option_tile(self.keep, self.tile.cols) != 0)
 
+    def share_kept(self, stage: str = "softmax") -> Any:
+        """1 - p, as the kernel holds it."""
+        p = self.constant(self.dropout_p, stage=stage) if self.dropout_p else 0.0
+        return self.round(1 - p, stage)
+
     def keep_factor(self, stage: str = "softmax") -> Any:
         """1 / (1 - p), as the kernel holds it."""
-        p = self.constant(self.dropout_p, stage=stage) if self.dropout_p else 0.0
-        return self.round(1 / self.round(1 - p, stage), stage)
+        return self.round(1 / self.share_kept(stage), stage)
 
     @property
     def multiplied(self) -> str:
@@ -69,20 +73,34 @@ class Dropout(Scores):
             p = self.raised(self.convert(p, "probabilities", "softmax"), "probabilities", "probabilities")
         return self.xp.where(self.keeps(), self.raised(p, "weights"), 0.0)
 
+    def raises(self, *what: str) -> bool:
+        """Whether one of these is what 1 / (1 - p) multiplies, see ``Order.dropout_on``."""
+        return self.keep is not None and self.multiplied in what
+
     def raised(self, x: Any, what: str, stage: str = "softmax") -> Any:
-        """x, times 1 / (1 - p) if that is what the kernel multiplies, see ``Order.dropout_on``."""
-        multiplied = self.keep is not None and self.multiplied == what
+        """x, times 1 / (1 - p) if that is what the kernel multiplies; one that does so to gradients does to outputs."""
+        multiplied = self.raises(what, "gradients") if what == "output" else self.raises(what)
         return self.times(x, self.keep_factor(stage), stage) if multiplied else x
 
     def drop_gradient(self, dP: Any) -> Any:
         """The gradient of the weights of a tile from that of what values met."""
         if self.keep is None:
             return dP
-        if self.multiplied != "values":
+        if not self.raises("values", "gradients"):
             dP = self.times(dP, self.keep_factor(), "stored_scores")
         return self.xp.where(self.keeps(), dP, 0.0)
 
+    def shrunk(self, delta: Any) -> Any:
+        """(1 - p) delta, where 1 / (1 - p) is kept for the end; delta may be that of dL alone."""
+        late = self.raises("gradients")
+        return self.times(delta, self.share_kept("score_accumulation"), "score_accumulation") if late else delta
+
+    def last_factor(self, rest: Any) -> Any:
+        """What the scale left to multiply gradients with, together with 1 / (1 - p) where that is kept for the end."""
+        stage = "score_accumulation"
+        return self.times(self.keep_factor(stage), rest, stage) if self.raises("gradients") else rest
+
     def finish_dv(self, dv: Any) -> Any:
         """dV from the sums over queries, which weights may have been multiplied for."""
-        multiplied = self.keep is not None and self.multiplied in ("values", "output")
+        multiplied = self.raises("values", "output", "gradients")
         return self.times(dv, self.keep_factor(), "softmax") if multiplied else dv

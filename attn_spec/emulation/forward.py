@@ -2,38 +2,22 @@
 
 :class:`TiledAttention` is a fold over tiles of keys. Each step is a seam: a mutant (``mutants``) is a subclass that
 overrides a single one. The rounding of every step is the contract's (``arithmetic``), so that a kernel built by
-:func:`emulate` obeys the contract it declares, whatever the data.
+:func:`kernels.emulate` obeys the contract it declares, whatever the data.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
-from attn_spec.kernels.declaration import kernel
-from attn_spec.kernels.frameworks.framework import of, values_of
-from attn_spec.kernels.frameworks.torch import TORCH
-from attn_spec.kernels.kernel import Kernel
-from attn_spec.kernels.presentation import PRESENTATIONS
-from attn_spec.problem.options import OPTIONS
+from attn_spec.kernels.frameworks.framework import values_of
 
-from .arithmetic import Order
 from .dropout import Dropout
-from .operands import Operands, chooses_score
 from .scores import Tile
-
-SUPPORTS = (
-    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
-    *("gqa", "dv", "cross", "empty", "lse"),
-)
-#: Options that are tensors.
-TENSORS = tuple(name for name, row in OPTIONS.items() if row.tensor)
-CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
 
 
 class TiledAttention(Dropout):
@@ -220,40 +204,3 @@ class TiledAttention(Dropout):
     def finished_lse(self, total: Any, l: Any) -> Any:
         """The log-sum-exp as it is stored."""
         return self.xp.where(l == 0, -np.inf, self.convert(total, "lse", "softmax"))[..., 0]
-
-
-def emulate(
-    name: str,
-    executes: Contract | Mapping[str, Contract],
-    order: Order | None = None,
-    *,
-    dtypes: Iterable[str] = ("float32",),
-    steps: type[TiledAttention] = TiledAttention,
-    operands: type[Operands] = Operands,
-    **declared: Any,
-) -> Kernel:
-    """A torch kernel that does the arithmetic of a contract, one for all dtypes or one for each.
-
-    ``declared`` are arguments of :func:`attn_spec.kernel`; by default that very contract, and every option.
-    """
-    chosen = order or Order()
-    defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
-    arguments = {**defaults, **declared}
-
-    shown = PRESENTATIONS[arguments.get("presentation", "BHSD")]
-
-    def attention(q: Any, k: Any, v: Any, *, query_heads: int = 1, kv_heads: int = 1, **options: Any) -> Any:
-        dtype = of(q).dtype_of(q)
-        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
-        q, k, v = (shown.back(x, heads) for x, heads in ((q, query_heads), (k, kv_heads), (v, kv_heads)))
-        tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
-        options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
-        if chooses_score(options):
-            call = operands(c, chosen, q, k, options)
-            (q, k), v, options = call(), call.repeated(v), call.options
-        out, lse = steps(c, chosen, q, k, v, **options)()
-        tensor = TORCH.give(shown.hand(out), c.output)
-        return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor
-
-    made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
-    return made

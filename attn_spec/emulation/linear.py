@@ -8,6 +8,7 @@ scores: Katharopoulos et al., "Transformers are RNNs" (arXiv 2006.16236), sectio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,7 +48,9 @@ class LinearAttention(Linear):
         return m, self.xp.where(self.some, self.with_epsilon(l), 0.0), acc
 
     def with_epsilon(self, l: Any) -> Any:
-        return self.round(self.convert(l, "softmax", "row_sum") + self.constant(self.epsilon), "softmax")
+        return self.round(
+            self.convert(l, "softmax", "row_sum") + self.constant(self.epsilon, stage="softmax"), "softmax"
+        )
 
     def update_max(self, m: Any, tile_max: Any) -> Any:  # noqa: ARG002
         self.some = self.some | self.tile.visible.any(axis=-1, keepdims=True)
@@ -93,7 +96,10 @@ class LinearGradients(Linear, TiledGradients):
     def inverse(self) -> Any:
         """1 / N of each row, 0 where it sees no key, [.., Sq, 1]."""
         seen = self.xp.isfinite(self.L)
-        return self.xp.where(seen, self.exponential(-self.xp.where(seen, self.L, 0.0)), 0.0)
+        x = -self.xp.where(seen, self.L, 0.0)
+        if self.is_base2:
+            x = self.times(x, self.constant(math.log2(math.e), stage="softmax"), "softmax")
+        return self.xp.where(seen, self.exponential(x), 0.0)
 
     def recompute_weights(self) -> Any:
         return self.round(self.weights(self.scores(), None) * self.inverse(), "softmax")

@@ -63,6 +63,9 @@ class Execution:
         total = self.steps.add_products(lambda t: (a[..., t, None], b[..., None, t, :]), count, "score_accumulation")
         return self.finished(total)
 
+    def shifted(self, y: Number, b: Number, x: Number) -> Number:  # noqa: ARG002 - what the sums are of
+        return y + b
+
     def transposed(self, x: Number) -> Number:
         return replace(x, values=x.values.swapaxes(-1, -2))
 
@@ -83,7 +86,8 @@ class Execution:
     def tables(self, turn: Rotation) -> tuple[Number, Number]:
         steps, stage = self.steps, "score_accumulation"
         power = np.power(turn.base, turn.exponents)
-        frequencies = steps.round(power * (1 + steps.error_of("exp_error", power)), stage)
+        exact = (turn.exponents == 0) & steps.c.exp_of_zero_is_one
+        frequencies = steps.round(power * (1 + np.where(exact, 0.0, steps.error_of("exp_error", power))), stage)
         angles = steps.round(turn.positions[..., None] * frequencies, stage)
         cos, sin = (steps.round(of(angles) + steps.error_of("sine_error", angles), stage) for of in (np.cos, np.sin))
         cos, sin = (steps.convert(table, "rotary_tables", stage) for table in (cos, sin))
@@ -95,16 +99,17 @@ class Execution:
 
     def exp(self, x: Number) -> Number:
         steps = self.steps
-        y = np.exp(x.values)
         if steps.is_base2:
-            y = np.exp2(steps.times(x.values, steps.log2e, "score_accumulation"))
+            y = steps.xp.exp2(steps.times(x.values, steps.log2e, "score_accumulation"))
+        else:
+            y = steps.xp.exp(x.values)
         return self.finished(y * (1 + steps.error_of("exp_error", x.values)))
 
     def capped_exp(self, x: Number) -> Number:
-        return self.exp(replace(x, values=np.minimum(x.values, 0.0)))
+        return self.exp(replace(x, values=self.steps.xp.where(x.values > 0, 0.0, x.values)))
 
     def gated(self, t: Number, x: Number) -> Number:
-        return replace(t, values=np.where(x.values > 0, t.values, 0.0))
+        return replace(t, values=self.steps.xp.where(x.values > 0, t.values, 0.0))
 
     def complement(self, x: Number) -> Number:
         return self.finished(1 - x.values)
@@ -134,17 +139,22 @@ class Execution:
 class Operands:
     """q and k of one call, of a score other than their product, and what they become."""
 
+    #: Formulas of feature maps are executed on arrays of any namespace, those of other scores on NumPy's.
+    arithmetic: type[MatrixProducts] = MatrixProducts
+
     def __init__(self, c: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
         score = next(name for name in CHOICES if options.get(name) is not None)
         self.score: Score = FEATURE_MAPS[options[score]] if score == "feature_map" else SCORES[score]
-        self.steps, self.group = MatrixProducts(c, order), q.shape[1] // k.shape[1]
+        heads = options[score].shape[1] if score == "query_projection" else q.shape[1]
+        self.steps, self.group = self.arithmetic(c, order), heads // k.shape[1]
         #: The options of a call with the operands in place of q and k.
         names = (score, *(row.name for row in parameters(score)))
         self.options = {name: value for name, value in options.items() if name not in names}
         if self.options.get("scale") is None and not OPTIONS[score].divides:
             self.options["scale"] = 1.0
         of_keys = np.repeat(values_of(k), self.group, axis=1)
-        self.q, self.k = self.given(values_of(q)), self.given(of_keys)
+        of_queries = np.repeat(values_of(q), heads // q.shape[1], axis=1)
+        self.q, self.k = self.given(of_queries), self.given(of_keys)
         used = {name: options[name] for name in names if options.get(name) is not None}
         self.p: dict[str, Any] = {
             name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor is np.float64
@@ -159,7 +169,7 @@ class Operands:
 
     def given(self, x: np.ndarray) -> Number:
         """What the call is given."""
-        return Number(np.asarray(x, np.float64), "input", self.steps)
+        return Number(self.steps.array(np.asarray(x, np.float64)), "input", self.steps)
 
     @np.errstate(all="ignore")
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
@@ -181,13 +191,20 @@ class Operands:
         return np.repeat(values_of(x), self.group, axis=1)
 
     @np.errstate(all="ignore")
-    def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> dict[str, np.ndarray]:
+    def backward(self, run: Callable[..., Any], v: Any, *further: Any) -> dict[str, np.ndarray]:
         """All gradients by input, for ``run`` that makes the backward call of the operands.
 
-        ``outputs`` are those of the forward call. The gradients of q, k and the parameters go on from the operands'.
+        ``further`` are the cotangent and the outputs of the forward call. The gradients of q, k and the parameters go
+        on from the operands'.
         """
+        dO, *outputs = further
         q, k = self()
-        call = run(unrounded(self.steps.c), (q, k, self.repeated(v), *outputs), self.options)
+        call = run(unrounded(self.steps.c), (q, k, self.repeated(v), *outputs), self.options, dO)
+        found, dv = self.pulled(call, q, k)
+        return self.finished(found | {"v": self.sum_over_group(dv)})
+
+    def pulled(self, call: Any, q: np.ndarray, k: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Gradients by input but of v, that of q of each head; and that of the values of each head."""
         dq, dk, dv, *dbias = call()
         A, of_p = Execution(self.steps), {}
         if self.score.pairs is not None:
@@ -198,9 +215,13 @@ class Operands:
         of_q, of_k = (Number(self.stored_gradient(x), "operands", self.steps) for x in (dq, dk))
         of_q, by_queries = self.score.queries.pull(A, finite(self.q), self.p, of_q)
         of_k, by_keys = self.score.keys.pull(A, finite(self.k), self.p, of_k)
-        found = {"q": of_q.values, "k": self.sum_over_group(of_k.values), "v": self.sum_over_group(dv)}
+        found = {"q": of_q.values, "k": self.sum_over_group(of_k.values)}
         found |= dict(zip(["bias"], dbias, strict=False))
         found |= {name: self.over_heads(name, of.values) for name, of in (of_p | by_queries | by_keys).items()}
+        return found, dv
+
+    def finished(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Gradients in their formats."""
         own = self.options.get("option_dtypes", {})
         convert = self.steps.convert
         return {name: convert(x, own.get(name, "gradients"), "gradient_accumulation") for name, x in found.items()}
@@ -230,7 +251,8 @@ class Operands:
 
 def finite(x: Number) -> Number:
     """The numbers, and 0 for what is none, and seen by nobody."""
-    return replace(x, values=np.where(np.isfinite(x.values), x.values, 0.0))
+    xp = x.steps.xp
+    return replace(x, values=xp.where(xp.isfinite(x.values), x.values, 0.0))
 
 
 def chooses_score(options: Mapping[str, Any]) -> bool:

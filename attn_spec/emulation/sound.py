@@ -17,9 +17,9 @@ from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 
 from .arithmetic import Order
-from .backward import StoredWeights, emulate_both
+from .backward import StoredWeights
 from .dropout import BY_CHANCE, DROPOUT
-from .forward import SUPPORTS
+from .kernels import SUPPORTS, emulate_both
 from .linear import SUPPORTS as LINEAR
 from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
@@ -91,7 +91,13 @@ _KERNELS = (
         supports=_ALL,
     ),
     emulate_both("base2", _BASE2, dtypes=_NOT_64),
-    emulate_both("other_scores", _BY_DTYPE, supports=(*_ALL, *_SCORES), dtypes=DTYPES),
+    emulate_both(
+        "other_scores",
+        _BY_DTYPE,
+        Order(dropout_on="gradients"),
+        supports=(*_ALL, *_SCORES, "head_widths"),
+        dtypes=DTYPES,
+    ),
     emulate_both("toward_zero", replace(PRECISE, rounding="toward_zero"), dtypes=_NOT_64),
     emulate_both("flushed", replace(PRECISE, subnormals="flushed"), dtypes=("float32", "bfloat16")),
     emulate_both("lazy_rescale", replace(PRECISE, reference_slack=5.5), dtypes=_NOT_64),

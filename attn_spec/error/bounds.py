@@ -12,16 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attn_spec.error import value_spread
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import in_domain
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import Intermediates, kept
+from attn_spec.error.operand_bounds import value_format, value_sizes
 from attn_spec.error.products import (
     Factors,
     casts_row_sum,
+    entry,
     left_out,
-    multiplicand,
     probability_cast,
     sum_underflow,
     sums,
@@ -46,13 +48,9 @@ from attn_spec.error.weight_bounds import (
     reference_rounding,
     weight_error_by_lse,
 )
-from attn_spec.numbers.formats import FORMATS
 
 #: Total relative error of a row's weights from which the hull bound may be the smaller one.
 HULL_FROM = 2.0**-4
-
-#: Most products Sq * Sk * Dv for which |v - o| is formed element by element.
-ELEMENTWISE_LIMIT = 2**19
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,13 @@ class ForwardBound:
     allowed: dict[str, np.ndarray]
     #: bool [B, Hq, Sq].
     in_domain: np.ndarray
+    #: That of the output of a layer, bool [B, 1, Sq]; None: that of its heads.
+    output_domain: np.ndarray | None = None
+
+    def domain_of(self, name: str) -> np.ndarray:
+        """Where the bound of a quantity holds."""
+        apart = name == "output" and self.output_domain is not None
+        return self.output_domain if apart else self.in_domain  # type: ignore[return-value]
 
 
 @np.errstate(all="ignore")
@@ -103,15 +108,19 @@ def output_error(x: Intermediates, c: ResolvedContract, w: WeightError, o: np.nd
 
         O_hat - o = [ sum P a (v - o) + sum P (1 + a)(b v - c o) + underflow ] / sum P (1 + a)(1 + c).
 
-    Where the denominator cannot be kept away from 0 only :func:`hull_error` remains.
+    Where the denominator cannot be kept away from 0 only :func:`hull_error` remains. Values that are off by f_j
+    themselves have the output sum P v^, which is off by sum P f, and about which all of this is said.
     """
+    off = value_spread.slack(x, c)
+    slack = slack + off
     if c.normalize == "by_lse":
-        return _by_lse_error(x, c, w, o, slack)
+        return _by_lse_error(x, c, w, o, slack) + off * INFLATION
     e = numerator_error(x, c, w, o, slack)
-    X = np.where(e.kappa > 0, (_spread(x, w.PA, o) + w.PA.sum(-1, keepdims=True) * slack + e.rest) / e.kappa, np.inf)
+    spread = value_spread.spread(x, c, w.PA, o) + w.PA.sum(-1, keepdims=True) * slack
+    X = np.where(e.kappa > 0, (spread + e.rest) / e.kappa, np.inf)
     if w.PA.sum(-1).max(initial=0.0) > HULL_FROM or not np.isfinite(X).all():
-        X = np.fmin(X, hull_error(x, w, o, e) + slack + e.outside_hull)
-    return (X + e.finish * (np.abs(o) + slack + X) + e.tiny) * INFLATION
+        X = np.fmin(X, hull_error(x, c, w, o, e) + slack + e.outside_hull)
+    return (X + off + e.finish * (np.abs(o) + slack + X) + e.tiny) * INFLATION
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ def numerator_error(
 ) -> NumeratorError:
     """B, underflow, the denominator and the last roundings of :func:`output_error`."""
     before, every = float(c.normalize != "after_product"), renormalizations(x, c)
-    cast, entry, softmax = probability_cast(c), multiplicand(c, x.problem.dtype), rounding(c, "softmax")
+    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), rounding(c, "softmax")
     rescaled, out, partial = rounding(c, "output_accumulation"), output_cast(c), rounding(c, "partial_outputs")
     tiny_sum, merges = sum_underflow(c, "output_accumulation"), c.lse_merges
     # Normalizing by a reciprocal rounds twice. What a factor has multiplied is cast apart from the row sum.
@@ -146,7 +155,7 @@ def numerator_error(
     own = [
         (cast.u, (2 if factor else 0) if casts_row_sum(c) else 1),
         *factor,
-        (entry.u, 1),
+        (enters.u, 1),
         (left_out_of_output(x, c), 1),
         (softmax.u, 3 * every or 2 * before),
     ]
@@ -154,13 +163,13 @@ def numerator_error(
     B = growth(*own, *_output_sums(x, c), (rescaled.u, moved + 2 * merges), (partial.u, merges))
     if merges:
         B = (1 + B) * (1 + _merge_growth(x, c)) - 1
-    size_v, size_o = np.abs(x.v), np.abs(o) + slack
+    size_v, size_o = value_sizes(x, c), np.abs(o) + slack
     total_v, most_B = x.dropped(x.seen) @ size_v, B.max(axis=-1, keepdims=True, initial=0.0)
     steps = terms(c, x.keys) + w.R.max(axis=-1, keepdims=True, initial=0.0) + every
     f, flushed = x.largest_factor, 2 * (before + every) * softmax.eta + lost
     absolute = (1 + most_B) * ((cast.eta + flushed) * total_v + 4 * steps * tiny_sum * f)
-    # A v that underflows on entry is off by entry.eta whatever its weight, so the row sum does not scale it down.
-    entering = (1 + most_B) * (entry.eta + lost)
+    # A v that underflows on entry is off by enters.eta whatever its weight, so the row sum does not scale it down.
+    entering = (1 + most_B) * (enters.eta + lost)
     underflow = (1.0 if before else w.inverse_sum) * absolute + entering * x.dropped(w.P1A).sum(-1, keepdims=True)
     underflow = underflow + w.inverse_sum * ((1 + most_B) * w.eta * total_v + x.keys * w.eta_sum * size_o)
     # An output that waits for its merge may underflow, and so may what it is multiplied by.
@@ -202,7 +211,7 @@ def _difference_error(x: Intermediates, c: ResolvedContract, w: WeightError, mos
     """
     if c.merging != "difference" or not c.lse_merges:
         return 0.0
-    high, low = _visible_range(x)
+    high, low = value_spread.visible_range(x, c)
     off = most_B + w.C.max(axis=-1, keepdims=True, initial=0.0)
     work = max(rounding(c, stage).u for stage in ("softmax", "output_accumulation"))
     own = (1 + growth((work, 4))) * math.exp(exponential_error(c)) - 1
@@ -218,7 +227,7 @@ def output_cast(c: ResolvedContract) -> Rounding:
 
 def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:
     """Products of pieces of a probability and a value that are not formed, relative to the product."""
-    return left_out(c, c.format("probabilities"), FORMATS[x.problem.dtype])
+    return left_out(c, c.format("probabilities"), value_format(x, c))
 
 
 def _output_sums(x: Intermediates, c: ResolvedContract) -> Factors:
@@ -237,29 +246,30 @@ def _by_lse_error(
     """
     EL = lse_error(x, c, w)[..., None]
     A = weight_error_by_lse(x, c, EL)
-    cast, entry, softmax = probability_cast(c), multiplicand(c, x.problem.dtype), rounding(c, "softmax")
+    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), rounding(c, "softmax")
     out, tiny = output_cast(c), sum_underflow(c, "output_accumulation") * x.largest_factor
     factor, lost = factor_roundings(x, c, "softmax"), factor_underflow(x, c, "softmax")
-    factors = [(cast.u, 1), (entry.u, 1), (left_out_of_output(x, c), 1), *factor, *_output_sums(x, c)]
+    factors = [(cast.u, 1), (enters.u, 1), (left_out_of_output(x, c), 1), *factor, *_output_sums(x, c)]
     B = growth(*factors)
     PA, P1A = deviations(x, np.where(x.visible, A + np.log1p(B), 0.0))
-    G, total_v = np.expm1(np.minimum(EL, 700.0)), x.dropped(x.seen) @ np.abs(x.v)
+    size_v = value_sizes(x, c)
+    G, total_v = np.expm1(np.minimum(EL, 700.0)), x.dropped(x.seen) @ size_v
     absolute = (1 + B) * ((cast.eta + 4 * softmax.eta + lost) * total_v + 4 * terms(c, x.keys) * tiny)
     PA, P1A = x.dropped(PA * w.widen), x.dropped(P1A * w.widen)
-    entering = (entry.eta + lost) * P1A.sum(-1, keepdims=True)
-    own = PA @ np.abs(x.v) + absolute + (1 + B) * entering
+    entering = (enters.eta + lost) * P1A.sum(-1, keepdims=True)
+    own = PA @ size_v + absolute + (1 + B) * entering
     X = (1 + G) * own + G * (np.abs(o) + slack)
     return (X + out.u * (np.abs(o) + slack + X) + out.eta + lost) * INFLATION
 
 
-def hull_error(x: Intermediates, w: WeightError, o: np.ndarray, e: NumeratorError) -> np.ndarray:
+def hull_error(x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, e: NumeratorError) -> np.ndarray:
     """Error of any convex combination of the visible values, widened by B and C, [.., Sq, Dv].
 
     Whatever the computed weights, they are non-negative and add up to the row sum but for 1 + B, 1 + C and what
     underflows in the row sum alone, and the row sum is at least about its largest term, exp(0) but for the rounding of
     the reference. inf where C is too large to say anything.
     """
-    high, low = _visible_range(x)
+    high, low = value_spread.visible_range(x, c)
     most_B, most_C = (z.max(axis=-1, keepdims=True, initial=0.0) for z in (e.B, w.C))
     most_C = most_C + e.divided * x.keys * w.eta_sum
     loose = np.where(most_C < 0.25, (1 + most_B) / (1 - 2 * np.minimum(most_C, 0.25)) - 1, np.inf)
@@ -273,28 +283,3 @@ def _merge_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """
     stores = growth((rounding(c, "softmax").u, 4 * c.lse_merges))
     return (1 + stores) * np.exp(np.minimum(2 * c.lse_merges * merge_weight_error(x, c), 700.0)) - 1
-
-
-def _spread(x: Intermediates, W: np.ndarray, o: np.ndarray) -> np.ndarray:
-    """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, Dv]; above ELEMENTWISE_LIMIT by the triangle inequality."""
-    v, c = x.v, x.c
-    if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:
-        return x.dropped(W) @ np.abs(v) + W.sum(-1, keepdims=True) * np.abs(o)
-    # One head after the other in one array: new memory of this size takes longer to come by than to fill.
-    spread, apart = np.empty(o.shape), np.empty((*W.shape[-2:], v.shape[-1]))
-    for head in np.ndindex(o.shape[:-2]):
-        met = v[head][None, :, :] if c is None else c[head][:, :, None] * v[head][None, :, :]
-        np.subtract(met, o[head][:, None, :], out=apart)
-        spread[head] = (W[head][:, None, :] @ np.abs(apart, out=apart))[:, 0]
-    return spread
-
-
-def _visible_range(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
-    """Largest and smallest visible value of each column, [.., Sq, Dv]; 0 for empty rows."""
-    high, low = np.zeros(x.O.shape), np.zeros(x.O.shape)
-    for column in range(x.v.shape[-1]):
-        values = x.dropped(x.v[..., None, :, column])
-        high[..., column] = np.where(x.seen, values, -np.inf).max(axis=-1, initial=-np.inf)
-        low[..., column] = np.where(x.seen, values, np.inf).min(axis=-1, initial=np.inf)
-    empty = x.keys == 0
-    return np.where(empty, 0.0, high), np.where(empty, 0.0, low)

@@ -9,7 +9,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import factor_fits
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
-from attn_spec.error.operand_bounds import operand_error
+from attn_spec.error.operand_bounds import cotangent_error, operand_error, unknown_keys, value_sizes
 from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift
 from attn_spec.error.weight_bounds import reference_rounding
 
@@ -21,7 +21,7 @@ def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.
     ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
     """
     inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)
-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))
+    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))
     inside &= factor_fits(x, c)
     inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
@@ -50,7 +50,7 @@ def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
     if operands is not None:  # infinite where an operation could overflow or divide by 0
         keys = np.all(np.isfinite(operands.k), axis=-1, keepdims=True).swapaxes(-1, -2) | ~x.visible
-        inside &= np.isfinite(operands.q).all(axis=-1) & keys.all(axis=-1)
+        inside &= np.isfinite(operands.q).all(axis=-1) & keys.all(axis=-1) & ~unknown_keys(x, c)[..., None]
     if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
         ahead = ahead + row_shift(x, c)[..., 0]
@@ -67,7 +67,8 @@ def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
     top = np.exp(c.reference_distance + off)
-    sums = x.dropped(x.seen if weighs_one else x.P) @ np.abs(x.v)
+    sizes = value_sizes(x, c)
+    sums = x.dropped(x.seen if weighs_one else x.P) @ sizes
     sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
     inside = sums < c.largest("output_accumulation", "inner_accumulation")
     # Where the row sum's reciprocal multiplies the output, that must be a normal number.
@@ -80,7 +81,7 @@ def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         inside &= 2 * top < c.largest("probabilities", "multiplicands")
         inside &= (sums if c.lse_merges else _numerator(x, c, off)) < c.format("softmax").largest
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
-        largest = x.largest_factor * np.abs(x.v).max(axis=-1, initial=0.0)
+        largest = x.largest_factor * sizes.max(axis=-1, initial=0.0)
         seen = np.where(x.seen, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
         inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
@@ -95,7 +96,7 @@ def _numerator(x: Intermediates, c: ResolvedContract, off: np.ndarray) -> np.nda
     """
     over = {"maximum": c.reference_slack, "upper_bound": 0.0, "zero": (x.M + row_shift(x, c))[..., 0]}[c.reference]
     weights = 2 * np.exp(over + off + (x.L - x.M)[..., 0])
-    return weights * (x.dropped(x.P) @ np.abs(x.v)).max(axis=-1, initial=0.0)
+    return weights * (x.dropped(x.P) @ value_sizes(x, c)).max(axis=-1, initial=0.0)
 
 
 def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -129,9 +130,12 @@ def gradients_in_domain(
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
     largest = c.largest(*stages)
-    magnitude = (np.abs(g.cotangent) @ np.abs(x.v).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
+    cotangent = np.abs(g.cotangent)
+    if (error := cotangent_error(x, g, c)) is not None:
+        cotangent = cotangent + error
+    magnitude = (cotangent @ value_sizes(x, c).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     magnitude = x.largest_factor * magnitude
-    delta = (np.abs(g.cotangent) * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
+    delta = (cotangent * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
     factor = max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))  # dS may be scaled early
     inside = rows.all(axis=-1) & (8 * factor * (magnitude + delta) < largest)
     inside = inside.reshape(x.problem.batch, x.problem.kv_heads, x.problem.group).all(axis=-1)
@@ -139,7 +143,7 @@ def gradients_in_domain(
     heads = [
         (sums @ x.k_size).max(axis=(-1, -2), initial=0.0),
         (sums.swapaxes(-1, -2) @ x.q_size).max(axis=(-1, -2), initial=0.0),
-        (x.dropped(P1A).swapaxes(-1, -2) @ np.abs(g.cotangent)).max(axis=(-1, -2), initial=0.0),
+        (x.dropped(P1A).swapaxes(-1, -2) @ cotangent).max(axis=(-1, -2), initial=0.0),
     ]
     widest = factor * np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)
     return inside & (4 * widest < largest) & np.isfinite(widest)

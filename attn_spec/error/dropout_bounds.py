@@ -11,6 +11,8 @@ more, and what underflows on the way to dQ, dK or the gradient of a bias is mult
 
 from __future__ import annotations
 
+import math
+
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import Factors
@@ -33,12 +35,15 @@ def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> flo
 def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Factors:
     """Roundings of a product with 1 / (1 - p), of the coarsest of these stages; none where it is 1, 2, 4, ..
 
-    p is rounded, which moves 1 - p by u p / (1 - p), then that, its inverse and the product.
+    p is rounded, which moves 1 - p by a share m = u p / (1 - p) of it, and the inverse of that by a factor of up to
+    1 / (1 - m); then 1 - p, its inverse and the product are.
     """
     kept = 1 - (x.problem.dropout_p or 0.0)
     if x.c is None or (is_power_of(2, kept) and kept >= _EXACT):
         return ()
-    return ((max(rounding(c, stage).u for stage in stages), 4 + (1 - kept) / kept),)
+    u = max(rounding(c, stage).u for stage in stages)
+    moved = u * (1 - kept) / kept
+    return ((u, 4 - math.log1p(-moved) / math.log1p(u) if moved < 1 else math.inf),)
 
 
 def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
@@ -47,7 +52,12 @@ def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
 
 
 def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
-    """Whether 1 - p, its inverse and the product of that with any value are normal numbers of the softmax's format."""
-    form, kept = c.format("softmax"), 1 - (x.problem.dropout_p or 0.0)
+    """Whether 1 - p, its inverse and the product of that with any value are normal numbers wherever they are held.
+
+    So must what is left of 1 - p be when p is rounded: at least half of it.
+    """
+    kept, stages = 1 - (x.problem.dropout_p or 0.0), ("score_accumulation", "stored_scores", *weight_stages(c))
     largest = max(abs(x.v).max(initial=0.0), 1.0) / kept
-    return x.c is None or (kept >= 2 * form.smallest_normal and 2 * largest < form.largest)
+    smallest = 2 * max(form.smallest_normal for form in c.formats(*stages))
+    rounded = all(2 * rounding(c, stage).u * (1 - kept) <= kept for stage in stages)
+    return x.c is None or (rounded and kept >= smallest and 2 * largest < c.largest(*stages))

@@ -20,12 +20,21 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
 from attn_spec.error.far_keys import without_far_keys
-from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, summed_over_group
+from attn_spec.error.gradient_sums import accumulated, last_cast, stored_sums, sum_eta, summed_over_group
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
-from attn_spec.error.operand_bounds import operand_error, pairs_pulled_back, pulled_back, unknown_operands
+from attn_spec.error.operand_bounds import (
+    cotangent_error,
+    cotangent_sizes,
+    heads_contract,
+    operand_error,
+    pairs_pulled_back,
+    pulled_back,
+    unknown_operands,
+)
 from attn_spec.error.option_gradient_bounds import accumulated_again, bias_error, parameter_errors
 from attn_spec.error.products import entry, left_out, terms
-from attn_spec.error.roundoff import Rounding, conversion, growth, is_power_of, rounding
+from attn_spec.error.projection_bounds import projection_errors
+from attn_spec.error.roundoff import conversion, growth, is_power_of, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
@@ -72,11 +81,12 @@ def gradient_bound(
 
     ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
     """
-    b = score_gradient_error(x, g, contract, 0.0 if slack is None else slack.X)
+    c = heads_contract(x, contract)
+    b = score_gradient_error(x, g, c, 0.0 if slack is None else slack.X)
     evaluated = {} if slack is None else slack.allowed
-    plain = operand_error(x, contract) is None
+    plain = operand_error(x, c) is None
     errors = {"dq": _dq_error(b, evaluated.get("dq", 0.0)), "dk": _dk_error(b)} if plain else _operand_errors(b)
-    errors["dv"] = _dv_error(b)
+    errors |= projection_errors(b, contract, _dv_error(b)) if x.problem.projects else {"dv": _dv_error(b).error}
     if "dbias" in g.gradients:
         errors["dbias"] = bias_error(b)
     finished: dict[str, np.ndarray] = {}
@@ -86,19 +96,14 @@ def gradient_bound(
         out = last_cast(contract, dtype)
         total = (error + out.u * (size + error) + out.eta) * _widening(b.near, name, error.shape) * INFLATION
         finished[name] = np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
-    inside = gradients_in_domain(x, g, contract, dS=b.dS, P1A=b.weights.P1A)
+    inside = gradients_in_domain(x, g, c, dS=b.dS, P1A=b.weights.P1A)
     if not plain:  # infinite where an operation could overflow or divide by 0
         keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
         rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
+        if x.problem.projects:
+            inside &= np.isfinite(finished["dv"]).all(axis=(-1, -2))
         inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1) & ~unknown_operands(x, contract)
     return GradientBound(finished, X=b.X, in_domain=inside)
-
-
-def last_cast(c: ResolvedContract, dtype: str) -> Rounding:
-    """Rounding of a finished gradient to ``dtype``, from the wider of the formats it was summed and scaled in."""
-    stages = ("gradient_accumulation", "score_accumulation")
-    widest = max((c.format(stage) for stage in stages), key=lambda form: form.precision)
-    return conversion(c, dtype, widest)
 
 
 def _widening(near: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -166,7 +171,11 @@ def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
     else:
         of_q, of_k, of_parameters = _of_pairs(b)
     (dq, by_queries), (dk, by_keys) = pulled_back(b.x, "q", of_q), pulled_back(b.x, "k", of_k)
-    of_inputs = {"dq": dq.error, "dk": summed_over_group(b.x, b.c, dk)}
+    projects, width = b.x.problem.projects, b.x.q.shape[-1]
+    of_inputs = {  # heads of a layer read one q, and one product of all of them makes its gradient
+        "dq": summed_over_group(b.x, b.c, dq, width) if projects else dq.error,
+        "dk": summed_over_group(b.x, b.c, dk, width if projects else 1),
+    }
     return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
 
 
@@ -258,22 +267,28 @@ def _last_roundings(x: Intermediates) -> int:
     return 3 * sum(not is_power_of(2, constant) for constant in constants)
 
 
-def _dv_error(b: ScoreGradientError) -> np.ndarray:
-    """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]."""
-    c, w, n = b.c, b.weights, _queries(b.x)
-    cotangent, size = entry(c, c.format("output")), np.abs(b.g.cotangent)
+def _dv_error(b: ScoreGradientError) -> Approximation:
+    """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
+    c, w = b.c, b.weights
+    alone = b.x.problem.projects
+    over_group = (lambda per_head: per_head) if alone else b.x.over_group
+    n = b.x.visible.sum(axis=-2)[..., None] if alone else _queries(b.x)
+    cotangent, size = entry(c, c.format("output")), cotangent_sizes(b.x, b.g, c)
     missing = left_out(c, c.format("probabilities"), c.format("output"))
     stages, dropped = (*weight_stages(c), "gradients"), b.x.dropped
     factor, factor_eta = factor_roundings(b.x, c, *stages), factor_underflow(b.x, c, *stages)
     P1A, weight_eta = dropped(w.P1A), dropped((w.eta + factor_eta) * b.x.visible)
     G = growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
-    own = b.x.over_group(dropped(w.PA).swapaxes(-1, -2) @ size)
-    total = b.x.over_group(P1A.swapaxes(-1, -2) @ size)
-    eta = b.x.over_group(weight_eta.swapaxes(-1, -2) @ size)
+    own = over_group(dropped(w.PA).swapaxes(-1, -2) @ size)
+    if (given := cotangent_error(b.x, b.g, c)) is not None:
+        own = own + over_group(dropped(b.x.P).swapaxes(-1, -2) @ given)
+    total = over_group(P1A.swapaxes(-1, -2) @ size)
+    eta = over_group(weight_eta.swapaxes(-1, -2) @ size)
     stores, partial = stored_sums(c, n)
     tiny = b.x.largest_factor * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
-    entered = b.x.over_group((P1A + weight_eta).sum(axis=-2)[..., None])
-    return own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
+    entered = over_group((P1A + weight_eta).sum(axis=-2)[..., None])
+    error = own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
+    return Approximation(b.g.of_v, total, error, c.format("gradient_accumulation"), c)
 
 
 def _queries(x: Intermediates) -> np.ndarray:

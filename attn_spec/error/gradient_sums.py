@@ -34,11 +34,14 @@ def sum_eta(c: ResolvedContract) -> float:
     return sum_underflow(c, "gradient_accumulation")
 
 
-def summed_over_group(x: Intermediates, c: ResolvedContract, dk: Approximation) -> np.ndarray:
-    """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each."""
-    error, size = x.over_group(dk.error), x.over_group(dk.size)
-    G = growth(*accumulated(c, np.float64(x.problem.group)))
-    error = error + G * (size + error) + 2 * x.problem.group * (sum_eta(c) + stored_sum(c).eta)
+def summed_over_group(x: Intermediates, c: ResolvedContract, dk: Approximation, width: int = 1) -> np.ndarray:
+    """Error of dK [B, Hkv, Sk, D]: heads that share a key are summed, at any place among the roundings of each.
+
+    Sums of ``width`` terms in each head may be one with those of the others, in any order.
+    """
+    error, size, terms = x.over_group(dk.error), x.over_group(dk.size), x.problem.group * width
+    G = growth(*accumulated(c, np.float64(terms)))
+    error = error + G * (size + error) + 2 * terms * (sum_eta(c) + stored_sum(c).eta)
     return where_sums_fit(c, size, error)
 
 
@@ -46,3 +49,10 @@ def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> 
     """The error of sums, infinite where one could overflow: ``size`` is the sum of the sizes of their terms."""
     largest = c.largest("gradient_accumulation", "inner_accumulation", "partial_gradients")
     return np.where(2 * (size + error) < largest, error, np.inf)
+
+
+def last_cast(c: ResolvedContract, dtype: str) -> Rounding:
+    """Rounding of a finished gradient to ``dtype``, from the wider of the formats it was summed and scaled in."""
+    stages = ("gradient_accumulation", "score_accumulation")
+    widest = max((c.format(stage) for stage in stages), key=lambda form: form.precision)
+    return conversion(c, dtype, widest)

@@ -35,7 +35,7 @@ class Intermediates:
     """Symbols as in ``bounds``; every array starts with [B, Hq]; kv heads are repeated to Hq."""
 
     problem: Problem
-    #: The operands of the score, q' [.., Sq, D] and k' [.., Sk, D], and v [.., Sk, Dv].
+    #: The operands of the score, q' [.., Sq, D] and k' [.., Sk, D], and v, or v' of a layer, [.., Sk, Dv].
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
@@ -63,6 +63,8 @@ class Intermediates:
     c: np.ndarray | None
     #: O = (c P) v, [.., Sq, Dv]
     O: np.ndarray
+    #: b_O + sum_h W_O O, [B, 1, Sq, O], in a layer, else O.
+    output: np.ndarray
 
     @property
     def seen(self) -> np.ndarray:
@@ -117,7 +119,7 @@ def kept(
 def intermediates(problem: Problem) -> Intermediates:
     """Evaluate attention in float64, keeping everything a bound needs."""
     q, k, q_size, k_size = _operands(problem)
-    v = np.repeat(problem.v, problem.group, axis=1)
+    v = _values(problem)
     visible = problem.visible
     dot, magnitude = _of_pairs(problem, q, k, q_size, k_size)
     scaled = dot * problem.scale_value
@@ -141,8 +143,9 @@ def intermediates(problem: Problem) -> Intermediates:
     P = w / N
     c = keep_factors(problem, 1.0)
     O = ((w if c is None else c * w) @ v) / N
+    output = _joined(problem, O) if problem.projects else O
     return Intermediates(
-        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O
+        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O, output
     )
 
 
@@ -155,6 +158,20 @@ def _operands(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     q_, k_ = (given(_FLOAT64, x, FORMATS["float64"]) for x in (q, k))
     q_, k_ = score.queries.value(A, q_, p), score.keys.value(A, k_, p)
     return q_.value, k_.value, q_.size, k_.size
+
+
+def _values(problem: Problem) -> np.ndarray:
+    """v' [B, Hq, Sk, Dv]."""
+    v = np.repeat(problem.v, problem.group, axis=1)
+    return score_of(problem).values.value(FLOATS, v, parameters_of(problem)) if problem.projects else v
+
+
+def _joined(problem: Problem, O: np.ndarray) -> np.ndarray:
+    """The output of a layer, from that of its heads."""
+    outputs, bias = score_of(problem).outputs, problem.output_projection_bias
+    assert outputs is not None
+    total = outputs.value(FLOATS, O, parameters_of(problem)).sum(axis=1, keepdims=True)
+    return total if bias is None else total + bias
 
 
 def _of_pairs(
@@ -188,8 +205,10 @@ def repeated_keys(problem: Problem) -> np.ndarray:
 class GradientIntermediates:
     """The float64 gradients of attention and what they were made of; symbols as in ``gradient_bounds``."""
 
-    #: dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], the cotangents of output and LSE.
+    #: The cotangent of the output, and what of it arrives at each head, dO [B, Hq, Sq, Dv]: the same but in a layer.
+    of_output: np.ndarray
     cotangent: np.ndarray
+    #: dL [B, Hq, Sq], the cotangent of the LSE.
     lse_cotangent: np.ndarray | None
     #: dP = c dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL.
     dP: np.ndarray
@@ -201,16 +220,21 @@ class GradientIntermediates:
     #: Gradients of the operands q' and k', per query head, before the scale.
     of_q: np.ndarray
     of_k: np.ndarray
+    #: That of v' of each query head.
+    of_v: np.ndarray
     #: The gradients of q, k, v and bias, if there is one, by name ("dq"), each of its input's shape.
     gradients: dict[str, np.ndarray]
 
 
 @np.errstate(all="ignore")
 def gradient_intermediates(
-    x: Intermediates, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None
+    x: Intermediates, of_output: np.ndarray, lse_cotangent: np.ndarray | None = None
 ) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
     problem, cap = x.problem, x.problem.softcap
+    outputs, cotangent, by_outputs = score_of(problem).outputs, of_output, {}
+    if outputs is not None:
+        cotangent, by_outputs = outputs.pull(FLOATS, x.O, parameters_of(problem), of_output)
     dP = np.where(x.visible, x.dropped(cotangent @ x.v.swapaxes(-1, -2)), 0.0)
     D = (x.P * dP).sum(axis=-1, keepdims=True)
     X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
@@ -230,9 +254,20 @@ def gradient_intermediates(
     else:
         dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
         dk = x.over_group(dk)
-    found = {"dq": dq, "dk": dk, "dv": x.over_group(x.dropped(x.P).swapaxes(-1, -2) @ cotangent)}
+    of_v = x.dropped(x.P).swapaxes(-1, -2) @ cotangent
+    if outputs is None:
+        dv, by_values = of_v, {}
+    else:
+        dq = dq.sum(axis=1, keepdims=True)
+        v = finite(np.repeat(problem.v, problem.group, axis=1))
+        dv, by_values = score.values.pull(FLOATS, v, p, of_v)
+        by_values |= by_outputs
+        if problem.output_projection_bias is not None:  # of all heads together
+            heads = np.arange(x.O.shape[1])[:, None, None] == 0
+            by_values["output_projection_bias"] = np.where(heads, of_output.sum(axis=2, keepdims=True), 0.0)
+    found = {"dq": dq, "dk": dk, "dv": x.over_group(dv)}
     if problem.bias is not None:
         found["dbias"] = dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
-    for name, per_head in (by_queries | by_keys | {name: scale * of for name, of in of_p.items()}).items():
+    for name, per_head in (by_queries | by_keys | by_values | {name: scale * of for name, of in of_p.items()}).items():
         found[f"d{name}"] = per_head.sum(axis=problem.broadcast_axes(name)[:2], keepdims=True)
-    return GradientIntermediates(cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, found)
+    return GradientIntermediates(of_output, cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, of_v, found)

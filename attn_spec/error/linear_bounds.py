@@ -115,31 +115,36 @@ def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
 
 
 @np.errstate(all="ignore")
-def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str) -> np.ndarray:
+def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str, divisions: int = 0) -> np.ndarray:
     """Error of sum_j w_ij v_jc, [.., Sq, C], for |v| = ``size`` [.., Sk, C] rounded as ``of_v`` on entry.
 
-    ``stage`` is that of the accumulators of the sums over the keys.
+    ``stage`` is that of the accumulators of the sums over the keys; w or a has so many roundings of ``divisions``.
     """
     x, c, n, D = e.x, e.c, e.x.keys, e.x.problem.head_dim
     operand, cast, state = entry(c, c.format("operands")), probability_cast(c), state_rounding(c)
-    # w, a or the sum is divided by N: 1 / N is rounded, its product, and one of both.
-    entered = growth((operand.u, 2), (of_v.u, 1), (rounding(c, "softmax").u, 3))
+    entered = growth((operand.u, 2), (of_v.u, 1), (rounding(c, "softmax").u, divisions))
     summed = np.maximum(_scores_first(e, stage), _keys_first(e, stage))
     G = entered + summed + entered * summed
     tiny, stored = _underflow(c, stage), rounding(c, "stored_scores")
     total = x.visible @ size
     of_scores = total * (2 * terms(c, D) * tiny + stored.eta + cast.eta + rounding(c, "softmax").eta)
     widest = np.where(x.visible.any(axis=-1, keepdims=True), e.a.sum(axis=-1, keepdims=True), 0.0)
-    of_state = widest * (4 * terms(c, steps(x, c)) * tiny + c.tiles(x.problem.key_length) * state.eta)
+    of_state = widest * (4 * terms(c, n) * tiny + c.tiles(x.problem.key_length) * state.eta)
     entering = operand.eta * (x.visible @ (e.b.sum(axis=-1, keepdims=True) * size) + (widest + D * operand.eta) * total)
     entering = entering + of_v.eta * e.w.sum(axis=-1, keepdims=True)
-    last = 4 * (terms(c, n) + terms(c, D)) * tiny
+    last = 4 * terms(c, n + chained(x, c, D)) * tiny
     return e.dw @ size + G * (e.w @ size) + (1 + G) * (of_scores + of_state + entering + last)
 
 
-def steps(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """Additions that a term of a sum over the visible keys passes, those of tiles to each other included."""
-    return x.keys + c.tiles(x.problem.key_length)
+def chained(x: Intermediates, c: ResolvedContract, columns: int) -> np.ndarray:
+    """Additions over the keys that a term passes at most, products included, in a kernel that may sum states of tiles.
+
+    What the state of each tile makes, a sum over D ``columns``, may be added to one accumulator. Then a term of the
+    first of tiles t_1, t_2, .. passes t_1 additions, D beside those counted here, and max(D, t_i) of each later tile,
+    which is one of states or of scores. All but the last have m keys or more, so max(D, t_i) is at most
+    t_i max(1, D / m), and all is at most max(n, D n / m) + D. To tiles that are hidden nothing is added.
+    """
+    return np.maximum(x.keys, columns * np.minimum(c.tiles(x.problem.key_length), x.keys)) + columns
 
 
 def state_rounding(c: ResolvedContract) -> Rounding:
@@ -155,7 +160,7 @@ def _scores_first(e: LinearError, stage: str) -> np.ndarray:
     form, dtype = c.format("operands"), FORMATS[e.x.problem.dtype]
     kept = conversion(c, "softmax", c.format("stored_scores"))
     missing = (left_out(c, form, form), 1), (left_out(c, c.format("probabilities"), dtype), 1)
-    last = sums(c, stage, steps(e.x, c))
+    last = sums(c, stage, chained(e.x, c, D))
     return growth(
         *sums(c, "score_accumulation", D), (stored.u, 1), (kept.u, 1), (probability_cast(c).u, 1), *missing, *last
     )
@@ -171,7 +176,7 @@ def _keys_first(e: LinearError, stage: str) -> np.ndarray:
         (left_out(c, c.format("partial_outputs"), c.format("operands")), 1),
     )
     over_d = np.maximum(*(growth(*sums(c, one, x.problem.head_dim)) for one in (stage, "score_accumulation")))
-    G = growth(*sums(c, stage, steps(x, c)), *of_state)
+    G = growth(*sums(c, stage, chained(x, c, x.problem.head_dim)), *of_state)
     return G + over_d + G * over_d
 
 
@@ -183,7 +188,8 @@ def _underflow(c: ResolvedContract, stage: str) -> float:
 def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np.ndarray:
     """|O_hat - o|, [.., Sq, Dv]: with errors dS of the numerator and dN, (dS - o dN) / N_hat, then last roundings."""
     x, c = e.x, e.c
-    dS = sum_error(e, e.v, multiplicand(c, x.problem.dtype), "output_accumulation")
+    # w, a or the sum is divided by N: 1 / N is rounded, its product, and one of both.
+    dS = sum_error(e, e.v, multiplicand(c, x.problem.dtype), "output_accumulation", divisions=3)
     softmax, out, size = rounding(c, "softmax"), output_cast(c), np.abs(o) + slack
     X = (dS + size * e.dN) * e.inverse
     narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
@@ -214,8 +220,6 @@ def lse_error(e: LinearError) -> np.ndarray:
 def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     """Rows [.., Sq] with a visible key, whose N is known, and where nothing can overflow, in either order of sums."""
     x, c = e.x, e.c
-    largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum")
-    largest = min(largest, c.largest("softmax", "probabilities", "partial_outputs", "multiplicands"))
     if c.lse_merges or c.normalize in ("every_tile", "by_lse"):  # no theorem knows of these
         return np.zeros(x.keys.shape[:-1], dtype=bool)
     inside = (x.keys[..., 0] > 0) & e.known & np.isfinite(e.inverse[..., 0])
@@ -226,7 +230,9 @@ def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
         (x.visible @ e.b).max(axis=-1, initial=0.0),
         (x.visible @ (e.b.max(axis=-1, keepdims=True) * e.v)).max(axis=-1, initial=0.0),
     ]
-    inside &= 4 * np.maximum.reduce(held) < largest
+    stages = ["score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum"]
+    stages += ["softmax", "probabilities", "partial_outputs", "multiplicands"]
+    inside &= 4 * np.maximum.reduce(held) < c.largest(*stages)
     smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     inside &= (x.N[..., 0] > 4 * smallest) & (4 * x.N[..., 0] * c.format("softmax").smallest_normal < 1)
     entries = np.where(x.visible, e.v.max(axis=-1, initial=0.0)[..., None, :], 0.0).max(axis=-1, initial=0.0)

@@ -18,8 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_bounds import GRADIENT_EVALUATION, GradientBound, last_cast
-from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, summed_over_group, where_sums_fit
+from attn_spec.error.gradient_bounds import GRADIENT_EVALUATION, GradientBound
+from attn_spec.error.gradient_sums import (
+    accumulated,
+    last_cast,
+    stored_sums,
+    sum_eta,
+    summed_over_group,
+    where_sums_fit,
+)
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept
 from attn_spec.error.linear_bounds import (
     LinearError,
@@ -42,6 +49,8 @@ class RowGradientError:
     """What rows of the backward pass have in common. Sizes include errors."""
 
     e: LinearError
+    #: 1 / N at most, [.., Sq, 1]; 0 in rows that see no key.
+    inverse: np.ndarray
     #: |dO| [.., Sq, Dv], and the size of D, [.., Sq, 1].
     dO: np.ndarray
     D: np.ndarray
@@ -93,14 +102,16 @@ def _rows(e: LinearError, g: GradientIntermediates, of_o: np.ndarray) -> RowGrad
     x, dO = e.x, np.abs(g.cotangent)
     inverse, lost = _inverse(e)
     D = (dO * (np.abs(x.O) + of_o)).sum(axis=-1, keepdims=True)
-    P = e.w * inverse
-    if e.c.delta != "output":  # sum P dP, whose terms may cancel
-        D = np.maximum(D, (P * (dO @ e.v.swapaxes(-1, -2))).sum(axis=-1, keepdims=True))
-    dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
-    size = np.where(x.visible, dO @ e.v.swapaxes(-1, -2) + D + dL, 0.0) * inverse
-    of_D = (dO * of_o).sum(axis=-1, keepdims=True) * inverse
+    P, dP = e.w * inverse, dO @ e.v.swapaxes(-1, -2)
     of_P = e.dw * inverse + np.where(x.visible, x.P, 0.0) * lost / (1 - lost)
-    return RowGradientError(e, dO, D, dw=size, of_dw=np.where(x.visible, of_D, 0.0) + size * lost, P=P, of_P=of_P)
+    of_D = (dO * of_o).sum(axis=-1, keepdims=True)
+    if e.c.delta != "output":  # sum P dP, whose terms may cancel, and which has the errors of P
+        D = np.maximum(D, (P * dP).sum(axis=-1, keepdims=True))
+        of_D = np.maximum(of_D, (of_P * dP).sum(axis=-1, keepdims=True))
+    dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
+    size = np.where(x.visible, dP + D + dL, 0.0) * inverse
+    of_dw = np.where(x.visible, of_D * inverse, 0.0) + size * lost
+    return RowGradientError(e, inverse, dO, D, dw=size, of_dw=of_dw, P=P, of_P=of_P)
 
 
 def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
@@ -118,6 +129,13 @@ def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
     return np.where(x.keys > 0, inverse, 0.0), np.where(x.keys > 0, lost, 0.0)
 
 
+def _lengths(e: LinearError) -> tuple[int, int]:
+    """Terms of the longest sum over columns, and tiles that a sum over queries or keys passes."""
+    problem = e.x.problem
+    columns = max(problem.value_dim, problem.head_dim)
+    return columns, e.c.tiles(problem.key_length) + e.c.tiles(problem.query_length)
+
+
 def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
     """G of a term on the longest way: sums over Dv or D and over ``n`` queries or keys, stores, casts and factors."""
     x, c = e.x, e.c
@@ -126,14 +144,14 @@ def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
     entries += [(entry(c, c.format("partial_outputs")).u, 1), (probability_cast(c).u, 1)]
     formats = (dtype, form, out, c.format("score_gradients"), c.format("probabilities"), c.format("partial_outputs"))
     missing = (2 * max(left_out(c, one, other) for one in formats for other in formats), 1)
-    tiles = c.tiles(x.problem.key_length) + c.tiles(x.problem.query_length)
     summed, stages = c.format("score_accumulation"), ("stored_scores", "score_gradients")
     narrowed = [(conversion(c, stage, summed).u, 2) for stage in (*stages, "softmax")]
-    columns = max(x.problem.value_dim, x.problem.head_dim)
+    columns, tiles = _lengths(e)
     short = np.maximum.reduce(
         [growth(*sums(c, stage, columns + 2)) for stage in ("score_accumulation", "gradient_accumulation")]
     )
-    long = np.maximum(growth(*accumulated(c, n + tiles)), growth(*sums(c, "output_accumulation", n + tiles)))
+    passed = np.maximum(n, columns * np.minimum(tiles, n)) + columns  # as :func:`linear_bounds.chained`
+    long = np.maximum(growth(*accumulated(c, passed)), growth(*sums(c, "output_accumulation", passed)))
     rest = growth(*entries, missing, (state_rounding(c).u, tiles), (rounding(c, "softmax").u, 6), *narrowed)
     return (1 + short) * (1 + long) * (1 + rest) - 1
 
@@ -152,13 +170,14 @@ def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
     x, c = e.x, e.c
     least = max(sum_underflow(c, "score_accumulation"), sum_underflow(c, "output_accumulation"), sum_eta(c))
     stores, partial = stored_sums(c, n)
-    tiles = c.tiles(x.problem.key_length) + c.tiles(x.problem.query_length)
-    columns = max(x.problem.value_dim, x.problem.head_dim)
+    columns, tiles = _lengths(e)
     formats = (FORMATS[x.problem.dtype], *(c.format(stage) for stage in ("operands", "output", "score_gradients")))
     stages = ("softmax", "softmax", "stored_scores", "stored_scores", "score_gradients")
     return _Underflow(
         columns=4 * terms(c, columns) * least,
-        rows=4 * terms(c, n + tiles) * least + tiles * state_rounding(c).eta + 2 * partial.eta * (stores + n),
+        rows=4 * terms(c, np.maximum(n, columns * np.minimum(tiles, n)) + columns) * least
+        + tiles * state_rounding(c).eta
+        + 2 * partial.eta * (stores + n),
         entry=max(entry(c, form).eta for form in formats),
         stored=sum(rounding(c, stage).eta for stage in stages) + probability_cast(c).eta,
     )
@@ -167,7 +186,7 @@ def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
 def _of_queries(r: RowGradientError, g: GradientIntermediates) -> Approximation:
     """da per head, [.., Sq, D]."""
     e, x = r.e, r.e.x
-    b, inverse, n = e.b, _inverse(e)[0], x.keys
+    b, inverse, n = e.b, r.inverse, x.keys
     G, tiny, dw = _growth(e, n), _underflow(e, n), r.dw + r.of_dw
     seen, values = x.visible @ b, x.visible @ (b * e.v.sum(axis=-1, keepdims=True))
     cotangents = r.dO.sum(axis=-1, keepdims=True)
@@ -185,8 +204,7 @@ def _of_keys(r: RowGradientError, g: GradientIntermediates) -> Approximation:
     e, x = r.e, r.e.x
     n = x.visible.sum(axis=-2)[..., None]
     G, tiny, dw = _growth(e, n), _underflow(e, n), (r.dw + r.of_dw).swapaxes(-1, -2)
-    inverse = _inverse(e)[0]
-    a, of_keys = e.a * inverse, x.visible.swapaxes(-1, -2)
+    a, of_keys = e.a * r.inverse, x.visible.swapaxes(-1, -2)
     seen, unscaled, values = of_keys @ a, of_keys @ e.a, e.v.sum(axis=-1, keepdims=True)
     cotangents, both = (of_keys @ (one * r.dO.sum(axis=-1, keepdims=True)) for one in (a, a + e.a))
     under = (tiny.columns + tiny.stored) * (seen + unscaled) + tiny.stored * both
@@ -209,7 +227,7 @@ def _dv_error(r: RowGradientError) -> np.ndarray:
     n = x.over_group(x.visible.sum(axis=-2)[..., None])
     per_head = np.repeat(n, x.problem.group, axis=1)
     G, tiny, of_keys = _growth(e, per_head), _underflow(e, per_head), x.visible.swapaxes(-1, -2)
-    inverse, features = _inverse(e)[0], e.b.sum(axis=-1, keepdims=True)
+    inverse, features = r.inverse, e.b.sum(axis=-1, keepdims=True)
     P, size = (r.P + r.of_P).swapaxes(-1, -2), r.dO
     under = (tiny.stored + tiny.columns) * (of_keys @ ((1 + inverse) * size)) + tiny.rows * (1 + features)
     under = under + tiny.entry * (P.sum(axis=-1, keepdims=True) + of_keys @ size * (1 + features) + tiny.columns)
@@ -227,8 +245,7 @@ def _sums_fit(r: RowGradientError) -> np.ndarray:
     e, x = r.e, r.e.x
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients", "partial_outputs"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients", "output_accumulation"]
-    dw, inverse = r.dw + r.of_dw, _inverse(e)[0]
-    scaled = np.maximum(inverse, 1.0)
+    dw, scaled = r.dw + r.of_dw, np.maximum(r.inverse, 1.0)
     heads = [
         np.maximum(dw, dw / scaled).max(axis=(-1, -2), initial=0.0),
         (dw @ e.b).max(axis=(-1, -2), initial=0.0),

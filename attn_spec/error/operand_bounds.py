@@ -1,7 +1,7 @@
 """How far the operands of a score, and the gradients of q and k behind them, may lie from the truth under a contract.
 
 q' = f(q, p) and k' = g(k, p) of ``attention.scores``, evaluated with a running error bound. A plain score has none:
-its operands are q and k.
+its operands are q and k. So are the values v' of a layer, and what of a cotangent arrives at its heads.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Operand, parameters_of, score_of
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.intermediates import Intermediates, finite, kept, repeated_keys
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept, repeated_keys
 from attn_spec.error.products import sums
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation, RunningErrors, given
-from attn_spec.numbers.formats import FORMATS, Format
+from attn_spec.numbers.formats import DTYPES, FORMATS, Format
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,82 @@ def _errors(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarr
     return _stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error
 
 
+def value_format(x: Intermediates, c: ResolvedContract) -> Format:
+    """The format of the values."""
+    return c.format("operands") if x.problem.projects else FORMATS[x.problem.dtype]
+
+
+@kept
+@np.errstate(all="ignore")
+def value_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
+    """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself."""
+    if not x.problem.projects:
+        return None
+    return np.where(np.any(x.seen, axis=2)[..., None], _value_errors(x, c), 0.0)
+
+
+@kept
+@np.errstate(all="ignore")
+def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    v = given(c, _repeated_values(x), FORMATS[x.problem.dtype])
+    return _stored(score_of(x.problem).values.value(RunningErrors(c), v, parameters_given(x, c))).error
+
+
+def _repeated_values(x: Intermediates) -> np.ndarray:
+    """The value that each query head reads, [B, Hq, Sk, Dv]."""
+    return np.repeat(x.problem.v, x.problem.group, axis=1)
+
+
+def value_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The largest that values may be, [B, Hq, Sk, Dv]."""
+    error = value_error(x, c)
+    return np.abs(x.v) if error is None else np.abs(x.v) + error
+
+
+@np.errstate(all="ignore")
+def cotangent_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray | None:
+    """Errors of what arrives at each head of a layer, [B, Hq, Sq, U], as it is stored; None of dO itself."""
+    outputs = score_of(x.problem).outputs
+    if outputs is None:
+        return None
+    dO = given(c, g.of_output, c.format("output"))
+    nothing = given(c, np.zeros(x.O.shape), c.format("operands"))  # matters to the gradient of W_O alone
+    return _stored(outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0]).error
+
+
+def cotangent_sizes(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray:
+    """The largest that dO of a head may be, [B, Hq, Sq, Dv]."""
+    error = cotangent_error(x, g, c)
+    return np.abs(g.cotangent) if error is None else np.abs(g.cotangent) + error
+
+
+def product_of_operands_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray | float:
+    """What errors of dO and of v make of their product, before its own, [.., Sq, Sk]; 0 where both are given."""
+    of_g, of_v = cotangent_error(x, g, c), value_error(x, c)
+    if of_g is None or of_v is None:
+        return 0.0
+    off = of_g @ value_sizes(x, c).swapaxes(-1, -2) + np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)
+    return np.where(x.visible, off, 0.0)
+
+
+def heads_contract(x: Intermediates, c: ResolvedContract) -> ResolvedContract:
+    """The contract of heads: the outputs of those of a layer are operands of its projection."""
+    return replace(c, output=stored_outputs(c)) if x.problem.projects else c
+
+
+def stored_outputs(c: ResolvedContract) -> str:
+    """The dtype of the outputs of heads: that of operands, or of tensors that hold them."""
+    return c.operands if c.operands in DTYPES else "float32"
+
+
+@np.errstate(all="ignore")
+def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Approximation, dict[str, Approximation]]:
+    """The gradients of v and of parameters, per query head, for that of v' [B, Hq, Sk, U]."""
+    c = gradient.contract
+    v = given(c, finite(_repeated_values(x)), FORMATS[x.problem.dtype])
+    return score_of(x.problem).values.pull(RunningErrors(c), v, parameters_given(x, c), _stored(gradient))
+
+
 def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the error of every operand, and so its size, has a bound."""
     errors = operand_error(x, c)
@@ -70,11 +146,29 @@ def unknown_operands(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     problem = x.problem
     if operand_error(x, c) is None:
         return np.zeros((problem.batch, problem.kv_heads), dtype=bool)
-    unknown = []
-    for vectors, error in zip((problem.q, repeated_keys(problem)), _errors(x, c), strict=True):
-        numbers = np.isfinite(vectors).all(axis=-1) & vectors.any(axis=-1)
-        unknown.append((numbers & ~np.isfinite(error).all(axis=-1)).any(axis=-1))
-    return np.logical_or(*unknown).reshape(problem.batch, problem.kv_heads, -1).any(axis=-1)
+    queries = _unknown(problem.q, _errors(x, c)[0])
+    return np.any((queries | unknown_keys(x, c)).reshape(problem.batch, problem.kv_heads, -1), axis=-1)
+
+
+@np.errstate(all="ignore")
+def unknown_keys(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """bool [B, Hq]: heads in which this may be so of a key or a value.
+
+    A score that overflows is NaN where -inf is added to it to hide it, and so is a weight of 0 times an infinity.
+    """
+    problem = x.problem
+    if operand_error(x, c) is None:
+        return np.zeros(problem.score_shape[:2], dtype=bool)
+    unknown = _unknown(repeated_keys(problem), _errors(x, c)[1])
+    if problem.projects:
+        unknown = unknown | _unknown(_repeated_values(x), _value_errors(x, c))
+    return unknown
+
+
+def _unknown(vectors: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Heads with a vector of finite numbers, not all 0, whose operand has no bound."""
+    numbers = np.isfinite(vectors).all(axis=-1) & vectors.any(axis=-1)
+    return np.any(numbers & ~np.isfinite(error).all(axis=-1), axis=-1)
 
 
 @np.errstate(all="ignore")
@@ -91,9 +185,14 @@ def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approx
     """q, k, the parameters by name, and the rotations of operands; kv heads repeated."""
     problem, form = x.problem, FORMATS[x.problem.dtype]
     q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
-    tensors = parameters_of(problem).items()
+    return q, k, parameters_given(x, c)
+
+
+def parameters_given(x: Intermediates, c: ResolvedContract) -> dict[str, Any]:
+    """The parameters by name, [B, Hq, .., ..], and the rotations of operands."""
+    problem, tensors = x.problem, parameters_of(x.problem).items()
     p = {name: given(c, tensor, FORMATS[problem.dtype_of(name)]) for name, tensor in tensors}
-    return q, k, p | rotations_of(problem)
+    return p | rotations_of(problem)
 
 
 @kept

@@ -42,7 +42,7 @@ def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation])
     for name, of in gradients.items():
         axes = tuple(axis for axis in problem.broadcast_axes(name) if axis < 2)
         summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))
-        terms = rows * math.prod(lengths[axis] for axis in axes)
+        terms = rows * math.prod(of.value.shape[axis] for axis in axes)
         errors[f"d{name}"] = accumulated_again(summed, b.c, terms).error
     return errors
 

@@ -88,6 +88,13 @@ class RunningErrors:
         error = error + G * (size + error) + (1 + G) * tiny
         return finished(c, x.value @ y.value, size, error, roundings=0)
 
+    def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
+        """The sums of y may begin with b, which then passes all their roundings."""
+        c, n = self.contract, x.value.shape[-1] + 1
+        G = growth(*sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block) + 1))
+        tiny = 2 * sum_underflow(c, "score_accumulation")
+        return replace(y, error=y.error + G * (b.size + b.error) + tiny) + b
+
     def transposed(self, x: Approximation) -> Approximation:
         return x.changed(lambda part: part.swapaxes(-1, -2))
 
@@ -144,16 +151,18 @@ class RunningErrors:
         """t where x > 0, else 0; x is given, so its sign is known."""
         return t.changed(lambda part: np.where(x.value > 0, part, 0.0))
 
+    @np.errstate(all="ignore")
     def tables(self, turn: Rotation) -> tuple[Approximation, Approximation]:
         """An error of the angle theta = position base^e, e = -2m / R, costs its cosine and sine no more than itself.
 
-        theta (1 + d): e, the base and its logarithm are rounded or off by ``log_error``, which changes base^e by at
-        most 8 u (1 + |log base|) |e|; the power itself, a reciprocal and the product are three more roundings.
-        Positions are integers, and enter as they are.
+        theta (1 + d): see :meth:`_power_error`; the product is one more rounding. Positions are integers, and enter
+        as they are.
         """
         c, work = self.contract, rounding(self.contract, "score_accumulation")
-        of_power = 8 * work.u * (1 + abs(math.log(turn.base))) * np.abs(turn.exponents)
-        d = np.expm1(of_power + np.log1p(elementary_error(c, "exp_error")) + math.log1p(growth((work.u, 3))))
+        d = self._power_error(turn)
+        # A product with 1 is exact, unless the position is no number of the format.
+        multiplied = (d > 0) | (np.abs(turn.positions[..., None]) > 2.0 ** c.format("score_accumulation").precision)
+        d = np.where(multiplied, d + work.u * (1 + d), d)
         angles = np.abs(turn.positions[..., None]) * np.power(turn.base, turn.exponents)
         error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
         stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
@@ -163,6 +172,29 @@ class RunningErrors:
         form, off = c.format("rotary_tables"), turn.spread(error, 0.0)
         cos, sin = (Approximation(table, np.abs(table), off, form, c) for table in FLOATS.tables(turn))
         return cos, sin
+
+    def _power_error(self, turn: Rotation) -> np.ndarray:
+        """d of each power base^e (1 + d), [R/2], which may be exp(e log base), or the reciprocal of base^-e.
+
+        The base is rounded, its logarithm off by ``log_error`` relative to 1 + |log| and rounded; 1 / R, e and the
+        product with the logarithm are rounded. So the exponent is off by |e| ((1 + G) w + G |log base|), with w the
+        error of the logarithm before it is rounded and G that of four roundings. The exponential has its own error, and
+        is rounded, and so is the reciprocal. base^0 is exp(0).
+
+        All that may be formed lies between the base and its reciprocal. Both must be normal numbers of the format, else
+        d is infinite: no power of a base of 0 or infinity is right, but perhaps the first.
+        """
+        c, work = self.contract, rounding(self.contract, "score_accumulation")
+        e, log, G = np.abs(turn.exponents), abs(math.log(turn.base)), growth((work.u, 4))
+        of_base = -math.log1p(-work.u)
+        of_log = of_base + elementary_error(c, "log_error") * (1 + log + of_base)
+        of_power = e * ((1 + G) * of_log + G * log)
+        d = np.expm1(of_power + math.log1p(elementary_error(c, "exp_error")) + np.log1p(growth((work.u, 2))))
+        if c.exp_of_zero_is_one:
+            d = np.where(e == 0, 0.0, d)
+        form, most = c.format("score_accumulation"), log + math.log1p(d.max(initial=0.0))
+        fits = most <= min(math.log(form.largest), -math.log(form.smallest_normal))
+        return d if fits else np.full(d.shape, np.inf)
 
     def swapped(self, x: Approximation, turn: Rotation) -> Approximation:
         value, size, error = turn.swapped(x.value), x.size[..., turn.partner], x.error[..., turn.partner]

@@ -86,7 +86,7 @@ def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """
     if (of_pairs := pair_error(x, c)) is not None:
         return of_pairs
-    d, form = x.problem.head_dim, operand_format(x, c)
+    d, form = x.q.shape[-1], operand_format(x, c)
     enters, scaled = operand_entry(x, c), operand_scaling(x, c)
     roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
     relative = growth((enters.u, 2), (left_out(c, form, form), 1), (scaled.u, 2), *roundings)

@@ -16,17 +16,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_spec.error import value_spread
 from attn_spec.error.bounds import numerator_error, output_error
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.operand_bounds import (
+    cotangent_error,
+    cotangent_sizes,
+    product_of_operands_error,
+    value_format,
+    value_sizes,
+)
 from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.row_sum_bounds import WeightError, deviations, lse_error, row_sum_error, weight_error
 from attn_spec.error.score_bounds import last_factor, softcapped_error
 from attn_spec.error.weight_bounds import log_weight_error, weight_error_by_lse
-from attn_spec.numbers.formats import FORMATS
 
 
 @dataclass(frozen=True)
@@ -181,17 +188,18 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
 
 def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray:
     """Error of dP = c dO v^T, [.., Sq, Sk]."""
-    form, Dv = FORMATS[x.problem.dtype], x.problem.value_dim
+    form, Dv = value_format(x, c), x.v.shape[-1]
     of_g, of_v = entry(c, c.format("output")), entry(c, form)
     stored = conversion(c, "stored_scores", c.format("gradient_accumulation"))
-    size_g, size_v = np.abs(g.cotangent), np.abs(x.v)
+    size_g, size_v = cotangent_sizes(x, g, c), value_sizes(x, c)
     factor = factor_roundings(x, c, "softmax", "stored_scores")
     roundings = (*sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)), *factor)
     relative = growth((of_g.u, 1), (of_v.u, 1), (left_out(c, c.format("output"), form), 1), *roundings)
     off_v = of_v.eta + factor_underflow(x, c, "softmax")
     entering = off_v * size_g.sum(-1)[..., :, None] + of_g.eta * size_v.sum(-1)[..., None, :]
     underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entering + Dv * of_g.eta * off_v
-    dP = x.dropped(relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow)
+    given = product_of_operands_error(x, g, c)
+    dP = x.dropped(given + relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow)
     return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta * (x.largest_factor + (1 if factor else 0))
 
 
@@ -210,17 +218,21 @@ def _delta_error(row: _Setting, edP: np.ndarray) -> np.ndarray:
 def _delta_of_output(row: _Setting) -> np.ndarray:
     """Error of rowsum(dO O): that of the stored output, and of the sum.
 
-    Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns.
+    Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns; where
+    values have errors f_j, o is sum P v^, and both differences are off by these.
     """
     x, c, w, work = row.near, row.c, row.w, rounding(row.c, "score_accumulation")
-    size, Dv = np.abs(row.g.cotangent), x.problem.value_dim
+    size, Dv = np.abs(row.g.cotangent), x.v.shape[-1]
     EO = output_error(x, c, w, x.O, np.zeros(x.O.shape))
     stored = (size * EO).sum(-1, keepdims=True)
     if c.normalize != "by_lse":
-        e = numerator_error(x, c, w, x.O, 0.0)
-        through = ((w.PA * row.around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
-        through = through + (size * (e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
+        off, around = value_spread.slack(x, c), value_spread.around(x, c, row.around, size)
+        e = numerator_error(x, c, w, x.O, off)
+        through = ((w.PA * around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
+        through = through + (size * (off + e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
         stored = np.where(e.kappa > 0, np.fmin(stored, through), stored)
+    if (of_g := cotangent_error(x, row.g, c)) is not None:
+        stored, size = stored + (of_g * (np.abs(x.O) + EO)).sum(-1, keepdims=True), size + of_g
     summed = growth((work.u, min(Dv, c.summation_depth or Dv))) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
     return stored + summed + 2 * Dv * work.eta
 

@@ -1,10 +1,10 @@
-"""The theorem that a problem has: that of a softmax, or of linear attention."""
+"""The theorem that a problem has: that of a softmax, of linear attention, or of a layer."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from attn_spec.error import bounds, gradient_bounds, linear_bounds, linear_gradient_bounds
+from attn_spec.error import bounds, gradient_bounds, linear_bounds, linear_gradient_bounds, projection_bounds
 from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound
@@ -15,12 +15,16 @@ def forward_bound(
     x: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
     """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact)."""
+    if x.problem.projects:
+        return projection_bounds.layer_bound(x, contract, o, slack)
     found = bounds.forward_bound if x.problem.feature_map is None else linear_bounds.linear_bound
     return found(x, contract, o, slack)
 
 
 def evaluation_error(x: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves."""
+    if x.problem.projects:
+        return projection_bounds.evaluation_error(x)
     found = bounds.evaluation_error if x.problem.feature_map is None else linear_bounds.evaluation_error
     return found(x)
 

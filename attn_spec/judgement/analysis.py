@@ -45,9 +45,13 @@ class Analysis:
 
     @cached_property
     def of_equal_scores(self) -> Analysis:
-        """That of the same values without options but dropout, every score 0: attention is their mean."""
-        stay = (CHOICE, WEIGHT)
-        plain = {name: row.off for name, row in OPTIONS.items() if OPTIONS.get(row.of, row).kind not in stay}
+        """That of the same values without options but dropout, every score 0: attention is their mean.
+
+        A layer stays one, without what would make its queries other than 0.
+        """
+        stay = {name for name, row in OPTIONS.items() if OPTIONS.get(row.of, row).kind in (CHOICE, WEIGHT)}
+        stay |= {name for name, row in OPTIONS.items() if row.projects_values} - {"query_projection_bias"}
+        plain = {name: row.off for name, row in OPTIONS.items() if name not in stay}
         return Analysis(self.problem.replace(q=np.zeros(self.problem.q.shape), **plain))
 
     @np.errstate(all="ignore")

@@ -190,7 +190,7 @@ def judge_gradients(
         measurements = [
             _measure(name, dtype, got, truth=truth[name], allowed=bound.allowed[name], measured=inside)
             for name, got in found.items()
-            for inside in (np.broadcast_to(bound.domain_of(name, problem.group), got.shape),)
+            for inside in (np.broadcast_to(bound.domain_of(name, problem.query_group), got.shape),)
             for dtype in (problem.dtype_of(name[1:], reading.gradients),)
         ]
         return Judgement(problem, reading, tuple(measurements))
@@ -211,6 +211,8 @@ def _with_empty_rows(
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
     """Put the convention's answer, allowed error and domain [B, Hq, Sq] into the rows that see no key."""
     problem = known.problem
+    if problem.projects:
+        return _with_empty_heads(known, contract, truth, bound, empty_row)
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
     allowed = bound.allowed["output"]
     inside = bound.in_domain | problem.empty_rows
@@ -225,6 +227,30 @@ def _with_empty_rows(
     }
     inside = np.where(problem.empty_rows, mean_bound.in_domain, bound.in_domain)
     return Enclosed(**fields), np.where(empty, mean_bound.allowed["output"], allowed), inside
+
+
+def _with_empty_heads(
+    known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
+) -> tuple[Enclosed, np.ndarray, np.ndarray]:
+    """The same of a layer, [B, 1, Sq]: what a head without a key adds to its output is no number, or 0.
+
+    Where the convention is the mean, rows that only some heads see no key in are left out.
+    """
+    allowed, inside = bound.allowed["output"], bound.domain_of("output")
+    some, every = np.any(known.problem.empty_rows, axis=1, keepdims=True), known.problem.empty_output_rows
+    if empty_row == "zero" or not some.any():
+        return truth, allowed, inside
+    wide, whole = some[..., None], every[..., None]
+    if empty_row == "nan":
+        value = np.where(wide, np.nan, truth.value)
+        return replace(truth, value=value), np.where(wide, 0.0, allowed), inside | some
+    mean, mean_bound = known.of_equal_scores.truth_and_bound(contract)
+    fields = {
+        name: np.where(whole, getattr(mean["output"], name), getattr(truth, name))
+        for name in ("value", "low", "radius")
+    }
+    inside = np.where(every, mean_bound.domain_of("output"), inside & ~some)
+    return Enclosed(**fields), np.where(whole, mean_bound.allowed["output"], allowed), inside
 
 
 def _in_base(

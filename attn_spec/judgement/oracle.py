@@ -82,7 +82,7 @@ class GradientOracle:
     """The truth of all gradients of one problem, for one cotangent."""
 
     def __init__(self, x: Intermediates, g: GradientIntermediates) -> None:
-        given = g.cotangent, g.lse_cotangent
+        given = g.of_output, g.lse_cotangent
         self._truth = Refined(
             float64_gradients(x, g), lambda bits: enclose_gradients(x.problem, given[0], bits, given[1])
         )
@@ -101,19 +101,23 @@ def float64_truth(x: Intermediates) -> Truth:
     """Tier 0: the float64 intermediates with their own proved error; inf radius where float64 overflows."""
     error = evaluation_error(x)
     empty = x.keys == 0
-    usable = error.in_domain[..., None] & np.isfinite(x.O)
-    output_radius = np.where(empty, 0.0, np.where(usable, error.allowed["output"], np.inf))
+    usable = error.domain_of("output")[..., None] & np.isfinite(x.output)
+    output_radius = np.where(usable, error.allowed["output"], np.inf)
     L = x.L[..., 0]
     lse_radius = np.where(error.in_domain & np.isfinite(L), error.allowed["lse"], np.inf)
     lse_radius = np.where(empty[..., 0], 0.0, lse_radius)
-    return {"output": _enclosed(np.where(empty, 0.0, x.O), output_radius), "lse": _enclosed(L, lse_radius)}
+    if x.problem.projects:
+        return {"output": _enclosed(x.output, output_radius), "lse": _enclosed(L, lse_radius)}
+    output = _enclosed(np.where(empty, 0.0, x.O), np.where(empty, 0.0, output_radius))
+    return {"output": output, "lse": _enclosed(L, lse_radius)}
 
 
 def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
     """Tier 0 of the gradients; inf radius in a head group that sees an overflow."""
     error = gradient_evaluation_error(x, g)
     radii = {
-        name: np.where(error.domain_of(name, x.problem.group), radius, np.inf) for name, radius in error.allowed.items()
+        name: np.where(error.domain_of(name, x.problem.query_group), radius, np.inf)
+        for name, radius in error.allowed.items()
     }
     return {name: _enclosed(value, radii[name]) for name, value in g.gradients.items()}
 

@@ -161,8 +161,11 @@ def _check(declared: Kernel) -> None:
     ):
         if value not in allowed:
             raise KernelError(f"{declared.name}: {name} must be one of {', '.join(allowed)}, not {value!r}")
-    if "H" in PRESENTATIONS[declared.presentation].looped and "gqa" in declared.supports:
-        raise KernelError(f"{declared.name} is given one head at a time, so it cannot declare gqa; leave that out")
+    of_heads = sorted({"gqa", "query_projection"} & declared.supports)
+    if of_heads and "H" in PRESENTATIONS[declared.presentation].looped:
+        raise KernelError(
+            f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave that out"
+        )
 
 
 def _check_options(declared: Kernel) -> None:

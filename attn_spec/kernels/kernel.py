@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -97,6 +97,8 @@ class Kernel:
     #: Whether the function is ``build(shapes, dtypes, options) -> call(q, k, v, **tensors)``, called once for each
     #: signature: shapes and dtypes by the names of all tensors, options that are no tensors by theirs.
     builds: bool = False
+    #: What is passed for options that a problem does not use, by option; others are left out.
+    when_off: Mapping[str, Any] = field(default_factory=dict)
     #: What was built, by signature.
     built: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
     #: How many shapes and sets of options, chosen for what they tell, each strategy of a property's problems has; None:
@@ -162,6 +164,11 @@ class Kernel:
         spellings = (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).spellings
         usual = name if name in OPTIONS else spellings[0]
         return next((spelling for spelling in spellings if spelling in self.parameters), usual)
+
+    def passed_off(self, used: Collection[str]) -> dict[str, Any]:
+        """What a call passes for options that are off, in a problem that uses these: what belongs to one, with that."""
+        told = [name for name in self.when_off if not OPTIONS[name].of or OPTIONS[name].of in used]
+        return {self.keyword(name): self.when_off[name] for name in told}
 
     @cached_property
     def without_dropout(self) -> Mapping[str, Any]:

@@ -45,9 +45,17 @@ class Limits:
         """Why the kernel does not take the problem; empty when it does."""
         return next(self._reasons(problem), "")
 
+    def hint(self, problem: Problem) -> str:
+        """The limit that may be missing where a call failed; empty if none comes to mind."""
+        reached = largest_position(problem)
+        if self.largest_position is not None or reached < max(problem.query_length, problem.key_length):
+            return ""
+        return f"the problem has positions up to {reached}; if they are rows of a table, declare largest_position="
+
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()
-        if self.head_dims is not None and not {problem.head_dim, problem.value_dim} <= set(self.head_dims):
+        widths = {problem.scored_width, problem.head_value_dim}
+        if self.head_dims is not None and not widths <= set(self.head_dims):
             yield f"head dimensions must be of {self.head_dims}"
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):

@@ -121,7 +121,7 @@ class Subject:
 
     def _whole(self, problem: Problem, answers: list[Answer]) -> Answer:
         rows = problem.score_shape[:3]
-        shapes = {"output": (*rows, problem.value_dim), "lse": rows}
+        shapes: dict[str, tuple[int, ...]] = {"output": problem.output_shape, "lse": rows}
         given = shapes if self.supports("lse") else ["output"]
         return {name: self.presentation.whole([one[name] for one in answers], shapes[name]) for name in given}
 
@@ -133,7 +133,7 @@ class Subject:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(problem, tensors, options)
         rows = problem.score_shape[:3]
-        output = {"output": self._vectors("out", out, (*rows, problem.value_dim), self.contract.output)}
+        output = {"output": self._vectors("out", out, problem.output_shape, self.contract.output)}
         return output if lse is None else output | {"lse": self._unlooped("lse", lse, rows, None)}
 
     def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:
@@ -255,12 +255,12 @@ class Subject:
                 continue
             active[name] = value if row.tensor is None else arrange(self._given_option(name, value))
         spelled = {self.kernel.keyword(name): value for name, value in active.items()} | self._gqa_flag(problem)
-        spelled = {**self.kernel.without_dropout, **spelled}
+        spelled = {**self.kernel.without_dropout, **self.kernel.passed_off(problem.options()), **spelled}
         heads = {"query_heads": problem.query_heads, "kv_heads": problem.kv_heads}
         return spelled | heads if self.presentation.joins_heads else spelled
 
     def _gqa_flag(self, problem: Problem) -> dict[str, bool]:
-        grouped = problem.group != 1
+        grouped = problem.group != 1 and not problem.projects
         return {"enable_gqa": True} if grouped and "enable_gqa" in self.kernel.parameters else {}
 
     def _tensors(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:

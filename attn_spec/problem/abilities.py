@@ -25,7 +25,7 @@ class Ability:
     weight: int = 0
     #: Names that callables give the parameter that asks for it; none: a call needs no parameter.
     spellings: tuple[str, ...] = ()
-    #: The ability without which it means nothing.
+    #: The ability or option without which it means nothing.
     of: str = ""
     #: Whether equal calls that ask for it give answers of their own.
     by_chance: bool = False
@@ -33,11 +33,22 @@ class Ability:
 
 #: Every ability by name.
 ABILITIES: dict[str, Ability] = {
-    "gqa": Ability(says="Hq may be a multiple of Hkv", is_used=lambda p: p.query_heads != p.kv_heads, weight=2),
+    "gqa": Ability(
+        says="Hq may be a multiple of Hkv", is_used=lambda p: p.query_heads != p.kv_heads and not p.projects, weight=2
+    ),
     "dv": Ability(
         says="the value dimension may differ from the head dimension",
         is_used=lambda p: p.head_dim != p.value_dim,
         weight=2,
+    ),
+    "head_widths": Ability(
+        says="the heads of a layer, and its output, may have any widths, not D / Hq, and D, alone",
+        is_used=lambda p: (
+            p.projects
+            and {p.score_width * p.query_heads, p.head_value_dim * p.query_heads, p.output_width} != {p.head_dim}
+        ),
+        of="query_projection",
+        weight=1,
     ),
     "cross": Ability(
         says="the query length may differ from the key length",

@@ -82,6 +82,26 @@ def padding(length: int) -> Mask:
     return Mask(f"padding({length})", lambda i, j, sq, sk: (j < length) & (i >= 0))
 
 
+def strided(stride: int, near: int = 1, alignment: str = "top_left") -> Mask:
+    """The keys nearer than ``near``, and every ``stride``-th one from the diagonal, on both sides of it.
+
+    With ``near = stride`` both heads of Child et al., "Generating long sequences with sparse transformers" (arXiv
+    1904.10509), section 4.3, in one mask; with 1, the second of them.
+    """
+
+    def allows(i: np.ndarray, j: np.ndarray, sq: int, sk: int) -> np.ndarray:
+        distance = j - (i + diagonal_offset(alignment, sq, sk))
+        return (np.abs(distance) < near) | (distance % stride == 0)
+
+    return Mask(f"strided({stride}, {near}, {alignment!r})", allows)
+
+
+def blocks(size: int, seen: Sequence[Sequence[int]]) -> Mask:
+    """Queries and keys in blocks of ``size``: which blocks of keys (columns) each block of queries (rows) sees."""
+    table = np.asarray(seen, dtype=bool)
+    return Mask(f"blocks({size}, {table.astype(int).tolist()})", lambda i, j, sq, sk: table[i // size, j // size])
+
+
 def document(query_ids: Sequence[int], key_ids: Sequence[int]) -> Mask:
     """Packed sequences: a query sees the keys of its own document."""
     q, k = np.asarray(query_ids), np.asarray(key_ids)

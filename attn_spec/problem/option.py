@@ -41,9 +41,12 @@ class Option:
     sees: Callable[[Any], np.ndarray] | None = None
     #: Its value in a problem that does not use it.
     off: Any = None
+    #: Other values by which callables say that.
+    spelled_off: tuple[Any, ...] = ()
     #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of a dtype.
     tensor: type | None = None
-    #: The axes of that tensor: B, H query heads, Q, K, D, A the width of a score, or 1. B, H, Q and K may be 1 instead.
+    #: The axes of that tensor: B, H query heads, Q, K, D, A the width of a score, V the width of v, U that of a head's
+    #: values, O that of the output, or 1. B, H, Q and K may be 1 instead.
     axes: str = "BHQK"
     #: Of a SCORE: whether it is divided by sqrt(D) where no scale is given.
     divides: bool = True
@@ -54,6 +57,10 @@ class Option:
     #: Of a PARAMETER: the option that it belongs to, and whether that can do without it.
     of: str = ""
     optional: bool = False
+    #: Whether it is part of a layer, which projects values before they are weighted, and the output; and whether it is
+    #: added to one of these.
+    projects_values: bool = False
+    adds_to_values: bool = False
     #: Whether it is added to what weights are divided by.
     adds_to_row_sum: bool = False
     #: Whether it depends on where in its sequence a query or a key stands; and then whether all that counts is how far
@@ -108,11 +115,11 @@ class Option:
         return None
 
     def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
-        """Whether a tensor of ``shape`` broadcasts to the ``whole``, without an axis D or A of another length."""
+        """Whether a tensor of ``shape`` broadcasts to the ``whole``, without a width of another length."""
         if len(shape) != len(whole):
             return False
         pairs = zip(self.axes, shape, whole, strict=True)
-        return all(length == full or (length == 1 and axis not in "DA") for axis, length, full in pairs)
+        return all(length == full or (length == 1 and axis in "BHQK") for axis, length, full in pairs)
 
 
 #: Axes whose lengths have longer names.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.problem import patterns
+from attn_spec.problem import patterns, weight_patterns
 from attn_spec.problem.option import PARAMETER, SCORE, Option
 
 
@@ -29,6 +29,25 @@ def score_parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE,
         draws=(None, *names) if row.get("optional") else names,
         patterns=values,
         **row,
+    )
+
+
+def projection(
+    *, axes: str, says: str, values: Any = weight_patterns.PROJECTIONS, shared: bool = False, **row: Any
+) -> Any:
+    """A tensor of the projections of a layer, drawn from patterns of ``values``; if ``shared``, of all heads too."""
+    broadcasts = [axes.replace("H", "1"), axes] if shared else [axes]
+    names = tuple(f"{name}@{kept}" for name in values for kept in broadcasts)
+    return option(
+        says=says,
+        wanted="NaN or an infinity",
+        accepts=lambda value: bool(np.isfinite(value).all()),
+        tensor=np.float64,
+        axes=axes,
+        draws=(None, *names) if row.get("optional") else names,
+        patterns=values,
+        projects_values=True,
+        **{"kind": PARAMETER, "of": "query_projection", **row},
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from attn_spec.problem import masks
+
 Shape = tuple[int, int, int, int]
 #: (rng, shape) -> array of that shape, or broadcastable to it; the axes are batch, query head, query, key.
 Pattern = Callable[[np.random.Generator, Shape], np.ndarray]
@@ -60,6 +62,43 @@ def _documents(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.broadcast_to(document[0][:, None] == document[1], shape)
 
 
+def _strided(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Every so many keys from the diagonal, one time in two with all that are nearer."""
+    stride = int(rng.choice((2, 3, 4, 7, 16, 17)))
+    mask = masks.strided(stride, stride if rng.random() < 0.5 else 1)
+    return np.broadcast_to(mask.dense(*shape[2:]), shape)
+
+
+#: Queries and keys of a block.
+_BLOCKS = (2, 4, 8, 16, 32)
+
+
+def _in_blocks(values: np.ndarray, size: int, shape: Shape) -> np.ndarray:
+    """Values for each block of ``size`` queries and keys, for each query and key of it; blocks are cut at the edge."""
+    return values.repeat(size, axis=2).repeat(size, axis=3)[:, :, : shape[2], : shape[3]]
+
+
+def _number_of(size: int, shape: Shape) -> Shape:
+    """Of blocks, along each axis of such a tensor."""
+    return (*shape[:2], -(-shape[2] // size), -(-shape[3] // size))
+
+
+def _blocks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Blocks of queries and keys are visible or hidden whole, less than half of them visible."""
+    size = int(rng.choice(_BLOCKS))
+    return _in_blocks(rng.random(_number_of(size, shape)) < 0.4, size, shape)
+
+
+def _specks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Such blocks, but for one key of one query in each, which differs; where it lies beyond the edge, none does."""
+    size = int(rng.choice(_BLOCKS))
+    number = _number_of(size, shape)
+    seen = rng.random(number) < 0.4
+    seen, row, column = (_in_blocks(x, size, shape) for x in (seen, *rng.integers(size, size=(2, *number))))
+    place = np.indices(shape[2:]) % size
+    return seen ^ ((row == place[0]) & (column == place[1]))
+
+
 def _one_key(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Each query sees one key."""
     return np.arange(shape[3]) == rng.integers(max(shape[3], 1), size=(*shape[:3], 1))
@@ -74,6 +113,9 @@ MASKS: dict[str, Pattern] = {
     "documents": _documents,
     "one_key": _one_key,
     "leading_hidden": _leading,
+    "strided": _strided,
+    "blocks": _blocks,
+    "specks": _specks,
     "empty_first_rows": _empty_rows(lambda n: slice(0, (n + 3) // 4)),
     "empty_middle_rows": _empty_rows(lambda n: slice(n // 2, n // 2 + (n + 3) // 4)),
     "empty_last_rows": _empty_rows(lambda n: slice(n - (n + 3) // 4, None)),
@@ -136,38 +178,6 @@ BIASES: dict[str, Pattern] = {
     "all_minus_inf": lambda rng, shape: np.full(shape, -np.inf),
 }
 
-
-def _permutation(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The axes of a space in another order, one for each matrix."""
-    orders = rng.permuted(np.broadcast_to(np.arange(shape[3]), shape[:3]), axis=-1)
-    return (orders[..., None] == np.arange(shape[3])).astype(float)
-
-
-#: Square matrices between q and k, from plain to wild.
-WEIGHTS: dict[str, Pattern] = {
-    "identity": lambda rng, shape: np.broadcast_to(np.eye(shape[3]), shape),
-    "permutation": _permutation,
-    "diagonal": lambda rng, shape: np.eye(shape[3]) * rng.standard_normal((*shape[:3], 1)),
-    "normal": lambda rng, shape: rng.standard_normal(shape) / max(shape[3], 1) ** 0.5,
-    "triangular": lambda rng, shape: np.tril(rng.standard_normal(shape)),
-    "rank_one": lambda rng, shape: rng.standard_normal((*shape[:3], 1)) * rng.standard_normal(shape[3]),
-}
-
-#: Matrices from q or k to the width of a score, from plain to wild.
-LAYERS: dict[str, Pattern] = {
-    "identity": lambda rng, shape: np.broadcast_to(np.eye(*shape[2:]), shape),
-    "normal": lambda rng, shape: rng.standard_normal(shape) / max(shape[3], 1) ** 0.5,
-    "saturating": lambda rng, shape: 8.0 * rng.standard_normal(shape),
-    "zero": lambda rng, shape: np.zeros(shape),
-}
-
-#: Vectors as long as the width of a score, from plain to wild.
-VECTORS: dict[str, Pattern] = {
-    "one": lambda rng, shape: np.ones(shape),
-    "normal": lambda rng, shape: rng.standard_normal(shape),
-    "alternating": lambda rng, shape: np.broadcast_to((-1.0) ** np.arange(shape[3]), shape),
-    "large": lambda rng, shape: 10.0 * rng.standard_normal(shape),
-}
 
 #: Slopes of a term that falls with the distance, from plain to wild.
 SLOPES: dict[str, Pattern] = {

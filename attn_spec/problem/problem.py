@@ -14,9 +14,10 @@ import numpy as np
 from attn_spec.numbers import bits
 from attn_spec.problem import masks
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.problem.option import ADDEND, MASK, SCORE
+from attn_spec.problem.option import ADDEND, MASK
 from attn_spec.problem.option_dtypes import OptionDtypes, pairs_of_dtypes
-from attn_spec.problem.options import OPTIONS, Options
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.shapes import Shapes
 from attn_spec.problem.validation import ProblemError, check_arrays, check_options
 
 
@@ -27,19 +28,14 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Problem(Options):
+class Problem(Shapes):
     """Scores as :class:`Options` has them, then softmax over the keys.
 
+    In a layer q, k and v have one head, and projections make others of it.
     Arrays hold exact values as float64 (see ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``.
     Raises :class:`ProblemError`.
     """
 
-    #: [B, Hq, Sq, D]
-    q: np.ndarray
-    #: [B, Hkv, Sk, D]
-    k: np.ndarray
-    #: [B, Hkv, Sk, Dv]
-    v: np.ndarray
     #: The format q, k, v are stored in when a kernel receives them, and tensors of options without one of their own.
     dtype: str = "float32"
     #: Formats of tensors of options: pairs of option and dtype, or a mapping.
@@ -60,71 +56,6 @@ class Problem(Options):
     def dtype_of(self, name: str, other: str | None = None) -> str:
         """The format of a tensor by name: its own, or ``other``, which is that of q, k, v by default."""
         return dict(self.option_dtypes).get(name, other or self.dtype)
-
-    @property
-    def batch(self) -> int:
-        return self.q.shape[0]
-
-    @property
-    def query_heads(self) -> int:
-        return self.q.shape[1]
-
-    @property
-    def kv_heads(self) -> int:
-        return self.k.shape[1]
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one kv head."""
-        return self.query_heads // max(self.kv_heads, 1)
-
-    @property
-    def query_length(self) -> int:
-        return self.q.shape[2]
-
-    @property
-    def key_length(self) -> int:
-        return self.k.shape[2]
-
-    @property
-    def head_dim(self) -> int:
-        return self.q.shape[3]
-
-    @property
-    def value_dim(self) -> int:
-        return self.v.shape[3]
-
-    @property
-    def score_shape(self) -> tuple[int, int, int, int]:
-        """[B, Hq, Sq, Sk]."""
-        return (self.batch, self.query_heads, self.query_length, self.key_length)
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """Of the axes B, H (query heads), Q, K, D and A, the width of an additive score."""
-        return dict(zip("BHQKDA", (*self.score_shape, self.head_dim, self.score_width), strict=True))
-
-    @property
-    def score_width(self) -> int:
-        """The length of ``score_vector``, D without one."""
-        vector = np.asarray(self.score_vector)
-        return vector.shape[-1] if vector.ndim else self.head_dim
-
-    @property
-    def score_option(self) -> str | None:
-        """The option that replaces the product of q and k by another score; None is the product."""
-        return next((n for n, row in OPTIONS.items() if row.kind == SCORE and getattr(self, n) is not None), None)
-
-    @property
-    def scale_divisor(self) -> int:
-        """n of the scale 1/sqrt(n) that holds where none is given: D, unless the score has its own."""
-        option = self.score_option
-        return self.head_dim if option is None or OPTIONS[option].divides else 1
-
-    @property
-    def scale_value(self) -> float:
-        """The scale rounded to float64."""
-        return self.scale_divisor**-0.5 if self.scale is None else self.scale
 
     @cached_property
     def visible(self) -> np.ndarray:
@@ -155,6 +86,11 @@ class Problem(Options):
         """bool [B, Hq, Sq]: queries that attend to no key."""
         return np.logical_not(self.visible.any(axis=-1))
 
+    @property
+    def empty_output_rows(self) -> np.ndarray:
+        """Those of the output; of a layer, bool [B, 1, Sq], where no head sees a key."""
+        return np.all(self.empty_rows, axis=1, keepdims=True) if self.projects else self.empty_rows
+
     def options(self) -> frozenset[str]:
         """Names of the options this problem uses, as a kernel declares them."""
         asked = {name for name, row in OPTIONS.items() if row.is_used(getattr(self, name))}
@@ -163,13 +99,17 @@ class Problem(Options):
     def take(self, axis: str, index: Sequence[int] | np.ndarray) -> Self:
         """The problem of some batch entries ("B"), kv heads with their groups ("H"), queries ("Q") or keys ("K").
 
+        Of a layer "H" picks heads, all of which have the same q, k and v.
         ``index`` picks them, in any order; every tensor that lies along the axis follows. Options that depend on where
         a query or key stands are left as they are: whether they still mean the same is for the caller to know.
         """
         index, at = np.asarray(index, dtype=np.intp), "BHQK".index(axis)
-        places = (index[:, None] * self.group + np.arange(self.group)).ravel() if axis == "H" else index
-        changes = {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in "kv" if axis in "BHK"}
-        if axis in "BHQ":
+        grouped = axis == "H" and not self.projects
+        places = (index[:, None] * self.group + np.arange(self.group)).ravel() if grouped else index
+        shared = axis == "H" and self.projects
+        kv = "kv" if axis in "BHK" and not shared else ""
+        changes = {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in kv}
+        if axis in "BHQ" and not shared:
             changes["q"] = np.take(self.q, places, at)
         for name, row in OPTIONS.items():
             tensor = getattr(self, name) if row.tensor else None

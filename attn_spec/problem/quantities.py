@@ -13,8 +13,8 @@ class Quantity:
     #: In running text and in tables.
     symbol: str
     title: str
-    #: Its axes: B, H query heads, G kv heads, Q queries, K keys, D, E and V dimensions, A the width of a score, or 1;
-    #: those of a gradient of an option may have length 1 where that has.
+    #: Its axes: B, H query heads, G kv heads, Q queries, K keys, D, E and V dimensions, A, U and O widths, or 1; those
+    #: of a gradient of an option may have length 1 where that has.
     axes: str
     #: The pass that computes it: "forward" or "backward".
     made_by: str
@@ -56,6 +56,14 @@ _ROWS = (
     _of_parameter("score_key_weight", symbol="dW1", axes="BHAD"),
     _of_parameter("score_query_weight", symbol="dW2", axes="BHAD"),
     _of_parameter("score_bias", symbol="db", axes="BH1A"),
+    _of_parameter("query_projection", symbol="dW_Q", axes="1HAD"),
+    _of_parameter("key_projection", symbol="dW_K", axes="1HAD"),
+    _of_parameter("value_projection", symbol="dW_V", axes="1HUV"),
+    _of_parameter("output_projection", symbol="dW_O", axes="1HOU"),
+    _of_parameter("query_projection_bias", symbol="db_Q", axes="1H1A"),
+    _of_parameter("key_projection_bias", symbol="db_K", axes="1H1A"),
+    _of_parameter("value_projection_bias", symbol="db_V", axes="1H1U"),
+    _of_parameter("output_projection_bias", symbol="db_O", axes="111O"),
 )
 
 #: Every quantity by name, in the order in which kernels return them.

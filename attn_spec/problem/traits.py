@@ -54,14 +54,24 @@ def changes_weights(row: Option) -> bool:
     return OPTIONS.get(row.of, row).kind == WEIGHT or adds_to_row_sum(row)
 
 
+def projects(row: Option) -> bool:
+    """The option makes heads of q, k and v that have one, and the output of all heads together."""
+    return row.projects_values
+
+
+def adds_to_values(row: Option) -> bool:
+    """The option is added to values, or to the output, so that this is not linear in v."""
+    return row.adds_to_values
+
+
 def adds_to_row_sum(row: Option) -> bool:
     """The option is added to what weights are divided by, so that the parts of a row each have it."""
     return row.adds_to_row_sum
 
 
 def bends_scores(row: Option) -> bool:
-    """The score is no product, but what else a pair of q and k becomes."""
-    return not OPTIONS.get(row.of, row).is_product
+    """The score is no product of something linear in q and in k."""
+    return not (row.is_product and OPTIONS.get(row.of, row).is_product)
 
 
 def all_but(*names: str) -> Trait:

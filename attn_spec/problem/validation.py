@@ -36,11 +36,28 @@ def check_arrays(p: Any) -> None:
         raise ProblemError(f"Hq must be a multiple of Hkv and D positive; got Hq={q[1]}, Hkv={k[1]}, D={q[3]}")
 
 
+def _check_projections(p: Any) -> None:
+    if not isinstance(p.query_projection, np.ndarray) or p.query_projection.ndim != 4:
+        raise ProblemError(
+            "query_projection must be a float64 array [1, Hq, A, D], not " + bits.described(p.query_projection)
+        )
+    for name in ("value_projection", "output_projection"):
+        if (tensor := getattr(p, name)) is not None and np.ndim(tensor) != 4:
+            raise ProblemError(f"{name} must be a 4-dimensional float64 array, not {bits.described(tensor)}")
+    if (p.q.shape[1], p.k.shape[1]) != (1, 1):
+        raise ProblemError(
+            "q, k and v of a layer have one head, which query_projection makes others of; "
+            f"got q {p.q.shape}, k {p.k.shape}"
+        )
+
+
 def check_options(p: Any) -> None:
     """Raise :class:`ProblemError` unless every option has a value that it may have, beside the others."""
     if (reason := refused_dtypes(p.option_dtypes)) is not None:
         raise ProblemError(reason)
     _check_scores(p)
+    if p.query_projection is not None:
+        _check_projections(p)
     for name, row in OPTIONS.items():
         if (reason := row.refusal(getattr(p, name), p.lengths, p.dtype_of(name))) is not None:
             raise ProblemError(f"{name} {reason}")

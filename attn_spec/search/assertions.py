@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec.attention.scores import parameters_of
 from attn_spec.error.operand_bounds import unknown_operands
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import strategies
 from attn_spec.search.property import Refutation, observe, observe_reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from hypothesis.strategies import SearchStrategy
@@ -92,12 +90,12 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     if subject.presentation.looped or subject.kernel.merge:
         found = found.filter(lambda problem: not subject.sums_gradient_of("bias", problem))
     if named_by([replaces_score]) & subject.kernel.supports:
-        found = found.filter(lambda problem: not _has_unknown_operands(subject, problem))
+        found = found.filter(lambda problem: not has_unknown_operands(subject, problem))
     zero = subject.conventions.empty_row == "zero"
     return found if zero else found.filter(lambda problem: not problem.empty_rows.any())
 
 
-def _has_unknown_operands(subject: Subject, problem: Problem) -> bool:
+def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
     """Whether the operand of a query or key, seen or not, may overflow; q and k themselves do not."""
     x, definite = analysis_of(problem), readings(subject.contract)
     return bool(problem.score_option) and any(unknown_operands(x.intermediates, c).any() for c in definite)
@@ -107,7 +105,7 @@ def cotangent(subject: Subject, problem: Problem) -> np.ndarray:
     """dO [B, Hq, Sq, Dv] as a loss sends it: normal, a constant, or one element of each head; of size 1/8 to 8."""
     rng = randomness(problem)
     size = 2.0 ** rng.integers(-3, 4)
-    shape = (*problem.score_shape[:3], problem.value_dim)
+    shape = problem.output_shape
     kind = rng.choice(["normal", "constant", "one element"], p=[0.6, 0.2, 0.2])
     if kind == "normal":
         return bits.nearest(size * rng.standard_normal(shape), subject.contract.output)
@@ -143,7 +141,7 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
     bounds = [known.bound(reading) for reading in gradient_readings(subject.contract)]
     return {
         name: np.maximum.reduce(
-            [np.where(bound.domain_of(name, problem.group), bound.allowed[name], np.inf) for bound in bounds]
+            [np.where(bound.domain_of(name, problem.query_group), bound.allowed[name], np.inf) for bound in bounds]
         )
         for name in known.backward.gradients
     }
@@ -169,7 +167,8 @@ def _assert_inside(
 def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
     """Name a declaration that would explain an answer outside its bound; empty when none would."""
     agreed = subject.conventions
-    if problem.empty_rows[measured.worst[:3]]:
+    rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
+    if rows[measured.worst[:3]]:
         return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
     shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
     holding = measure.presets_that_hold(problem, **answer, **shared)
@@ -192,9 +191,11 @@ def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray 
 
     Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
     """
-    rows = np.ones(before["output"].shape[:3], dtype=bool) if rows is None else rows
     for name, old in before.items():
-        _assert_same_numbers(what, name, old, after[name], rows[..., None] if QUANTITIES[name].has_rows else rows)
+        of_name: np.ndarray = np.ones(tuple(old.shape[:3]), dtype=bool) if rows is None else rows
+        if old.shape[1] != of_name.shape[1]:  # the output of a layer has those of all heads
+            of_name = np.all(of_name, axis=1, keepdims=True)
+        _assert_same_numbers(what, name, old, after[name], of_name[..., None] if QUANTITIES[name].has_rows else of_name)
 
 
 def assert_gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:
@@ -210,81 +211,6 @@ def randomness(problem: Problem) -> np.random.Generator:
         digest.update(np.ascontiguousarray(array).tobytes())
         digest.update(repr(array.shape).encode())
     return np.random.default_rng(int.from_bytes(digest.digest()[:8]))
-
-
-def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
-    """Raise :class:`Refutation` if what a row cannot see changes it.
-
-    For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
-    see none of them must keep their bits (or their bounds, where bits are not claimed). Rows without any visible
-    key are left out when the convention is their mean over hidden values.
-    """
-    rng, before = randomness(problem), subject(problem)
-    hidden = _hidden_from_one_query(problem, rng)
-    rows = np.logical_not((problem.visible & np.repeat(hidden, problem.group, axis=1)[:, :, None]).any(axis=-1))
-    if subject.conventions.empty_row == "mean_of_v":
-        rows = rows & ~problem.empty_rows
-    for what, k, v in _contents(subject, problem, rng):
-        changed = problem.replace(
-            k=np.where(hidden[..., None], k, problem.k), v=np.where(hidden[..., None], v, problem.v)
-        )
-        after = subject(changed)
-        if compares_bits(subject):
-            assert_unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
-        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
-            assert_within_bound(subject, changed, after)
-
-
-def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
-    """Raise :class:`Refutation` if what no query sees changes a gradient.
-
-    Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
-    their bounds, where bits are not claimed).
-    """
-    rng, before = randomness(problem), subject.gradients(problem, dO)
-    seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
-    for what, k, v in _contents(subject, problem, rng, _largest(subject, problem, dO)):
-        changed = problem.replace(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
-        if _has_unknown_operands(subject, changed):
-            continue
-        after = subject.gradients(changed, dO)
-        if compares_bits(subject):
-            did = f"after keys and values that no query sees were replaced by {what}"
-            assert_gradients_unchanged(before, after, did)
-        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
-            assert_gradients_within_bound(subject, changed, dO, after)
-
-
-def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
-    """Keys hidden from a query drawn for each batch entry and kv head, of those that see not every key."""
-    B, Hkv, G = problem.batch, problem.kv_heads, problem.group
-    visible = problem.visible.reshape(B, Hkv, G * problem.query_length, problem.key_length)
-    preference = rng.random(visible.shape[:3]) + ~visible.all(axis=-1)
-    chosen = preference.argmax(axis=-1)[..., None, None]
-    return ~np.take_along_axis(visible, chosen, axis=2)[:, :, 0]
-
-
-def _contents(
-    subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Contents to write into hidden keys and values: a name, K and V."""
-    factor = np.prod([np.abs(x).sum(axis=-1).max(initial=1.0) for x in parameters_of(problem).values()])
-    largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
-    for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
-        k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
-        v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
-        yield what, bits.nearest(k, problem.dtype), bits.nearest(v, problem.dtype)
-    if subject.conventions.masked_nonfinite == "excluded":
-        choices = np.array([np.inf, -np.inf, np.nan])
-        yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
-
-
-def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
-    """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
-    stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
-    kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings(subject.contract))
-    limit = min(FORMATS[problem.dtype].largest, kept)
-    return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))
 
 
 def _place(name: str, at: tuple[int, ...]) -> str:

@@ -18,10 +18,10 @@ from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
-from attn_spec.numbers import bits
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.search.plain_calls import failure, plain, with_defaults_off
 
 #: Abilities that a call shows, since no signature tells whether a kernel has them.
 TRIED = tuple(name for name, row in ABILITIES.items() if row.shows)
@@ -55,12 +55,16 @@ def preflight(
     _check_dtypes(kernel, dtypes)
     _check_backward(kernel)
     subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
+    refused: dict[str, str] = {}
+    if not kernel.declared:
+        kernel, refused = with_defaults_off(subjects)
+        subjects = [replace(subject, kernel=kernel) for subject in subjects]
     named = set(kernel.dtypes if kernel.declared else (*dtypes, *kernel.given.get("dtypes", ())))
     _check_given(subjects, named)
-    failures = {subject.dtype: failure for subject in subjects if (failure := _failure(subject))}
+    failures = {subject.dtype: reason for subject in subjects if (reason := failure(subject))}
     if len(failures) == len(subjects):
         reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
-        shape = subjects[0].presentation.shape(_plain(kernel, "float32").q.shape)
+        shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
         raise KernelError(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
             f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
@@ -70,13 +74,13 @@ def preflight(
     able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
     declined = {dtype: reason for dtype, reason in failures.items() if dtype not in named}
     first = next(subject for subject in subjects if subject.dtype not in failures)
-    refused = {option: reason for option in TRIED if (reason := _refusal(first, option))}
-    found = replace(kernel, supports=kernel.supports | set(TRIED) - set(refused))
+    untaken = {option: reason for option in TRIED if (reason := _refusal(first, option))}
+    found = replace(kernel, supports=kernel.supports | set(TRIED) - set(untaken))
     clashes = {
         pair: reason for pair in combinations(COMBINED, 2) if (reason := _clash(replace(first, kernel=found), pair))
     }
     found = replace(found, limits=replace(found.limits, exclusive=(*found.limits.exclusive, *clashes)))
-    refused |= {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
+    refused |= untaken | {" with ".join(pair): reason for pair, reason in clashes.items()} | _not_understood(kernel)
     return Preflight(tuple(replace(subject, kernel=found) for subject in able), declined | refused)
 
 
@@ -119,19 +123,6 @@ def _check_given(subjects: Sequence[Subject], named: Collection[str]) -> None:
             raise KernelError(f"{subject.kernel.name} cannot be examined at {subject.dtype}: {error}") from error
 
 
-def _failure(subject: Subject) -> str | None:
-    """Make a plain call; say why it did not return, None when it did, whatever it returned."""
-    try:
-        subject(_plain(subject.kernel, subject.dtype))
-    except FrameworkError as error:
-        return str(error)
-    except CallFailed as error:
-        return str(error)
-    except Misbehaviour:
-        return None  # it returned something wrong, which a property will refute with a case to replay
-    return None
-
-
 def _refusal(subject: Subject, option: str) -> str | None:
     """Try ``option``; say why an undecorated callable refuses it, None when it does not, or the user declared it."""
     kernel = subject.kernel
@@ -139,7 +130,7 @@ def _refusal(subject: Subject, option: str) -> str | None:
         return None
     if reason := _not_asked_for(kernel, option):
         return reason
-    problem = _plain(kernel, subject.dtype, option)
+    problem = plain(kernel, subject.dtype, option)
     willing = replace(subject, kernel=replace(kernel, supports=kernel.supports | {option}))
     try:
         return _refused(willing, option, problem)
@@ -153,7 +144,7 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
         case "backward" if not willing.supports("autograd"):
             return f"{willing.kernel.framework} carries no gradients, and it has no @NAME.backward"
         case "backward":
-            reached = willing.gradients(problem, np.ones_like(problem.q))["dv"].any()
+            reached = willing.gradients(problem, np.ones(problem.output_shape))["dv"].any()
             return None if reached else "no gradient reaches v"
         case "dropout_by_chance":  # what does not drop then is refuted, and what refuses to does not claim to
             dropping(willing, 0.5)(problem)
@@ -166,6 +157,10 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
 def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
     """Say why no parameter asks for an ability that needs one; None when one does, or none is needed."""
     for name in filter(None, (ABILITIES[ability].of, ability)):
+        if name in OPTIONS:
+            if name not in kernel.supports:
+                return f"it does not take {name}"
+            continue
         spellings = set(ABILITIES[name].spellings)
         if shared := [
             option for option in kernel.supports & set(OPTIONS) if spellings & set(OPTIONS[option].spellings)
@@ -202,7 +197,7 @@ def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
 
 def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
     """Call with the options; say why the call did not return, None when it did, whatever it returned."""
-    problem = _plain(subject.kernel, subject.dtype, shape)
+    problem = plain(subject.kernel, subject.dtype, shape)
     values = {name: OPTIONS[name].plain for name in options}
     try:
         subject(problem.replace(**{name: plain(problem.lengths) for name, plain in values.items() if plain}))
@@ -211,28 +206,3 @@ def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
     except Misbehaviour:
         return None
     return None
-
-
-def _plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
-    """A small problem that the kernel takes, without options that it can do without but the shape option named."""
-    limits, shaped = kernel.limits, {option, *kernel.limits.always}
-    length = 8 * limits.step("QK")
-    queries = length if limits.query_lengths is None else limits.query_lengths[0]
-    keys = 0 if "empty" in shaped else 2 * length if "cross" in shaped else length
-    head_dim = (limits.head_dims or (16,))[0]
-    value_dim = head_dim + 8 if "dv" in shaped else head_dim
-    rng = np.random.default_rng(0)
-
-    def normal(heads: int, length: int, dim: int) -> bits.Values:
-        return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
-
-    query_heads, kv_heads = (4, 2) if "gqa" in shaped else (2, 2)  # not (2, 1), which broadcasting hides
-    problem = Problem(
-        q=normal(query_heads, queries, head_dim),
-        k=normal(kv_heads, keys, head_dim),
-        v=normal(kv_heads, keys, value_dim),
-        dtype=dtype,
-        option_dtypes=kernel.option_dtypes,
-    )
-    needed = {name: OPTIONS[name].plain for name in limits.always if name in OPTIONS}
-    return problem.replace(**{name: plain(problem.lengths) for name, plain in needed.items() if plain})

@@ -160,8 +160,10 @@ class Recipe(Options):
     key_length: int = 1
     head_dim: int = 1
     value_dim: int = 1
-    #: The length of ``score_vector``.
+    #: The length of ``score_vector``; in a layer the widths of the queries, of the values of a head, and of the output.
     score_width: int = 1
+    head_value_dim: int = 1
+    output_width: int = 1
     #: A constant added to every score through one direction of k.
     shift: float = 0.0
 
@@ -197,7 +199,13 @@ class Recipe(Options):
     def lengths(self) -> dict[str, int]:
         """Of the axes, as those of the problem."""
         lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim, self.score_width)
-        return dict(zip("BHQKDA", lengths, strict=True))
+        widths = (self.value_dim, self.head_value_dim, self.output_width)
+        return dict(zip("BHQKDAVUO", (*lengths, *widths), strict=True))
+
+    @property
+    def projects(self) -> bool:
+        """As that of the problem."""
+        return self.query_projection is not None
 
     def with_values_of(self, other: Recipe) -> Recipe:
         """The same shape and options, and values made as those of ``other``."""
@@ -218,9 +226,10 @@ class Recipe(Options):
         return _rounded(tensor, dtype) if row.tensor is np.float64 else tensor
 
     def _draft(self) -> fills.Draft:
-        kv = (self.batch, self.kv_heads, self.key_length)
+        heads, kv_heads = (self.query_heads, self.kv_heads) if not self.projects else (1, 1)
+        kv = (self.batch, kv_heads, self.key_length)
         return fills.Draft(
-            q=self._stream("q").standard_normal((self.batch, self.query_heads, self.query_length, self.head_dim)),
+            q=self._stream("q").standard_normal((self.batch, heads, self.query_length, self.head_dim)),
             k=self._stream("k").standard_normal((*kv, self.head_dim)),
             v=self._stream("v").standard_normal((*kv, self.value_dim)),
             rng=self._stream(self.regime),

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
@@ -72,8 +73,8 @@ def search(
 
 
 def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseException | None = None) -> Case:
-    """The case of a claim and a problem for a subject, refuted by ``error``."""
-    measurement = getattr(error, "measurement", None)
+    """The case of a claim and a problem for a subject, refuted by ``error``; None if the process may end."""
+    measurement, ended = getattr(error, "measurement", None), error is None or isinstance(error, CallFailed)
     return Case(
         claim=claim.id,
         kernel=subject.kernel.spec or subject.kernel.name,
@@ -81,7 +82,7 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
         device=subject.device,
         problem=problem,
         message=str(error or "") or type(error).__name__,
-        hint=getattr(error, "hint", ""),
+        hint=getattr(error, "hint", "") or (subject.kernel.limits.hint(problem) if ended else ""),
         worst=None if measurement is None else worst_element(measurement),
     )
 

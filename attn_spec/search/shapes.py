@@ -26,6 +26,8 @@ VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
 #: h // Hkv, that of (4, 2) tells it from h % Hkv.
 EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
 GROUPED_HEADS = ((2, 1), (4, 2), (8, 1), (6, 2), (28, 4))
+#: Widths of the projections of a layer.
+WIDTHS = (1, 2, 3, 8, 17, 64)
 #: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
 BUDGET = 2**20
 #: Largest B * Hq with B > 1, times the slowness of a kernel: interpreted and emulated kernels pay for each head of each
@@ -62,6 +64,7 @@ def ingredients(
         "head_dim": st.sampled_from(sorted(head_dims or HEAD_DIMS)),
         "value_dim": st.sampled_from(head_dims or VALUE_DIMS),
         "batch": st.sampled_from((1, 1, 2, 3, 9)),
+        "widths": st.tuples(*3 * [st.sampled_from(head_dims or WIDTHS)]),
     }
     if not telling:
         return plain
@@ -86,6 +89,8 @@ class Ingredients:
     head_dim: int
     value_dim: int
     batch: int
+    #: Of queries, of the values of a head, and of the output, if a layer has any.
+    widths: tuple[int, int, int]
 
     def shape(self, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
         """The fields of a recipe's shape for these options and abilities."""
@@ -107,6 +112,20 @@ class Ingredients:
             "head_dim": D,
             "value_dim": next((dim for dim in values if dim != D), D) if "dv" in chosen else D,
         }
+
+
+def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values: bool) -> Recipe:
+    """The recipe of a layer with these widths; None: with heads that share D evenly, as many as can.
+
+    Unless it has ``own_values``, v is as wide as q.
+    """
+    D, heads = recipe.head_dim, recipe.query_heads
+    if widths is None:
+        heads = max(n for n in range(1, heads + 1) if D % n == 0)
+        widths = D // heads, D // heads, D
+    value_dim = recipe.value_dim if own_values else D
+    names = ("score_width", "head_value_dim", "output_width")
+    return replace(recipe, query_heads=heads, kv_heads=1, value_dim=value_dim, **dict(zip(names, widths, strict=True)))
 
 
 def within_limits(recipe: Recipe, subject: Subject, *, unlimited: bool) -> Recipe:

@@ -128,8 +128,11 @@ def recipes(
     )
     if "dv" not in chosen:
         given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
-    unlimited = "query_length" in fixed
-    recipe = shapes.within_limits(replace(recipe, **given), subject, unlimited=unlimited)
+    unlimited, recipe = "query_length" in fixed, replace(recipe, **given)
+    if "query_projection" in chosen:
+        widths = drawn.widths if "head_widths" in chosen else None
+        recipe = shapes.of_layer(recipe, widths, own_values="dv" in chosen)
+    recipe = shapes.within_limits(recipe, subject, unlimited=unlimited)
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
     recipe = replace(recipe, **unfit) if unfit else recipe

@@ -17,6 +17,8 @@ from array_api_compat import torch as namespace
 from torch import Tensor
 
 from attn_spec.emulation.arithmetic import Arithmetic
+from attn_spec.emulation.matrix_products import MatrixProducts
+from attn_spec.emulation.operands import Operands
 from attn_spec.error import products, roundoff
 from attn_spec.error.roundoff import Rounding, elementary_error, is_power_of
 from attn_spec.kernels.frameworks.framework import values_of
@@ -116,7 +118,8 @@ class Adversary(Arithmetic):
         return self.as_array(x * constant) if exact else self.round(x * constant, stage)
 
     def rescale(self, x: Any, alpha: Any, stage: str) -> Tensor:
-        y = self.as_array(x * alpha)
+        alpha = self.as_array(alpha)
+        y = x * alpha
         return torch.where((alpha == 1) | (alpha == 0), y, self.round(y, stage))
 
     # Elementary functions
@@ -151,6 +154,11 @@ class Adversary(Arithmetic):
         y = sum(parts) + lost * self.choices.next(largest.shape)
         exact = (terms <= 0) | ~(sizes[1:] > 0).any(0)
         return torch.where(exact, sum(parts), self.chosen(y, Rounding(cut, 0.0), form))
+
+
+def operands_of(dtype: str, choices: Choices, entries: int) -> type[Operands]:
+    """Operands of feature maps, with all roundings chosen."""
+    return type("WorstOperands", (Operands,), {"arithmetic": kernel_of((MatrixProducts,), dtype, choices, entries)})
 
 
 def kernel_of(steps: tuple[type[Any], ...], dtype: str, choices: Choices, entries: int) -> type[Any]:

@@ -19,15 +19,15 @@ from torch import Tensor
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
-from attn_spec.error.bounds import forward_bound
+from attn_spec.emulation.operands import chooses_score
 from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.error.gradient_bounds import gradient_bound
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.error.theorems import forward_bound, gradient_bound
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-from .arithmetic import Adversary, Choices, kernel_of
+from .arithmetic import Adversary, Choices, kernel_of, operands_of
 
 #: How often the signs are chosen anew.
 STEPS = 4
@@ -184,18 +184,28 @@ def _kernel(attack: Attack, steps: type[Any], choices: Choices, entries: int) ->
 
 
 def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
-    steps = _kernel(attack, attack.steps, choices, entries)
-    call = steps(c, attack.order, *_repeated(attack.problem, entries), **_options(attack.problem, entries))
-    return dict(zip(("output", "lse"), call(), strict=True))
+    q, k, v = _repeated(attack.problem, entries)
+    options = _options(attack.problem, entries)
+    if chooses_score(options):
+        operands = operands_of(attack.problem.dtype, choices, entries)(c, attack.order, q, k, options)
+        (q, k), v, options = operands(), operands.repeated(v), operands.options
+    call = _kernel(attack, attack.steps, choices, entries)(c, attack.order, q, k, v, **options)
+    return dict(zip(FORWARD, call(), strict=True))
 
 
 def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
-    out, lse = _run_forward(attack, c, choices, entries).values()
+    outputs = _run_forward(attack, c, choices, entries).values()
     dO = np.repeat(np.asarray(attack.cotangent), entries, axis=0)
-    options = _options(attack.problem, entries)
+    options, (q, k, v) = _options(attack.problem, entries), _repeated(attack.problem, entries)
     if attack.lse_cotangent is not None:
         options["dlse"] = np.repeat(attack.lse_cotangent, entries, axis=0)
     steps = _kernel(attack, attack.gradients, choices, entries)
-    saved = (*_repeated(attack.problem, entries), out, lse)
-    call = steps(c, attack.order, dO, saved, **options)
-    return dict(zip(("dq", "dk", "dv", "dbias"), call(), strict=False))
+
+    def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any) -> TiledGradients:
+        return steps(c, attack.order, dO, saved, **options)
+
+    if not chooses_score(options):
+        return dict(zip(BACKWARD, run(c, (q, k, v, *outputs), options, dO)(), strict=False))
+    operands = operands_of(attack.problem.dtype, choices, entries)(c, attack.order, q, k, options)
+    backward: Callable[..., dict[str, Any]] = operands.backward
+    return {f"d{name}": found for name, found in backward(run, v, dO, *outputs).items()}

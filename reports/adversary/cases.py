@@ -120,7 +120,7 @@ WAYS = (
             **dict(way, problem=DROPOUT, order={**way.get("order", {}), "dropout_on": what}),
         )
         for kind, way in (("", {}), ("eager, ", EAGER), ("by LSE, ", _BY_LSE), ("every tile, ", _EVERY_TILE))
-        for what in ("weights", "values", "output")
+        for what in ("weights", "values", "output", "gradients")
     ),
     Way(
         name="dropout, eager, probabilities",
@@ -276,7 +276,7 @@ def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
     problem = small_problem(**way.problem)
     contract = replace(FINE, **dict.fromkeys(narrow, NARROW) | way.contract)
     rng = np.random.default_rng(seed + 7)
-    dO = bits.nearest(way.cotangent * rng.standard_normal((*problem.score_shape[:3], problem.value_dim)), NARROW)
+    dO = bits.nearest(way.cotangent * rng.standard_normal(problem.output_shape), NARROW)
     dL = bits.nearest(way.lse_cotangent * rng.standard_normal(problem.score_shape[:3]), NARROW)
     found = attack(way, problem, contract, dO, seed)
     return replace(found, lse_cotangent=dL) if way.lse_cotangent else found

@@ -41,8 +41,6 @@ def presets(seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
                     dtype=dtype, regime=regime, query_length=2, key_length=32, head_dim=8, value_dim=2, seed=seed + 3
                 )
                 problem = recipe.problem()
-                dO = bits.nearest(
-                    np.random.default_rng(seed).standard_normal((*problem.score_shape[:3], problem.value_dim)), dtype
-                )
+                dO = bits.nearest(np.random.default_rng(seed).standard_normal(problem.output_shape), dtype)
                 one_split = replace(contract, kv_tile=1) if name == "split_kv" else contract
                 yield f"{name} {dtype}", regime, attack(way, problem, one_split, dO, seed)

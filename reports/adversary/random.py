@@ -18,7 +18,8 @@ from attn_spec.error.roundoff import elementary_error
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
-from ..validation.random_kernels import drawn_order, drawn_steps, executed_arithmetic, one_of
+from ..validation.random_kernels import drawn_order, drawn_steps, executed_arithmetic
+from ..validation.random_options import one_of
 from .attack import Attack
 from .cases import FINE, STAGES
 from .problems import NARROW, small_problem

@@ -25,7 +25,7 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _SLACK,
     (
-        "error.bounds",
+        "error.value_spread",
         "-ELEMENTWISE_LIMIT = 2**19\n+ELEMENTWISE_LIMIT = 2** 18",
     ): _SPARES_MEMORY,
     (
@@ -75,15 +75,15 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.domain",
         (
-            "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"
-            "+    entries = max(np.abs(tensor).max(initial= -1.0) for tensor in (x.q, x.k, x.v))"
+            "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))\n"
+            "+    entries = max(np.abs(tensor).max(initial= -1.0) for tensor in (x.q, x.k, value_sizes(x, c)))"
         ),
     ): _NOT_NEGATIVE,
     (
         "error.domain",
         (
-            "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, x.v))\n"
-            "+    entries = max(np.abs(tensor).max(initial= 1.0) for tensor in (x.q, x.k, x.v))"
+            "-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))\n"
+            "+    entries = max(np.abs(tensor).max(initial= 1.0) for tensor in (x.q, x.k, value_sizes(x, c)))"
         ),
     ): "entries are compared with the largest number of a format, and every format has 1",
     (
@@ -94,7 +94,7 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _ROWS_HAVE_ONE,
     (
-        "error.bounds",
+        "error.value_spread",
         "-    if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:\n+    if W.size * v.shape[1] > ELEMENTWISE_LIMIT:",
     ): _SPARES_MEMORY,
     (

@@ -27,9 +27,37 @@ from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
 from attn_spec.search.verdict import Row, Verdict
 
-from . import dropout, eager, flash, linear, merging, numpy, positions, products, references, scores, softmax, widths
+from . import (
+    dropout,
+    eager,
+    flash,
+    layers,
+    linear,
+    merging,
+    numpy,
+    positions,
+    products,
+    references,
+    scores,
+    softmax,
+    widths,
+)
 
-MODULES = (flash, softmax, references, eager, numpy, merging, products, scores, positions, widths, dropout, linear)
+MODULES = (
+    flash,
+    softmax,
+    references,
+    eager,
+    numpy,
+    merging,
+    products,
+    scores,
+    positions,
+    widths,
+    dropout,
+    linear,
+    layers,
+)
 
 #: Kernels by name, in the order of their files.
 PLAIN: dict[str, Kernel] = {name: one for module in MODULES for name, one in kernels_of(module).items()}

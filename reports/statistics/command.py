@@ -46,6 +46,10 @@ def write_statistics(
     where = {"attn-spec": __version__, "seed": str(seed), "draws": str(draws), **known}
     for subject in subjects:
         reasons = measurement.left_out(subject)
+        if (slowness := subject.kernel.slowness) != 1.0:
+            where[f"draws of {subject.kernel.name}"] = (
+                f"{measurement.taken(subject, draws)}, as slow as {slowness:g} calls"
+            )
         where |= {f"left out: {name} of {subject.kernel.name}": reason for name, reason in reasons.items()}
     made = page.Measured(environment=where, points=points, peaks=list(memory.peaks()) if with_memory else [])
     texts = {".html": page.html(made), ".md": page.markdown(made), ".json": page.document(made)}

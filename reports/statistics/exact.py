@@ -15,7 +15,7 @@ from flint import arb, ctx
 
 from .quadrature import ENTROPY, PRECISION, Kappa, averages, power
 
-_POWERS = {a: power(a) for a in (0.5, 2.0, 3.0, 4.0)}
+_POWERS = {a: power(a) for a in (0.5, 1.0, 2.0, 3.0, 4.0)}
 
 
 def _in_balls(formula: Callable[..., arb]) -> Callable[..., arb]:
@@ -48,7 +48,7 @@ def entropy(n: int, sigma: float) -> arb:
 
 @_in_balls
 def power_sum(n: int, sigma: float, a: float) -> arb:
-    """E sum_j P_j^a for a in 1/2, 2, 3, 4; that of a = 2 is the squared norm of dV for a cotangent of length 1."""
+    """E sum_j P_j^a for a in 1/2, 1, 2, 3, 4; that of a = 2 is the squared norm of dV for a cotangent of length 1."""
     kappa: Kappa = _POWERS[a]
     return n * averages(sigma).integral(kappa, n - 1) / arb(a).gamma()
 
@@ -75,6 +75,16 @@ def head_distance(n: int, sigma: float) -> arb:
     lemma 2.3, where the distance is twice as large).
     """
     return 1 - power_sum(n, sigma, 0.5) ** 2 / n
+
+
+@_in_balls
+def padding(n: int, sigma: float) -> arb:
+    """E n / (n + sum_j exp(s_j)): the weight that n keys of zeros take beside n others, where no mask hides them.
+
+    They score 0 each, together as much as one key of score log n. 1/2 for sigma to 0, and 0 for sigma to infinity as
+    soon as one of many scores is above 0.
+    """
+    return averages(sigma).integral_at(_POWERS[1.0], arb(n).log(), n)
 
 
 @_in_balls

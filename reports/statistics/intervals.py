@@ -32,9 +32,10 @@ def of_variance(x: np.ndarray) -> Interval:
     """Where the variance of independent normal draws ``x`` of mean 0 lies.
 
     sum x^2 / variance is chi-squared of N degrees, above N + 2 sqrt(N t) + 2 t or below N - 2 sqrt(N t) with
-    probability at most e^-t each: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1.
+    probability at most e^-t each: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1. Nothing is said of
+    N <= 4 t draws, which give no upper end.
     """
     N, squares = x.size, float(np.square(x.astype(np.float64)).sum())
     t = math.log(2 / MISS)
     least = N - 2 * math.sqrt(N * t)
-    return squares / (N + 2 * math.sqrt(N * t) + 2 * t), squares / least if least > 0 else math.inf
+    return (squares / (N + 2 * math.sqrt(N * t) + 2 * t), squares / least) if least > 0 else (0.0, math.inf)

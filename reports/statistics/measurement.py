@@ -34,7 +34,11 @@ HEADS = 4
 #: Entries of k in one call.
 AT_ONCE = 2**21
 
+#: What is drawn, each from a generator of its own.
+PURPOSES = ("queries", "keys", "values", "key weights", "query weights")
+
 Readings = dict[str, np.ndarray]
+Generators = dict[str, np.random.Generator]
 
 
 class StatisticsError(ReportError):
@@ -80,7 +84,7 @@ def points(subject: Subject, draws: int, seed: int) -> Iterator[Point]:
     if not shown:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out(subject).items())
         raise StatisticsError(f"{subject.kernel.name} shows none of the statistics: {reasons}. Give another kernel")
-    draws = max(int(draws / subject.kernel.slowness) // HEADS, 2) * HEADS
+    draws = taken(subject, draws)
     try:
         for place in places(subject, shown):
             where = {"kernel": subject.kernel.name, "dtype": subject.dtype, "scaled": place.scaled, "d": place.d}
@@ -89,6 +93,11 @@ def points(subject: Subject, draws: int, seed: int) -> Iterator[Point]:
                 yield point(name, found, n=place.n, sigma=place.sigma, **where)
     except (Misbehaviour, NotTaken) as error:
         raise StatisticsError(f"{subject.kernel.name} gives no answer: {error}. Certify it first") from error
+
+
+def taken(subject: Subject, draws: int) -> int:
+    """How many heads are drawn where so many are asked for: fewer of a slow kernel, and whole layers."""
+    return max(int(draws / subject.kernel.slowness) // HEADS, 2) * HEADS
 
 
 def places(subject: Subject, shown: Sequence[str]) -> list[Place]:
@@ -122,20 +131,20 @@ def _taken(subject: Subject, n: int) -> int:
 def readings(subject: Subject, place: Place, draws: int, seed: int, wanted: Sequence[str]) -> Readings:
     """One number for each draw, or for each layer, of every statistic ``wanted``.
 
-    Kernels, and both scales, see the same draws.
+    Each purpose has a generator, so that kernels, and both scales, see the same draws, whatever else is wanted of them
+    and however many they are given.
     """
-    rng = np.random.default_rng([seed, place.d, place.n])
+    rng = {one: np.random.default_rng([seed, place.d, place.n, index]) for index, one in enumerate(PURPOSES)}
     layers, at_once = draws // HEADS, max(AT_ONCE // (place.d * place.n * HEADS), 1)
     parts = [_of_layers(subject, place, min(at_once, layers - done), rng, wanted) for done in range(0, layers, at_once)]
     return {name: np.concatenate([part[name] for part in parts]) for name in wanted}
 
 
-def _of_layers(
-    subject: Subject, place: Place, layers: int, rng: np.random.Generator, wanted: Sequence[str]
-) -> Readings:
+def _of_layers(subject: Subject, place: Place, layers: int, rng: Generators, wanted: Sequence[str]) -> Readings:
     """The readings of some layers."""
     lead, found = (layers, HEADS), Readings()
-    q, k = rng.standard_normal((*lead, 1, place.d)), rng.standard_normal((*lead, place.n, place.d))
+    q = rng["queries"].standard_normal((*lead, 1, place.d))
+    k = rng["keys"].standard_normal((*lead, place.n, place.d))
     q, k = (bits.nearest(x, subject.dtype) for x in (_of_length(q, math.sqrt(place.d)), k))
     if "score_variance" in wanted:
         found["score_variance"] = _lse(subject, q, k, scale=place.scale)
@@ -145,8 +154,12 @@ def _of_layers(
             found["entropy"] = -np.where(P == 0, 0.0, P * np.log(np.where(P == 0, 1.0, P))).sum(axis=-1).ravel()
             pairs = [1 - np.sqrt(P[:, g] * P[:, h]).sum(axis=-1) for g, h in combinations(range(HEADS), 2)]
         found["head_distance"] = np.mean(pairs, axis=0)
+    if "padding" in wanted:
+        found["padding"] = _padding(subject, q, k, place.scale)
     if "score_gradient" in wanted:
-        signs = rng.choice((-1.0, 1.0), size=(*lead, place.n, _value_dim(subject, place.d, 1)))
+        signs = rng["values"].choice((-1.0, 1.0), size=(*lead, place.n, 1))
+        # The gradient of the output has one column: the others of the values meet 0.
+        signs = np.broadcast_to(signs, (*signs.shape[:-1], _value_dim(subject, place.d, 1)))
         dS, P = _gradients(subject, q, k, signs, place.scale)
         found |= {"score_gradient": _squares(dS), "value_gradient": _squares(P)}
     if "saturation" in wanted:
@@ -191,6 +204,15 @@ def _weights(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None
     return np.concatenate(parts, axis=-1)[..., :n]
 
 
+def _padding(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None) -> np.ndarray:
+    """The weight of as many keys of zeros behind the keys, which no mask hides."""
+    n, d = k.shape[2:]
+    v = np.broadcast_to((np.arange(2 * n) >= n)[:, None], (*k.shape[:2], 2 * n, _value_dim(subject, d, 1)))
+    k = np.concatenate([k, np.zeros_like(k)], axis=2)
+    answer = subject(Problem(q=q, k=k, v=v.astype(np.float64), dtype=subject.dtype, scale=scale))
+    return answer["output"].astype(np.float64)[..., 0].ravel()
+
+
 def _gradients(
     subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -202,14 +224,14 @@ def _gradients(
     return dS, found["dv"].astype(np.float64)[..., 0]
 
 
-def _tanh(subject: Subject, q: np.ndarray, k: np.ndarray, rng: np.random.Generator, *, scaled: bool) -> np.ndarray:
+def _tanh(subject: Subject, q: np.ndarray, k: np.ndarray, rng: Generators, *, scaled: bool) -> np.ndarray:
     """tanh(W1 k + W2 q) of one unit, of inputs of length sqrt(d) and 2 d normal weights.
 
     Of variance 1 / (2 d), tanh is taken of N(0, 1) (LeCun et al., "Efficient BackProp" (1998), section 4.6); of
     variance 1/2, of N(0, d).
     """
     d = q.shape[-1]
-    rows = rng.standard_normal((2, *q.shape)) / math.sqrt(2 * d if scaled else 2)
-    k = bits.nearest(_of_length(k, math.sqrt(d)), subject.dtype)
+    k, deviation = bits.nearest(_of_length(k, math.sqrt(d)), subject.dtype), 1 / math.sqrt(2 * d if scaled else 2)
+    rows = (rng[side].standard_normal(q.shape) * deviation for side in ("key weights", "query weights"))
     W1, W2 = (bits.nearest(row, subject.dtype) for row in rows)
     return _lse(subject, q, k, score_vector=np.ones((1, 1, 1, 1)), score_key_weight=W1, score_query_weight=W2)

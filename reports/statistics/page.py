@@ -21,7 +21,7 @@ from .rows import STATISTICS, Point
 
 #: Version of the JSON document.
 SCHEMA = 1
-HEADER = ("statistic", "kernel", "d", "n", "scores", "measured", "interval", "exact", "")
+HEADER = ("statistic", "kernel", "d", "n", "scores", "draws", "measured", "interval", "exact", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,9 @@ def document(made: Measured) -> str:
 def headline(points: Sequence[Point]) -> str:
     """The finding in one sentence."""
     wrong = [point for point in points if not point.agrees]
+    silent = sum(not point.tells for point in points)
+    if not wrong and silent:
+        return f"Of {silent} of {len(points)} measured statistics draws are too few to say; the others agree"
     if not wrong:
         return "Every measured statistic agrees with its exact value"
     named = ", ".join(dict.fromkeys(point.kernel for point in wrong))
@@ -95,8 +98,10 @@ def headline(points: Sequence[Point]) -> str:
 
 def opening(made: Measured) -> list[tuple[str, str]]:
     """The numbers that the report begins with, each with what it is."""
-    agree = sum(point.agrees for point in made.points)
+    agree = sum(point.agrees and point.tells for point in made.points)
     found = [(f"{agree} of {len(made.points)}", "intervals hold the exact value of attention")]
+    if silent := sum(not point.tells for point in made.points):
+        found.append((f"{silent} of {len(made.points)}", "intervals hold every value: draws are too few to say"))
     entropies = [point for point in figures.along(made.points, "entropy", "d") if not point.scaled]
     if entropies:
         widest = max(entropies, key=lambda point: point.d)
@@ -116,8 +121,8 @@ def lines(points: Iterable[Point]) -> Iterable[list[str]]:
         exact = (p.exact_low + p.exact_high) / 2
         numbers = (_digits(x) for x in (p.measured, p.low, p.high, exact))
         measured, low, high, truth = numbers
-        verdict = "" if p.agrees else "**outside**"
-        where = [str(p.d), str(p.n), figures.words(p)]
+        verdict = ("" if p.tells else "too few draws") if p.agrees else "**outside**"
+        where = [str(p.d), str(p.n), figures.words(p), str(p.draws)]
         yield [p.statistic, f"`{p.kernel}`", *where, measured, f"{low} to {high}", truth, verdict]
 
 

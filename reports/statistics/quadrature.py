@@ -122,6 +122,22 @@ class Averages:
         error = _theorem(M, HALF_WIDTH, self.h) + self._ends(kappa) * most
         return sum(terms, arb(0)) * self.h + _around_zero(error)
 
+    def integral_at(self, kappa: Kappa, x: arb, others: int) -> arb:
+        """int kappa(x - u) phi_0(u)^others du: of one more key, whose score x is no variable.
+
+        The theorem and what the ends cut off are as for a key that varies. Raises ``ValueError`` for an x that is
+        farther from 0 than scores are, by the cut.
+        """
+        if not abs(x) < CUT * self.sigma:
+            raise ValueError(f"a score of {x} is beyond {CUT} standard deviations of {self.sigma:g}")
+        places = range(self.first, self.last + 1)
+        terms = (
+            kappa.value(x - l * arb(self.h)) * (zero**others).real
+            for l, zero in zip(places, map(acb, self.of(ZERO)), strict=True)
+        )
+        error = _theorem(kappa.integral(arb(HALF_WIDTH).cos()), HALF_WIDTH, self.h) + self._ends(kappa)
+        return sum(terms, arb(0)) * self.h + _around_zero(error)
+
     def _ends(self, kappa: Kappa) -> arb:
         """What the outer sum misses: scores beyond the cut, and u far from all others.
 

@@ -30,8 +30,10 @@ class Statistic:
     against: tuple[str, ...]
     #: (n keys, standard deviation of scores) -> the truth.
     exact: Callable[[int, float], arb]
-    #: (readings, n keys) -> where the truth lies with the stated probability.
-    interval: Callable[[np.ndarray, int], Interval]
+    #: (n keys) -> where every truth lies, whatever the kernel.
+    range: Callable[[int], Interval]
+    #: (readings, that range) -> where the truth lies with the stated probability.
+    interval: Callable[[np.ndarray, Interval], Interval] = lambda x, ends: intervals.of_mean(x, *ends)
     #: (readings) -> the measured value.
     measured: Callable[[np.ndarray], float] = lambda x: float(x.astype(np.float64).mean())
 
@@ -44,7 +46,8 @@ STATISTICS: dict[str, Statistic] = {
         needs=("lse",),
         against=("d",),
         exact=lambda n, sigma: exact.score_variance(sigma),
-        interval=lambda x, n: intervals.of_variance(x),
+        range=lambda n: (0.0, math.inf),
+        interval=lambda x, ends: intervals.of_variance(x),
         measured=lambda x: float(np.square(x.astype(np.float64)).mean()),
     ),
     "entropy": Statistic(
@@ -53,7 +56,7 @@ STATISTICS: dict[str, Statistic] = {
         needs=(),
         against=("d", "n"),
         exact=exact.entropy,
-        interval=lambda x, n: intervals.of_mean(x, 0.0, math.log(n)),
+        range=lambda n: (0.0, math.log(n)),
     ),
     "score_gradient": Statistic(
         title="Squared norm of the gradient of the scores",
@@ -63,7 +66,7 @@ STATISTICS: dict[str, Statistic] = {
         against=("d", "n"),
         exact=exact.jacobian,
         # dS_j = P_j (g_j - g.P) for signs g; with p the weight of positive signs sum dS^2 is at most 8 (p (1 - p))^2.
-        interval=lambda x, n: intervals.of_mean(x, 0.0, 0.5),
+        range=lambda n: (0.0, 0.5),
     ),
     "value_gradient": Statistic(
         title="Squared norm of the gradient of the values",
@@ -71,7 +74,7 @@ STATISTICS: dict[str, Statistic] = {
         needs=("backward",),
         against=("d", "n"),
         exact=lambda n, sigma: exact.power_sum(n, sigma, 2.0),
-        interval=lambda x, n: intervals.of_mean(x, 0.0, 1.0),
+        range=lambda n: (0.0, 1.0),
     ),
     "head_distance": Statistic(
         title="How far apart the weights of two heads are",
@@ -79,7 +82,15 @@ STATISTICS: dict[str, Statistic] = {
         needs=(),
         against=("d", "n"),
         exact=exact.head_distance,
-        interval=lambda x, n: intervals.of_mean(x, 0.0, 1.0),
+        range=lambda n: (0.0, 1.0),
+    ),
+    "padding": Statistic(
+        title="Weight of padding that no mask hides",
+        says="what as many keys of zeros take as there are others: their values are 1, and those of the others 0",
+        needs=(),
+        against=("d", "n"),
+        exact=exact.padding,
+        range=lambda n: (0.0, 1.0),
     ),
     "saturation": Statistic(
         title="Saturated units of additive scores",
@@ -87,7 +98,7 @@ STATISTICS: dict[str, Statistic] = {
         needs=("score_vector", "score_key_weight", "score_query_weight", "lse"),
         against=("d",),
         exact=lambda n, sigma: exact.saturation(sigma, SATURATED),
-        interval=lambda x, n: intervals.of_mean(x, 0.0, 1.0),
+        range=lambda n: (0.0, 1.0),
     ),
 }
 
@@ -119,9 +130,15 @@ class Point:
         """Whether the exact value may lie in the interval; not with NaN."""
         return self.low <= self.exact_high and self.exact_low <= self.high
 
+    @property
+    def tells(self) -> bool:
+        """Whether the interval is less than the whole range, which it is not of too few draws."""
+        lowest, highest = STATISTICS[self.statistic].range(self.n)
+        return not (self.low <= lowest and self.high >= highest)
+
     def columns(self) -> dict[str, Any]:
         """The point as one flat record for JSON; non-finite numbers as strings."""
-        record = asdict(self) | {"agrees": self.agrees}
+        record = asdict(self) | {"agrees": self.agrees, "tells": self.tells}
         return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
@@ -129,7 +146,7 @@ def point(statistic: str, readings: np.ndarray, *, n: int, sigma: float, **where
     """What ``readings`` say of a statistic; ``where`` are further fields of the point."""
     row = STATISTICS[statistic]
     with np.errstate(invalid="ignore"):  # what is no number contradicts
-        measured, (low, high) = row.measured(readings), row.interval(readings, n)
+        measured, (low, high) = row.measured(readings), row.interval(readings, row.range(n))
     truth = row.exact(n, sigma)
     return Point(
         statistic=statistic,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.emulation.forward import CONVENTIONS, TiledAttention, emulate
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.kernels import CONVENTIONS, emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
 

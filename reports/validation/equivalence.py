@@ -42,7 +42,7 @@ def module(name: str) -> Any:
 
 def draw(path: Path, problems: int) -> None:
     """Write recipes, as a search of a kernel with every option draws them, as many in each dtype."""
-    from attn_spec.emulation.forward import emulate
+    from attn_spec.emulation.kernels import emulate
     from attn_spec.emulation.sound import PRECISE
     from attn_spec.kernels.subject import Subject
 

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
+from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.conventions import varied
-from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
-from attn_spec.emulation.forward import SUPPORTS, TiledAttention, emulate
-from attn_spec.emulation.operands import CHOICES
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
@@ -33,11 +32,12 @@ from attn_spec.error.presets import UNDECLARED
 from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
-from attn_spec.numbers.formats import DTYPES, FORMATS
-from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.traits import named_by, projects
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 from .random_linear import NO_SOFTMAX, linear_kernel
+from .random_options import drawn_alibi, drawn_dropout, drawn_dtypes, drawn_layer, drawn_scores, one_of
 
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
@@ -82,11 +82,13 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     order = drawn_order(rng)
     executes = executed_arithmetic(rng, dtype, order)
     declares = _declared(rng, dtype, executes, order)
-    scores, formats = _scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
-    changes, own, rounds = _dtypes(np.random.default_rng([seed, 2]))
-    origin, alibi = _alibi(np.random.default_rng([seed, 3]))
+    scores, formats = drawn_scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
+    changes, own, rounds = drawn_dtypes(np.random.default_rng([seed, 2]))
+    layer, of_layer, dtypes = drawn_layer(np.random.default_rng([seed, 6]))
+    formats, own = of_layer | formats, own | dtypes
+    origin, alibi = drawn_alibi(np.random.default_rng([seed, 3]))
     executes, declares = (_with(contract, **formats, **changes, alibi=alibi) for contract in (executes, declares))
-    raised, dropout = _dropout(np.random.default_rng([seed, 4]))
+    raised, dropout = drawn_dropout(np.random.default_rng([seed, 4]))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
@@ -95,7 +97,7 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
         given |= {"contract": declares, "slowness": 2 * _slowness(executes, order)}
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, **given)
     else:
-        beside = (*scores, *dropout)
+        beside = (*scores, *dropout, *layer)
         kernel = _kernel(rng, f"random_{seed}", executes, order, beside=beside, option_dtypes=own, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
@@ -106,10 +108,10 @@ def _kernel(
     """A kernel of that arithmetic, with conventions and options drawn ``beside`` these scores and dropout."""
     agreed = _conventions(rng)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
-    one_head = "H" in PRESENTATIONS[presentation].looped
+    one_head, of_all_heads = "H" in PRESENTATIONS[presentation].looped, {*named_by([projects]), "head_widths"}
     supports = [name for name in SUPPORTS if rng.random() < 0.85 and not (one_head and name == "gqa")]
     declared |= {
-        "supports": (*supports, *beside),
+        "supports": (*supports, *(name for name in beside if not (one_head and name in of_all_heads))),
         "conventions": agreed,
         "head_dims": one_of(rng, (None, None, None, (64, 128), (16,))),
         "slowness": max(one_of(rng, (1.0, 4.0, 16.0)), _slowness(executes, order)),
@@ -122,33 +124,6 @@ def _kernel(
         return emulate(name, executes, order, **declared)
     gradients = varied(StoredWeights if executes.backward_weights == "stored" else TiledGradients, agreed)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
-
-
-def _scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
-    """Which scores a kernel has beside the plain one, and the formats of their operands and tables."""
-    scores = [name for name in CHOICES if OPTIONS[name].exponential and rng.random() < 0.25]
-    scores += [row.name for name in scores for row in parameters(name)]
-    formats = {"operands": one_of(rng, ("input", "input", *FORMATS)), "rotary_tables": one_of(rng, ("work", *FORMATS))}
-    return scores, formats if scores else {}
-
-
-def _dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, str], bool]:
-    """Dtypes of the results, by stage; those of options; and whether a bias is rounded to that of scores."""
-    results = {stage: one_of(rng, DTYPES) for stage in ("output", "gradients") if rng.random() < 0.2}
-    own = {name: one_of(rng, DTYPES) for name in ("bias", *CHOICES, "alibi_slopes") if OPTIONS[name].tensor}
-    return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
-
-
-def _alibi(rng: np.random.Generator) -> tuple[str, str]:
-    """Where ALiBi counts keys from, and what the contract says of it."""
-    origin = one_of(rng, ("query", "query", "first", "last"))
-    return origin, one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
-
-
-def _dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
-    """What dropout multiplies by 1 / (1 - p), and what a kernel that has it declares."""
-    multiplied = one_of(rng, ("weights", "probabilities", "values", "output"))
-    return multiplied, (*DROPOUT, *BY_CHANCE) if rng.random() < 0.4 else ()
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:
@@ -293,8 +268,3 @@ def _conventions(rng: np.random.Generator) -> Conventions:
         deterministic=bool(rng.random() < 0.8),
         batch_invariant=bool(rng.random() < 0.5),
     )
-
-
-def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
-    """One of the choices, each as likely."""
-    return choices[int(rng.integers(len(choices)))]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import emulate_both
-from attn_spec.emulation.forward import CONVENTIONS
+from attn_spec.emulation.kernels import CONVENTIONS, emulate_both
 from attn_spec.emulation.linear import SUPPORTS as LINEAR
 from attn_spec.emulation.linear import LinearAttention, LinearGradients, StateAttention
 from attn_spec.error.contract import Contract
@@ -19,6 +18,7 @@ NO_SOFTMAX: dict[str, Any] = {
     "exponent": "natural",
     "scale_on": "scores",
     "normalize": "after_product",
+    "backward_weights": "recomputed",
     "lse_merges": 0,
     "reference": "maximum",
     "reference_range": 0.0,

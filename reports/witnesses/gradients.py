@@ -7,6 +7,21 @@ from __future__ import annotations
 
 GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.gradient_bounds": {
+        ("score_accumulation", "late dropout, equal scores", "dq"): {
+            "1 / (1 - p) at the end of dq and dk": "(missing, 1), [-*late, -]*scaling",
+        },
+        ("multiplicands", "late dropout, tiny cotangents, large scale, kept", "dk"): {
+            "underflow of dS on entry, raised": "dS_entry.eta * seen[- * b.x.largest_factor-]",
+        },
+        ("gradient_accumulation", "late dropout, tiny cotangents, scaled dS, kept", "dq"): {
+            "underflow of sums of dq and dk, raised": "factor = [-b.x.largest_factor * -]last_factor(b.x)",
+        },
+        ("gradient_accumulation", "late dropout, small cotangents, large scale, kept", "dv"): {
+            "underflow of sums of dv, raised": "tiny = [-b.x.largest_factor * -](sum_eta(c) * 4",
+        },
+        ("softmax", "late dropout, one key, tiny cotangents, flushed", "dv"): {
+            "underflow of dv when it is raised": "2 * (stores + n))[- + factor_eta-]\n",
+        },
         ("softmax", "a weight that dropout keeps", "dv"): {
             "the product of dV with 1 / (1 - p)": "(missing, 1), [-*factor, -]*acc",
         },
@@ -86,10 +101,10 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("probabilities", "tiny values, inner, kept", "dv"): {
             "sums of dv": "*factor[-, *accumulated(c, n)-])\n    own",
-            "roundings of dv": "return own[- + G * total-] + (1",
+            "roundings of dv": "error = own[- + G * total-] + (1",
         },
         ("probabilities", "one tile", "dv"): {
-            "weights in dv": "return [-own + -]G * total + (1",
+            "weights in dv": "error = [-own + -]G * total + (1",
         },
         ("several", "many light keys, probabilities", "dv"): {
             "underflow of weights in dv": "(1 + G) * ([-eta + -]cotangent",
@@ -108,6 +123,9 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.option_gradient_bounds": {
+        ("score_accumulation", "late dropout, one key, dL alone", "dbias"): {
+            "1 / (1 - p) at the end of dbias": "(narrow.u, 1)[-, *late_roundings(b.x, c)-])",
+        },
         ("gradient_accumulation", "grouped heads, bias", "dbias"): {
             "sums of dbias": "[-(accumulator.u, np.minimum(n, c.summation_depth or np.inf)), -](partial",
         },

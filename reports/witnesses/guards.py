@@ -21,7 +21,7 @@ from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.bits import nearest
 from attn_spec.problem.problem import Problem
-from attn_spec.search import assertions
+from attn_spec.search import hidden_keys
 from attn_spec.search.property import Refutation
 
 from .deletions import Deletion, deleted
@@ -111,7 +111,7 @@ def _filled(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, mask: np.ndarray | N
 def _mean_is_accepted() -> bool:
     """Whether hidden keys may change the mean that a kernel declares for rows that see no key."""
     try:
-        assertions.assert_hidden_keys_have_no_influence(Subject(_filled, "float32"), _BLIND)
+        hidden_keys.assert_hidden_keys_have_no_influence(Subject(_filled, "float32"), _BLIND)
     except Refutation:
         return False
     return True
@@ -223,7 +223,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "gradients outside the domain are not measured": (
         "judgement.measure",
-        "for inside in (np.broadcast_to([-bound.domain_of(name, problem.group)-]{+True+}, got.shape),)",
+        "for inside in (np.broadcast_to([-bound.domain_of(name, problem.query_group)-]{+True+}, got.shape),)",
         lambda: not _gradients_are_refuted(),
     ),
     "rows that see no key are measured": (
@@ -242,7 +242,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
         lambda: not _refuted(_BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v"),
     ),
     "hidden keys may change a mean of V": (
-        "search.assertions",
+        "search.hidden_keys",
         "rows = rows[- & ~problem.empty_rows-]",
         _mean_is_accepted,
     ),

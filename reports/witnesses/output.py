@@ -13,13 +13,18 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("softmax", "a weight that dropout keeps", "output"): {
-            "the rounding of p": "4[- + (1 - kept) / kept-])",
-            "roundings of 1 / (1 - p)": "[-4-]{+0+} + (1 - kept) / kept)",
+            "the rounding of p": "((u, 4[- - math.log1p(-moved) / math.log1p(u)-] if moved < 1",
+            "roundings of 1 / (1 - p)": "((u, [-4-]{+0+} - math.log1p(-moved)",
+        },
+        ("score_accumulation", "late dropout, one key", "dq"): {
+            "the format of what is finished when it is raised": (
+                'return factor_roundings(x, c, "softmax"[-, "score_accumulation"-])'
+            ),
         },
     },
     "error.bounds": {
         ("softmax", "dropout, weights", "output"): {
-            "the product with 1 / (1 - p)": "        [-*factor,-]\n        (entry.u",
+            "the product with 1 / (1 - p)": "        [-*factor,-]\n        (enters.u",
         },
         ("probabilities", "dropout, row sum of the cast", "output"): {
             "two casts of what a row sum has cast": "([-2-]{+0+} if factor else 0) if casts",
@@ -35,10 +40,10 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
                 "[-(cast.u, (2 if factor else 0) if casts_row_sum(c) else 1)-]{+(0.0, 1)+}"
             ),
             "roundings of the numerator alone": "waiting + [-x.dropped(w.P1A * B) @ size_v + -](w",
-            "terms of the numerator beside the weights": "* slack[- + e.rest-]) / e.kappa",
+            "terms of the numerator beside the weights": "(spread[- + e.rest-]) / e.kappa",
         },
         ("lse", "2 pieces, bfloat16", "output"): {
-            "entry of the values": "        [-(entry.u, 1),-]\n        (left_out",
+            "entry of the values": "        [-(enters.u, 1),-]\n        (left_out",
         },
         ("several", "2 pieces, bfloat16", "output"): {
             "pieces left out of the output": "        [-(left_out_of_output(x, c), 1),-]\n        (softmax.u",
@@ -117,18 +122,18 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of the output's cast": "f * (3 * softmax.eta + lost)[- + out.eta-]",
         },
         ("probabilities", "operands cut", "output"): {
-            "weights that move the output": "np.where(e.kappa > 0, ([-_spread(x, w.PA, o) + -]w.PA",
+            "weights that move the output": "spread = [-value_spread.spread(x, c, w.PA, o) + -]w.PA",
         },
         ("lse", "light keys, tf32 to float16", "output"): {
-            "last roundings of the output": "(X[- + e.finish * (np.abs(o) + slack + X)-] + e.tiny)",
+            "last roundings of the output": "(X + off[- + e.finish * (np.abs(o) + slack + X)-] + e.tiny)",
         },
         ("probabilities", "2 pieces, bfloat16, by LSE", "output"): {
-            "the cast of weights exp(s - LSE)": "factors = [[-(cast.u, 1), -](entry",
+            "the cast of weights exp(s - LSE)": "factors = [[-(cast.u, 1), -](enters",
             "roundings of terms with weights exp(s - LSE)": "A[- + np.log1p(B)-], 0.0)",
         },
         ("stored_scores", "2 pieces, bfloat16, by LSE", "output"): {
-            "values with weights exp(s - LSE)": "(cast.u, 1), [-(entry.u, 1), -](left",
-            "pieces with weights exp(s - LSE)": "(entry.u, 1), [-(left_out_of_output(x, c), 1), -]*factor, *_out",
+            "values with weights exp(s - LSE)": "(cast.u, 1), [-(enters.u, 1), -](left",
+            "pieces with weights exp(s - LSE)": "(enters.u, 1), [-(left_out_of_output(x, c), 1), -]*factor, *_out",
         },
         ("output_accumulation", "weights exp(s - LSE)", "output"): {
             "sums with weights exp(s - LSE)": "*factor[-, *_output_sums(x, c)-]]",

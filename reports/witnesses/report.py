@@ -24,6 +24,8 @@ from .attacks import attack_of
 from .deletions import Deletion, deleted
 from .gradients import GRADIENTS
 from .guards import GUARDS, missed
+from .linear import LINEAR
+from .linear_gradients import LINEAR_GRADIENTS
 from .output import OUTPUT
 from .score_gradients import SCORE_GRADIENTS
 from .scores import SCORES
@@ -31,7 +33,7 @@ from .struck import struck
 from .unwitnessed import UNWITNESSED
 from .weights import WEIGHTS
 
-TABLES = SCORES | WEIGHTS | OUTPUT | SCORE_GRADIENTS | GRADIENTS
+TABLES = SCORES | WEIGHTS | OUTPUT | SCORE_GRADIENTS | GRADIENTS | LINEAR | LINEAR_GRADIENTS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,21 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("several", "tiny bias, score accumulation and stored scores, two keys", "dbias"): {
             "one rounding of dA": "growth((work.u, [-1 + -]parts), (narrow",
         },
+        ("score_accumulation", "late dropout, one key", "dq"): {
+            "delta times 1 - p": "growth(*late) * ([-np.abs(g.D) + D + -]dL)",
+        },
+        ("score_accumulation", "late dropout, dL alone, delta of P", "dk"): {
+            "dL times 1 - p": "(np.abs(g.D) + D[- + dL-])",
+        },
+        ("score_accumulation", "late dropout, one key, tiny cotangents, kept", "dq"): {
+            "underflow of dA, raised": "tiny = [-x.largest_factor * -]tiny\n    if c.delta",
+        },
+        ("score_gradients", "late dropout, tiny cotangents, large scale, kept", "dk"): {
+            "underflow of dS, raised": "[-x.largest_factor * -]tiny\n    return np.where(x.visible, dS + growth(",
+        },
+        ("score_gradients", "late dropout, tiny cotangents, scaled dS, kept", "dk"): {
+            "underflow of a dS that is scaled early, raised": "beyond = [-x.largest_factor * -](last_factor",
+        },
         ("row_sum", "dL alone, eager", "dk"): {
             "the weights of dL": "row.around[- + np.maximum(weights.PA, found.PA) * dL-]",
         },
@@ -89,11 +104,11 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "storing dP": "return dP[- + stored.u * (np.abs(g.dP) + dP)-]",
         },
         ("probabilities", "row sum of the cast", "dk"): {
-            "the weights' part of delta": "through = ([-(w.PA * row.around).sum(-1, keepdims=True) + -](size",
+            "the weights' part of delta": "through = ([-(w.PA * around).sum(-1, keepdims=True) + -](size",
         },
         ("lse", "light keys, tf32 to float16", "dq"): {
             "the last roundings of the output in delta": (
-                "through = through + (size * ([-e.finish * (np.abs(x.O) + EO) + -]e.tiny"
+                "through = through + (size * (off + [-e.finish * (np.abs(x.O) + EO) + -]e.tiny"
             ),
         },
         ("softmax", "tiny values, flushed", "dq"): {

@@ -23,7 +23,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "roundings make the output's underflow grow": "absolute = [-(1 + most_B) * -](",
-            "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -](entry.eta",
+            "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -](enters.eta",
             "underflow of values in the hull": "absolute[- + 2 * f * entering-] + 2 * waiting",
             "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + 4",
         },
@@ -65,7 +65,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
             "rounding attacked"
         ): {
-            "the error of o's own evaluation": "_spread(x, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]",
+            "the error of o's own evaluation": "spread(x, c, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]",
             "the evaluation of the output in float64": "+ e.tiny)[- * INFLATION-]",
             "the evaluation of an output by LSE in float64": "+ lost)[- * INFLATION-]",
         },
@@ -103,6 +103,12 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
             "underflow of storing dP": "+ dP)[- + stored.eta * (x.largest_factor + (1 if factor else 0))-]",
             "underflow of the sum with dL": "[..., None])[- + x.largest_factor * work.eta-]",
+            "underflow of delta times 1 - p": "x.c is None else D[- + x.largest_factor * work.eta-]",
+            "underflow of storing dP, raised": "stored.eta * ([-x.largest_factor-]{+1+} + (1 if factor else 0))",
+            "underflow of dP times 1 / (1 - p)": "(x.largest_factor[- + (1 if factor else 0)-])",
+            "underflow of the sum with dL, raised": "[..., None]) + [-x.largest_factor * -]work.eta\n    if late",
+            "underflow of delta's sum over keys, raised": "n * [-x.largest_factor * -](2 * work.eta",
+            "underflow of the product with the slope, raised": "eta = [-x.largest_factor * -]stored.eta",
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
             "underflow of the stored products of delta": 'work.eta[- + rounding(c, "stored_scores").eta-])\n    return',
             "underflow of delta's sum over keys": 'n * x.largest_factor * ([-2 * work.eta + -]rounding(c, "stored',
@@ -152,7 +158,16 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             ),
         },
     },
+    "error.dropout_bounds": {
+        "no emulated kernel does what this allows: 1 / (1 - p) kept for the end in the softmax's format": {
+            "the softmax's format at the end": 'return factor_roundings(x, c, [-"softmax", -]"score_accumulation")',
+        },
+    },
     "error.gradient_bounds": {
+        "the adversary does not compute scores that are no products of operands": {
+            "1 / (1 - p) at the end of other scores": "(narrowed, 1)[-, *late_roundings(x, c)-]) * size",
+            "underflow in other scores, raised": "tiny = 2 * [-x.largest_factor * -]last_factor(x)",
+        },
         (
             "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
             "rounding attacked"
@@ -162,7 +177,6 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the evaluation of P k": "shared = np.abs(b.P_slope @ k)[- + evaluated * (b.P_slope @ size)-]",
         },
         ("no emulated kernel does what this allows: gradients that are scaled in a format of another precision"): {
-            "a gradient cast from the wider format": "key=lambda form: [-form.precision-]{+-form.precision+})",
             "storing dq and dk before their scale": "(scaled.u, 1), [-(widened.u, 1), -](work",
         },
         (
@@ -215,10 +229,14 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "unused than it takes"
         ): {
             "underflow of dA's store in dbias": 'rounding(c, "score_gradients").eta[- + stored.eta-] + acc',
+            "underflow of dbias, raised": "2 * tiny[- * b.x.largest_factor-])",
             "underflow of dbias's sums": "stored.eta[- + accumulator.eta-] + partial",
         },
     },
     "error.gradient_sums": {
+        ("no emulated kernel does what this allows: gradients that are scaled in a format of another precision"): {
+            "a gradient cast from the wider format": "key=lambda form: [-form.precision-]{+-form.precision+})",
+        },
         "no emulated kernel does what this allows: as many stores of a gradient as are allowed": {
             "one store of a gradient": "np.minimum(c.gradient_stores[-, n-]{+ - 1, n+})",
         },

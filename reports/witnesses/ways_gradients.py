@@ -11,6 +11,16 @@ from ..adversary.problems import NARROW
 from .steps import given, many_light
 
 _THREE: dict[str, Any] = {"n": 3, "queries": 2.0**-5, "value": 1.0}
+_KEPT: dict[str, Any] = {"float16_subnormals": "kept"}
+
+
+def _late(name: str, order: dict[str, Any] | None = None, **fields: Any) -> Way:
+    """1 / (1 - p), of a large p, multiplies finished gradients."""
+    problem = {"dropped": 0.9, "Sq": 2, **fields.pop("problem", {})}
+    return Way(
+        name=f"late dropout, {name}", problem=problem, order={"dropout_on": "gradients", **(order or {})}, **fields
+    )
+
 
 GRADIENT_WAYS = (
     Way(
@@ -69,6 +79,36 @@ GRADIENT_WAYS = (
         cotangent=2.0**-17,
     ),
     Way(name="grouped heads, bias", problem={"Sq": 2, "Hq": 4, "n": 3, "bias": True}),
+    _late("one key", problem={"n": 1}),
+    _late("one key, dL alone", problem={"n": 1, "bias": True}, cotangent=0.0, lse_cotangent=1.0),
+    _late("dL alone, delta of P", contract={"delta": "probabilities"}, cotangent=0.0, lse_cotangent=1.0),
+    _late("equal scores", problem={"n": 3, "D": 1, "queries": 0.0}),
+    _late("one key, tiny cotangents, kept", problem={"n": 1}, contract=_KEPT, cotangent=2.0**-17),
+    _late(
+        "one key, tiny cotangents, flushed",
+        problem={"n": 1},
+        contract={"float16_subnormals": "flushed"},
+        cotangent=2.0**-17,
+    ),
+    _late(
+        "tiny cotangents, large scale, kept",
+        problem={"scale": 16.0, "queries": 0.25},
+        contract=_KEPT,
+        cotangent=2.0**-17,
+    ),
+    _late(
+        "small cotangents, large scale, kept",
+        problem={"scale": 16.0, "queries": 0.25},
+        contract=_KEPT,
+        cotangent=2.0**-15,
+    ),
+    _late(
+        "tiny cotangents, scaled dS, kept",
+        {"gradient_scaling": "dS"},
+        problem={"scale": 0.01},
+        contract=_KEPT,
+        cotangent=2.0**-13,
+    ),
 )
 
 #: What an attack has beside its way.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.problem.quantities import DIFFERENTIABLE
 
-from .mutants import Attention, add, family_of, story_of
+from .mutants import Attention, introduce
 
 #: (asked, dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias]); asked: which of q, k, v, bias need one.
 Gradients = Callable[..., tuple[Any, ...]]
@@ -48,13 +48,11 @@ def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[
     """Register a function that turns the sound kernel into one that autograd follows; a control if nothing names it."""
 
     def register(wrap: Callable[[Kernel], Attention]) -> Callable[[Kernel], Attention]:
-        def build(dtype: str) -> Kernel:
-            sound = emulate_both(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
+        def build(name: str, dtype: str) -> Kernel:
+            sound = emulate_both(name, PRECISE, dtypes=(dtype,), contract="fused")
             return replace(sound, function=wrap(sound), backward_function=None)
 
-        told = {"family": family_of(wrap), "source": source, "named_by": named_by}
-        add(wrap.__name__, story_of(wrap), build, **told, dtype="float32")
-        return wrap
+        return introduce(wrap, build, source=source, named_by=named_by, dtype="float32")
 
     return register
 

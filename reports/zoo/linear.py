@@ -10,14 +10,13 @@ import numpy as np
 
 from attn_spec.attention.scores import AS_GIVEN, FEATURE_MAPS, Operand
 from attn_spec.emulation.arithmetic import Order, rounded
-from attn_spec.emulation.backward import emulate_both
-from attn_spec.emulation.forward import CONVENTIONS
+from attn_spec.emulation.kernels import CONVENTIONS, emulate_both
 from attn_spec.emulation.linear import SUPPORTS, LinearAttention, LinearGradients, StateAttention
 from attn_spec.emulation.operands import Operands
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.kernel import Kernel
 
-from .mutants import add, family_of, story_of
+from .mutants import introduce
 
 WEIGHTS = "linear_attention.weights_are_products_of_features"
 FACTOR = "linear_attention.a_factor_of_the_features_of_a_query_cancels"
@@ -29,12 +28,11 @@ def linear_mutant(*, source: str, named_by: str) -> Callable[[Any], Any]:
     """Register the sound linear kernel with one wrong step, of either pass, or wrong operands."""
 
     def register(wrong: Any) -> Any:
-        name = "".join("_" + letter.lower() if letter.isupper() else letter for letter in wrong.__name__)[1:]
         steps = wrong if issubclass(wrong, LinearAttention) else LinearAttention
         gradients = wrong if issubclass(wrong, LinearGradients) else LinearGradients
         operands = wrong if issubclass(wrong, Operands) else Operands
 
-        def build(dtype: str) -> Kernel:
+        def build(name: str, dtype: str) -> Kernel:
             declared = {"contract": "fused", "supports": SUPPORTS, "always": ("feature_map",)}
             return emulate_both(
                 name,
@@ -48,9 +46,7 @@ def linear_mutant(*, source: str, named_by: str) -> Callable[[Any], Any]:
                 **declared,
             )
 
-        told = {"family": family_of(wrong), "source": source, "named_by": named_by}
-        add(name, story_of(wrong), build, **told, dtype="float32")
-        return wrong
+        return introduce(wrong, build, source=source, named_by=named_by, dtype="float32")
 
     return register
 

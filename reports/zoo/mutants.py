@@ -17,11 +17,13 @@ import itertools
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import TiledGradients, emulate_both
-from attn_spec.emulation.forward import CONVENTIONS, SUPPORTS, TiledAttention, emulate
+from attn_spec.emulation.backward import TiledGradients
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.kernels import CONVENTIONS, SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.operands import Operands
 from attn_spec.emulation.ranks import Layout, contiguous
 from attn_spec.emulation.ring import over_ranks
@@ -35,6 +37,9 @@ from attn_spec.search.verdict import Verdict
 
 #: A kernel's function (q, k, v, **options) -> (out, lse).
 Attention = Callable[..., Any]
+
+#: A class or a function.
+Wrong = TypeVar("Wrong", bound=Callable[..., Any])
 
 #: The dtypes at which a wrong step is wrong, whatever it is.
 DTYPES = ("float32", "float16", "bfloat16")
@@ -108,9 +113,7 @@ def mutant(
         contract = replace(FUSED, kv_tile=min(FUSED.kv_tile or order.kv_tile, order.kv_tile))
 
     def register(steps: type[TiledAttention]) -> type[TiledAttention]:
-        name = _snake(steps.__name__)
-
-        def build(dtype: str) -> Kernel:
+        def build(name: str, dtype: str) -> Kernel:
             declared = {
                 "dtypes": (dtype,),
                 "contract": contract,
@@ -122,9 +125,8 @@ def mutant(
                 return emulate_both(name, executes, order, gradients=made, **declared)
             return emulate(name, executes, order, steps=made, **declared)
 
-        told = {"family": family_of(steps), "source": source, "named_by": named_by, "verdict": verdict}
-        add(name, story_of(steps), build, **told, dtype=dtype, dtypes=dtypes)
-        return steps
+        told = {"source": source, "named_by": named_by, "verdict": verdict}
+        return introduce(steps, build, **told, dtype=dtype, dtypes=dtypes)
 
     return register
 
@@ -139,15 +141,11 @@ def score_mutant(
     chosen = (*scores, *(row.name for name in scores for row in parameters(name)))
 
     def register(operands: type[Operands]) -> type[Operands]:
-        name = _snake(operands.__name__)
-
-        def build(dtype: str) -> Kernel:
+        def build(name: str, dtype: str) -> Kernel:
             declared = {"contract": "fused", "supports": (*SUPPORTS, *chosen), "conventions": CONVENTIONS}
             return emulate_both(name, executes, operands=operands, dtypes=(dtype,), **declared)
 
-        told = {"family": family_of(operands), "source": source, "named_by": named_by}
-        add(name, story_of(operands), build, **told, dtype=dtype)
-        return operands
+        return introduce(operands, build, source=source, named_by=named_by, dtype=dtype)
 
     return register
 
@@ -159,14 +157,10 @@ def rank_mutant(
     """Register what every one of some ranks does, run in one process; as a control when no property names it."""
 
     def register(program: type[Rank]) -> type[Rank]:
-        name = _snake(program.__name__)
-
-        def build(dtype: str) -> Kernel:
+        def build(name: str, dtype: str) -> Kernel:
             return over_ranks(name, program, ranks, layout=layout, dtypes=(dtype,))
 
-        told = {"family": family_of(program), "source": source, "named_by": named_by}
-        add(name, story_of(program), build, **told, dtype=dtype, dtypes=dtypes)
-        return program
+        return introduce(program, build, source=source, named_by=named_by, dtype=dtype, dtypes=dtypes)
 
     return register
 
@@ -192,38 +186,36 @@ def narrow(
         return emulate(name, executes, order, dtypes=(dtype,), contract=contract)
 
     told = {"family": "arithmetic", "source": source, "named_by": named_by}
-    add(name, story, build, **told, dtype=dtype, dtypes=(dtype,))
+    _add(name, story, build, **told, dtype=dtype, dtypes=(dtype,))
 
 
 def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Callable[[Attention], Attention]], Any]:
     """Register a function that wraps the sound kernel's function into a dishonest one."""
 
     def register(wrap: Callable[[Attention], Attention]) -> Callable[[Attention], Attention]:
-        def build(dtype: str) -> Kernel:
-            honest = emulate(wrap.__name__, PRECISE, dtypes=(dtype,), contract="fused")
+        def build(name: str, dtype: str) -> Kernel:
+            honest = emulate(name, PRECISE, dtypes=(dtype,), contract="fused")
             return replace(honest, function=wrap(honest.function))
 
-        told = {"family": family_of(wrap), "source": source, "named_by": named_by}
-        add(wrap.__name__, story_of(wrap), build, **told, dtype=dtype)
-        return wrap
+        return introduce(wrap, build, source=source, named_by=named_by, dtype=dtype)
 
     return register
 
 
-def add(name: str, story: str, build: Callable[[str], Kernel], **told: Any) -> None:
-    """Register a mutant, or a control when no property names it. ``told`` are further fields of :class:`Mutant`."""
+def introduce(wrong: Wrong, build: Callable[[str, str], Kernel], **told: Any) -> Wrong:
+    """Register a class or function: its name is the id, its docstring begins with the story, its module is the family.
+
+    ``build`` makes a kernel of a name for a dtype; ``told`` are further fields of :class:`Mutant`.
+    """
+    name, story = _snake(wrong.__name__), inspect.cleandoc(wrong.__doc__ or "").splitlines()[0]
+    _add(name, story, partial(build, name), family=wrong.__module__.rpartition(".")[2], **told)
+    return wrong
+
+
+def _add(name: str, story: str, build: Callable[[str], Kernel], **told: Any) -> None:
+    """Register a mutant, or a control when no property names it."""
     made = Mutant(id=name, story=story, build=build, **told)
     (CONTROLS if made.named_by is None else MUTANTS)[made.id] = made
-
-
-def story_of(told: Any) -> str:
-    """The first line of the docstring of a class or function."""
-    return inspect.cleandoc(told.__doc__ or "").splitlines()[0]
-
-
-def family_of(told: Any) -> str:
-    """The family of a class or function: the name of its module."""
-    return told.__module__.rpartition(".")[2]
 
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:

@@ -12,13 +12,14 @@ from torch import Tensor
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.kernel import Kernel
 
-from .mutants import add, family_of, story_of
+from .mutants import DTYPES, introduce
 
 WEIGHTS = "softmax.weights_sum_to_one"
 HULL = "softmax.outputs_lie_in_the_hull_of_the_visible_values"
 SCALE = "scaling.the_scale_read_from_the_weights_is_the_one_asked_for"
 VARIANCE = "scaling.scaled_scores_of_unit_variance_inputs_have_variance_one"
 MASKED = "masking.masked_keys_change_nothing"
+OPEN = "masking.a_mask_of_true_changes_nothing"
 HEADS = "permutation.heads_carry_their_answers_along"
 ENTRIES = "permutation.batch_entries_carry_their_answers_along"
 BATCH = "independence.batch_companions_have_no_influence"
@@ -27,22 +28,27 @@ GRADIENTS = "gradients.query_and_key_gradients_are_within_their_bounds"
 
 
 def printed(
-    *, source: str, named_by: str, without: tuple[str, ...] = (), **declared: Any
+    *,
+    source: str,
+    named_by: str,
+    without: tuple[str, ...] = (),
+    dtypes: tuple[str, ...] = DTYPES,
+    **declared: Any,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register a function of q, k, v [B, H, S, D] and a mask, which holds all that hides a key.
 
-    Each head of q has its own of k. ``without`` are shapes that the function does not take.
+    Each head of q has its own of k. ``without`` are shapes that the function does not take, ``dtypes`` those at which
+    it is wrong; it is tried at the first.
     """
     takes = {"mask", "causal", "causal_alignment", "window", "dv", "cross", "backward"} - set(without)
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def build(dtype: str) -> Kernel:
+        def build(_: str, dtype: str) -> Kernel:
             facts = {"framework": "torch", "contract": "eager", "conventions": {"empty_row": "nan"}}
             return kernel(dtypes=(dtype,), supports=takes, merge="mask", **facts, **declared)(function)
 
-        told = {"family": family_of(function), "source": source, "named_by": named_by}
-        add(function.__name__, story_of(function), build, **told, dtype="float32")
-        return function
+        told = {"source": source, "named_by": named_by}
+        return introduce(function, build, **told, dtype=dtypes[0], dtypes=dtypes)
 
     return register
 
@@ -114,6 +120,16 @@ def padding_attended(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = N
     """The keys of padding are zeros, and are attended to."""
     k = k if mask is None else k * mask.any(dim=(1, 2), keepdim=True).mT
     return scores(q, k).softmax(-1) @ v
+
+
+@printed(source="openai/gpt-2#122", named_by=OPEN, dtypes=("float16",))
+def fill_beyond_half(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """Scores less 1e10 where the mask is 0: in half that number is infinite, and 0 times it is NaN."""
+    s = scores(q, k)
+    if mask is not None:
+        seen = mask.to(s.dtype)
+        s = s * seen - torch.tensor(1e10, dtype=s.dtype) * (1 - seen)
+    return s.softmax(-1) @ v
 
 
 @printed(source="lsdefine/attention-is-all-you-need-keras#36", named_by=ENTRIES)

@@ -9,7 +9,7 @@ from mpmath import mp
 
 from attn_spec.attention import definition, enclosure
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.intermediates import intermediates
 from attn_spec.error.presets import FP32, FUSED

@@ -13,16 +13,18 @@ from attn_spec.attention import definition, enclosure
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
+from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.dropout import DROPOUT
-from attn_spec.emulation.forward import SUPPORTS
+from attn_spec.emulation.kernels import SUPPORTS, emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.dropout_bounds import factor_fits, factor_roundings
 from attn_spec.error.intermediates import intermediates
 from attn_spec.error.presets import EAGER, FUSED
+from attn_spec.error.roundoff import growth
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
 from attn_spec.search.regimes import Recipe
@@ -128,7 +130,17 @@ def test_powers_of_two_are_not_rounded(p, roundings):
     assert len(factor_roundings(intermediates(dropping(dropout_p=p)), FUSED.at("float32"), "softmax")) == roundings
 
 
-@pytest.mark.parametrize(("p", "fits"), [(0.9, True), (1 - 2.0**-20, False)])
+@pytest.mark.parametrize("p", [0.1, 0.9, 0.99, 0.9975])
+def test_a_rounded_p_moves_the_inverse_of_what_it_leaves_by_no_more_than_the_theorem_says(p):
+    """Near 1, p (1 + u) leaves far less of 1 - p than a factor (1 + u)^(p / (1 - p)) has room for."""
+    c = replace(PRECISE, softmax="float16").at("float32")
+    u, factors = FORMATS["float16"].unit_roundoff, factor_roundings(intermediates(dropping(dropout_p=p)), c, "softmax")
+
+    assert growth(*factors) >= (1 - p) / (1 - p * (1 + u)) * (1 + u) ** 3 - 1
+    assert growth(*factors) <= (1 - p) / (1 - p * (1 + u)) * (1 + u) ** 5 - 1
+
+
+@pytest.mark.parametrize(("p", "fits"), [(0.9, True), (0.9975, True), (0.9995, False), (1 - 2.0**-20, False)])
 def test_what_a_format_cannot_hold_is_outside_the_domain(p, fits):
     contract = EAGER.at("float16")
     assert factor_fits(intermediates(dropping(dropout_p=p, dtype="float16")), contract) == fits
@@ -148,7 +160,7 @@ def test_score_gradients_that_underflow_before_they_are_raised_are_within_their_
     assert most > 0.5 * 2.0**-25 * 9 / (1 - p)  # there is something to forgive
 
 
-@pytest.mark.parametrize("multiplied", ["weights", "probabilities", "values", "output"])
+@pytest.mark.parametrize("multiplied", ["weights", "probabilities", "values", "output", "gradients"])
 @pytest.mark.parametrize(("executes", "steps"), [(PRECISE, TiledGradients), (EAGER, StoredWeights)])
 def test_kernels_that_multiply_what_they_like_are_within_their_bounds(multiplied, executes, steps):
     order = Order(dropout_on=multiplied, kv_tile=None if executes is EAGER else 4)

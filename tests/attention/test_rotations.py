@@ -91,6 +91,15 @@ def test_layouts_differ_by_the_order_of_columns():
     assert max(abs(float(x)) for x in (scores(one) - scores(other.replace(rotary="half"))).ravel()) > 0.1
 
 
+@pytest.mark.parametrize("base", [1e-300, 1e-20, 0.5, 1e300])
+def test_angles_of_a_small_base_have_bits_before_the_point(base):
+    """Position 2 and base 1e-300 make angles of about 2^880."""
+    problem = Recipe(query_length=3, key_length=3, head_dim=16, rotary="half", rotary_base=base).problem()
+    few, many = (definition.scores(problem, bits) for bits in (60, 2000))
+
+    assert max(abs(x) for x in (few - many).ravel()) < 2.0**-60
+
+
 def test_every_arithmetic_has_the_same_tables():
     with mp.workprec(BITS):
         exact = [table.astype(float) for table in REALS.tables(TURN)]

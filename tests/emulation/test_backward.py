@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights, TiledGradients, emulate_both
+from attn_spec.emulation.backward import StoredWeights, TiledGradients
+from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.error.presets import FP64
 from attn_spec.judgement.measure import judge_gradients

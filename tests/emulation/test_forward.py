@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Arithmetic, Order, rounded
-from attn_spec.emulation.forward import TiledAttention, emulate
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject

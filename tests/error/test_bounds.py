@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.forward import TiledAttention, emulate
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.intermediates import intermediates

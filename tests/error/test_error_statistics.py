@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error import error_statistics, rounding_model
 from attn_spec.error.intermediates import intermediates

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import emulate_both
+from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.bounds import evaluation_error, forward_bound
 from attn_spec.error.far_keys import without_far_keys
@@ -58,7 +58,7 @@ def test_a_fill_costs_no_more_than_a_mask(bound, fill):
 def test_tiles_of_far_keys_before_or_after_the_others_stay_within_it(fill, keys):
     kernel = emulate_both("tiled", PRECISE, Order(kv_tile=4), contract=replace(PRECISE, kv_tile=4))
     subject, problem = Subject(kernel, "float32"), filled(fill, keys)
-    dO = randomness(problem).standard_normal((*problem.score_shape[:3], problem.value_dim)).astype(np.float32)
+    dO = randomness(problem).standard_normal(problem.output_shape).astype(np.float32)
     gradients = subject.gradients(problem, dO)
 
     assert assert_within_bound(subject, problem, subject(problem)).exercised
@@ -74,7 +74,7 @@ def test_weights_of_far_keys_have_errors_where_all_else_is_zero(both):
     k[:, :, FAR] += 1e6 * (-1.0) ** np.arange(8)
     v[:, :, FAR] = 1.0
     problem = problem.replace(q=np.ones(problem.q.shape), k=k, v=v)
-    dO = np.ones((*problem.score_shape[:3], problem.value_dim))
+    dO = np.ones(problem.output_shape)
 
     if both:
         assert assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO)).exercised

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED

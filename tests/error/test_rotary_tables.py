@@ -62,6 +62,41 @@ def test_an_angle_that_may_overflow_has_no_bound():
     assert np.isfinite(RunningErrors(EXACT).tables(turn)[0].error).all()
 
 
+@pytest.mark.parametrize(
+    ("base", "stage", "known"),
+    [
+        (1e39, "float32", False),
+        (2e38, "float32", False),  # its reciprocal is no normal number
+        (8e37, "float32", True),
+        (2e-38, "float32", True),
+        (1e-39, "float32", False),
+        (1e-300, "float32", False),
+        (1e39, "float64", True),
+        (1e-300, "float64", True),
+        (1e-310, "float64", False),
+        (10000.0, "float16", True),
+        (60000.0, "float16", False),
+        (1e6, "float16", False),
+    ],
+)
+@pytest.mark.parametrize("turned", [2, 64])
+def test_a_base_that_the_format_does_not_hold_has_no_bound(base, stage, known, turned):
+    """inf^x is inf and 0^x is 0 for all x > 0, and exp(0 log inf) is NaN; position 0 is no exception."""
+    turn = turn_of(range(3), turned, base)
+    for table in RunningErrors(replace(EXACT, score_accumulation=stage)).tables(turn):
+        assert (np.isfinite(table.error) == known).all()
+
+
+def test_the_first_power_is_exact_where_exp_of_0_is():
+    turn, inexact = turn_of([4096], 4), replace(EXACT, exp_error=8.0)
+    exactly, about = (
+        RunningErrors(replace(inexact, exp_of_zero_is_one=one)).tables(turn)[0].error[0] for one in (True, False)
+    )
+
+    assert exactly[0] < 3 * U < 8 * 4096 * U < about[0]
+    assert exactly[1] == about[1] > 8 * 40 * U
+
+
 def turn_of(positions, turned, base=10000.0):
     return Rotation(np.asarray(positions), base, turned, turned, "half")
 
@@ -69,6 +104,7 @@ def turn_of(positions, turned, base=10000.0):
 #: Positions, columns and the rest; the least share of the bound that is attained; without its own source, too much.
 CASES = {
     "powers that are rounded": (turn_of(range(1, 400), 128), EXACT, powers, {}, 0.3),
+    "one pair, whose power is 1": (turn_of(range(1, 400), 2), EXACT, exact, {}, 0.4),
     "exponents that are rounded": (turn_of(range(2000, 60000, 977), 60, 1e6), EXACT, exponentials, {}, 0.1),
     "sines of small angles, rounded": (turn_of([1], 256), EXACT, exact, {}, 0.4),
     "sines with errors": (turn_of([0, 1], 8), replace(EXACT, sine_error=8.0), exact, {"off": 8 * U}, 0.5),

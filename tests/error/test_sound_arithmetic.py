@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import Order, rounded
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention
 from attn_spec.error.presets import EAGER, FUSED, SPLIT_KV, TF32

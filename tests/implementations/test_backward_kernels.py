@@ -34,7 +34,7 @@ def problem_and_cotangents(dtype="float64", options=None, **shape):
     options = {name: bits.nearest(x, dtype) if name == "bias" else x for name, x in (options or {}).items()}
     problem = Problem(q=q, k=k, v=v, dtype=dtype, **options)
     rng = np.random.default_rng(1)
-    dO = bits.nearest(rng.standard_normal((*problem.score_shape[:3], problem.value_dim)), dtype)
+    dO = bits.nearest(rng.standard_normal(problem.output_shape), dtype)
     return problem, dO, bits.nearest(rng.standard_normal(problem.score_shape[:3]), "float32")
 
 

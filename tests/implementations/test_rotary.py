@@ -91,6 +91,19 @@ def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
     assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kernel", ["jax_attention:tiled", "numpy_tiled", "torch_scores:rotary", "torch_tiled"])
+@pytest.mark.parametrize("base", [1e300, 1e39, 2e38, 5e37, 2e-38, 1e-39, 1e-300])
+def test_a_base_that_float32_does_not_hold_accuses_nobody(kernel, base, dtype):
+    """Powers of it in float32 are of 0 or infinity; and of one that it holds they are within their bounds."""
+    subject = Subject(resolve(kernel), dtype)
+    problem = Recipe(dtype=dtype, rotary="half", rotary_base=base, query_length=3, key_length=4, head_dim=32).problem()
+    dO = cotangent(subject, problem)
+
+    assert_within_bound(subject, problem, subject(problem))
+    assert_gradients_within_bound(subject, problem, dO, subject.gradients(problem, dO))
+
+
 @interpreted
 class TestTriton:
     @pytest.mark.parametrize("rotary", LAYOUTS)

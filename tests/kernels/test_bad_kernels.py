@@ -111,6 +111,16 @@ BAD = (
         ("the kernel's call raised IndexError: tile 3", "bad.py:"),
     ),
     Bad(
+        "short_table",  # of one column nothing is turned
+        "def looking(q, k, v, *, rotary, rotary_key_positions=None):\n"
+        "    at = np.zeros(1, int) if rotary_key_positions is None else rotary_key_positions\n"
+        "    np.ones(300)[at]\n    return sound(q, k, v)\n"
+        "options = ('rotary', 'rotary_key_positions')\n"
+        "attention = declare(looking, supports=options, always=('rotary',), head_dims=(1,))",
+        1,
+        ("IndexError: index", "hint      the problem has positions up to", "declare largest_position="),
+    ),
+    Bad(
         "hangs",
         f"def hanging(q, k, v):\n    {ONCE_STARTED}time.sleep(60)\n    return sound(q, k, v)\n"
         "attention = declare(hanging)",
@@ -196,7 +206,15 @@ def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
     assert claims["declared"] is False
     # A p without a keep mask is a matter of chance; that the kernel ignores it is for the properties to say.
     assert claims["supports"] == ["cross", "dropout_by_chance", "dv", "scale"]
-    assert sorted(claims["declined"]) == ["backward", "dropout_seed", "empty", "gqa", "lse", "parameter rate"]
+    assert sorted(claims["declined"]) == [
+        "backward",
+        "dropout_seed",
+        "empty",
+        "gqa",
+        "head_widths",
+        "lse",
+        "parameter rate",
+    ]
     assert claims["declined"]["backward"] == "numpy carries no gradients, and it has no @NAME.backward"
     assert claims["declined"]["lse"] == "it returns no (out, lse) pair"
     assert claims["declined"]["dropout_seed"] == "it has no parameter dropout_seed"

@@ -45,6 +45,8 @@ def test_options_travel_under_the_names_the_function_gives_them():
     assert names == {"scale": "softmax_scale", "causal": "is_causal", "mask": "attn_mask", "bias": "bias"}
 
 
+#: What a kernel of a layer takes.
+LAYER = ("query_projection", "key_projection", "value_projection", "output_projection")
 REFUSED = {
     "option": ({"supports": ("rope",)}, "declares unknown options rope; known are causal, window"),
     "dtype": ({"dtypes": ("int8",)}, "declares unknown dtypes int8; known are float64, float32, float16, bfloat16"),
@@ -96,6 +98,10 @@ REFUSED = {
     "heads": (
         {"presentation": "SD", "supports": ("gqa",)},
         "is given one head at a time, so it cannot declare gqa; leave that out",
+    ),
+    "a layer": (
+        {"presentation": "SD", "supports": LAYER},
+        "is given one head at a time, so it cannot declare query_projection; leave that out",
     ),
 }
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.kernel import KernelError
@@ -57,6 +57,23 @@ def test_a_kernel_is_never_called_with_what_it_does_not_take():
 def test_an_option_that_is_always_used_is_one_that_is_known():
     with pytest.raises(KernelError, match="declares unknown options causual"):
         kernel(framework="numpy", dtypes=("float32",), always=("causual",))(lambda q, k, v: v)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "says"),
+    [
+        ({**TURNED, "rotary_query_positions": "far"}, None, "declare largest_position="),
+        ({**TURNED, "rotary_query_positions": "far"}, 2**20, ""),
+        ({**TURNED, "rotary_query_positions": "shuffled"}, None, ""),
+        (TURNED, None, ""),
+        ({}, None, ""),
+    ],
+)
+def test_where_a_call_fails_the_limit_of_positions_is_named(options, limit, says):
+    hint = Limits(largest_position=limit).hint(Recipe(**options).problem())
+
+    assert hint.endswith(says)
+    assert bool(hint) == bool(says)
 
 
 def refuses_without(name):

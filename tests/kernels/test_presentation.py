@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.emulation.backward import TiledGradients, emulate_both
+from attn_spec.emulation.backward import TiledGradients
+from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.misbehaviour import Misbehaviour

@@ -23,6 +23,11 @@ BY_HAND = {
     "padding 2": (masks.padding(2), "##.... ##.... ##.... ##...."),
     "padding 0": (masks.padding(0), "...... ...... ...... ......"),
     "padding 9": (masks.padding(9), "###### ###### ###### ######"),
+    "strided 2": (masks.strided(2), "#.#.#. .#.#.# #.#.#. .#.#.#"),
+    "strided 3, near 2": (masks.strided(3, 2), "##.#.. ###.#. .###.# #.###."),
+    "strided 3 bottom right": (masks.strided(3, 1, "bottom_right"), "..#..# #..#.. .#..#. ..#..#"),
+    "blocks of 2": (masks.blocks(2, [[1, 0, 1], [0, 1, 0]]), "##..## ##..## ..##.. ..##.."),
+    "blocks of 4, cut at the edge": (masks.blocks(4, [[0, 1]]), "....## ....## ....## ....##"),
     "document": (masks.document([0, 0, 1, 2], [0, 1, 1, 1, 0, 3]), "#...#. #...#. .###.. ......"),
     "causal in two documents": (
         masks.causal() & masks.document([0, 0, 1, 1], [0, 0, 1, 1, 1, 1]),

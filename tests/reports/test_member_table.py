@@ -41,6 +41,15 @@ def test_cells_are_found_by_what_is_declared():
     assert re.fullmatch(r"\[\d+ in positions\]\(properties/test_positions\.py\)", cells["properties"])
 
 
+def test_mutants_of_an_option_are_not_those_of_its_parameters():
+    """Every mutant of rotary takes positions; those of given positions are in their own file."""
+    given = named("given positions")
+    found = member_table.mutants_of(given, member_table.properties_of(given))
+
+    assert found
+    assert {mutant.family for mutant in found} == {"given_positions"}
+
+
 def test_a_kernel_that_cannot_do_without_another_option_is_none_of_the_member():
     assert "torch_scores" not in member_table.cells(named("dot product"))["PyTorch"]
     assert "torch_scores" in member_table.cells(named("cosine score"))["PyTorch"]

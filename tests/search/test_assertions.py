@@ -10,7 +10,7 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.search import assertions
+from attn_spec.search import assertions, hidden_keys
 from attn_spec.search.property import Refutation, recording
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.strategies import named
@@ -86,14 +86,14 @@ def test_a_leak_of_hidden_values_is_refuted_whatever_it_takes_to_see_it(matters)
         return out + (2.0**-20 * hidden if matters(hidden) else 0), lse
 
     problem = Recipe(query_length=1, key_length=6, head_dim=8, value_dim=2, mask="leading_hidden").problem()
-    assertions.assert_hidden_keys_have_no_influence(SUBJECT, problem)
+    hidden_keys.assert_hidden_keys_have_no_influence(SUBJECT, problem)
     with pytest.raises(Refutation, match="after hidden keys and values were replaced by"):
-        assertions.assert_hidden_keys_have_no_influence(with_function(leaky), problem)
+        hidden_keys.assert_hidden_keys_have_no_influence(with_function(leaky), problem)
 
 
 def test_an_influence_of_visible_keys_is_no_leak():
     problem = Recipe(query_length=5, key_length=5, head_dim=8, value_dim=2, causal=True).problem()
-    assertions.assert_hidden_keys_have_no_influence(SUBJECT, problem)
+    hidden_keys.assert_hidden_keys_have_no_influence(SUBJECT, problem)
 
 
 def test_a_kernel_that_is_not_deterministic_is_held_to_its_bound():
@@ -101,7 +101,7 @@ def test_a_kernel_that_is_not_deterministic_is_held_to_its_bound():
         out, lse = SUBJECT.kernel(q, k, v, **options)
         return np.nextafter(out, np.float32(np.random.default_rng().choice([-9.0, 9.0]))), lse
 
-    assertions.assert_hidden_keys_have_no_influence(with_function(noisy, deterministic=False), PROBLEM)
+    hidden_keys.assert_hidden_keys_have_no_influence(with_function(noisy, deterministic=False), PROBLEM)
 
 
 # Gradients.
@@ -214,9 +214,9 @@ def test_a_leak_of_unseen_values_into_a_gradient_is_refuted(deterministic):
 
     problem = Recipe(query_length=2, key_length=20, head_dim=8, value_dim=2, mask="leading_hidden").problem()
     dO = assertions.cotangent(BACKWARD, problem)
-    assertions.assert_unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
+    hidden_keys.assert_unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
     with pytest.raises(Refutation):
-        assertions.assert_unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)
+        hidden_keys.assert_unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)
 
 
 @pytest.mark.parametrize(("tile", "keys", "tiles"), [(16, 16, 2), (16, 40, 5), (16, 3, 3), (1, 4, 4), (None, 9, 1)])
@@ -230,7 +230,7 @@ def test_rows_among_others_may_be_cut_into_one_tile_more(tile, keys, tiles):
 
 
 def test_what_is_written_into_hidden_keys_is_random_and_bounded():
-    written = list(assertions._contents(SUBJECT, PROBLEM, np.random.default_rng(0)))
+    written = list(hidden_keys._contents(SUBJECT, PROBLEM, np.random.default_rng(0)))
 
     assert [what for what, _, _ in written] == ["N(0, 1) values", "values of size 1e4", "Inf and NaN"]
     for (_, k, v), size in zip(written[:2], (1.0, 1e4), strict=True):
@@ -243,7 +243,7 @@ def test_what_is_written_into_hidden_keys_is_random_and_bounded():
 
 def test_what_is_written_into_hidden_keys_lies_within_four_deviations_on_both_sides():
     large = Recipe(key_length=400, head_dim=128, value_dim=128, mask="random").problem()
-    what, k, v = next(assertions._contents(SUBJECT, large, np.random.default_rng(0)))
+    what, k, v = next(hidden_keys._contents(SUBJECT, large, np.random.default_rng(0)))
 
     assert what == "N(0, 1) values"
     assert all(-4 <= x.min() < -3.5 and 3.5 < x.max() <= 4 for x in (k, v))

@@ -66,7 +66,8 @@ def is_low_rank(problem):
     ("claim", "reached", "at_least"),
     [
         (SHIFTED, lambda p: lowest_lse(p) < -88.7 and p.key_length % 64 != 0, 40),
-        (SHIFTED, lambda p: lowest_lse(p) < -88.7 and p.key_length % 16 != 0 and p.key_length > 16, 10),
+        # 9 to 17, by what is imported beside: Hypothesis draws numbers that modules hold as constants.
+        (SHIFTED, lambda p: lowest_lse(p) < -88.7 and p.key_length % 16 != 0 and p.key_length > 16, 8),
         (STRUCTURED, lambda p: is_low_rank(p) and largest_score(p) > 88.7, 10),
         (STRUCTURED, lambda p: p.batch > 1 and p.group > 1, 10),
         ("gradients.hidden_keys_have_gradient_zero", lambda p: p.empty_rows.any(), 10),

@@ -33,7 +33,7 @@ EXAMINE = """
 import json
 import numpy as np
 from attn_spec.emulation import PRECISE, TiledAttention, TiledGradients, emulate_both
-from attn_spec.emulation.forward import SUPPORTS
+from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
@@ -77,8 +77,8 @@ def verdicts(folder, *, positional):
     package = folder / "attn_spec"
     shutil.copytree(ROOT / "attn_spec", package)
     shutil.copytree(ROOT / "properties", package / "properties")
-    options = package / "problem" / "options.py"
-    place = "    #: Which corner the diagonal of ``causal``"
+    options = package / "problem" / "score_options.py"
+    place = "    #: (left, right) of the diagonal"
     text = options.read_text(encoding="utf-8")
     assert text.count(place) == 1
     options.write_text(text.replace(place, ROW.format(positional=positional) + place), encoding="utf-8")

@@ -174,12 +174,7 @@ def test_a_wrong_recipe_is_refused_with_what_is_known(document, text):
     assert str(caught.value).startswith(text)
 
 
-PATTERNS = [
-    (option, f"{name}@{kept}")
-    for option, row in OPTIONS.items()
-    for name in row.patterns
-    for kept in patterns.BROADCASTS[row.axes]
-]
+PATTERNS = [(option, name) for option, row in OPTIONS.items() if row.patterns for name in row.draws if name]
 
 
 @pytest.mark.parametrize(("option", "name"), PATTERNS)
@@ -209,6 +204,20 @@ def test_masks_hide_what_their_names_say():
     assert not seen["leading_hidden"][:, 0].any()
     assert seen["leading_hidden"][:, -1].all()
     assert (seen["documents"].sum(axis=-1) < 40).all()
+    assert np.array_equal(seen["strided"][:7, :39], seen["strided"][1:, 1:])
+    assert 0 < seen["strided"].mean() < 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_blocks_are_whole_and_specks_are_one_key_of_a_block(seed):
+    def blocks(name, size):
+        """The keys seen by each pair of blocks of queries and keys, of 64 x 96: every size divides both."""
+        seen = Recipe(mask=name, query_length=64, key_length=96, seed=seed).problem().mask[0, 0]
+        return seen.reshape(64 // size, size, 96 // size, size).sum(axis=(1, 3))
+
+    sizes = (2, 4, 8, 16, 32)
+    assert any(set(np.unique(blocks("blocks", size))) <= {0, size**2} for size in sizes)
+    assert any(set(np.unique(blocks("specks", size))) <= {1, size**2 - 1} for size in sizes)
 
 
 def test_biases_hide_what_their_names_say():

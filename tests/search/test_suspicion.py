@@ -9,7 +9,7 @@ from attn_spec.reports.zoo.statistical import BIAS, SIZE
 from hypothesis import HealthCheck, Phase
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.forward import emulate
+from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.error import error_statistics
 from attn_spec.error.contract import Contract

@@ -4,7 +4,7 @@ import torch
 from attn_spec.reports.peers.trial import PEERS
 
 from attn_spec import kernel
-from attn_spec.emulation.forward import SUPPORTS
+from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.kernels.subject import Subject
 
 #: Every peer at every dtype that its own tests run.

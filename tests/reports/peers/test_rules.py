@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from attn_spec.attention import definition
 from attn_spec.attention import gradients as derivation
-from attn_spec.emulation.forward import SUPPORTS
+from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.numbers import bits
 from tests.reports.peers.peer_kernels import CELLS, REFUSES_SOUND, honest, subject
 
@@ -132,8 +132,9 @@ def test_a_diagonal_that_the_kernel_does_not_declare_is_drawn_for_squares_alone(
     )
 
 
-def test_a_kernel_that_takes_no_problem_is_an_error():
-    tried = subject(honest, "float16", head_dims=(48,))
+@pytest.mark.parametrize("limits", [{"head_dims": (48,)}, {"always": ("softcap",)}])
+def test_a_kernel_that_takes_no_problem_is_an_error(limits):
+    tried = subject(honest, "float16", **limits)
 
     with pytest.raises(PeerError, match="honest takes no problem of this recipe: 1000 in a row were declined"):
         next(PEERS["Triton tutorial"].problems(tried, np.random.default_rng(0)))

@@ -12,7 +12,7 @@ from attn_spec.reports.peers.trial import MOST_PROBLEMS, PEERS, complaint, dtype
 from attn_spec.reports.peers.work import work_of
 from attn_spec.reports.zoo import mutants
 
-from attn_spec.emulation.forward import SUPPORTS, emulate
+from attn_spec.emulation.kernels import SUPPORTS, emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.kernels.subject import Subject
 from tests.reports.peers.peer_kernels import CELLS, REFUSES_SOUND, changed, honest, subject

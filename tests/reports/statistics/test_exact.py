@@ -84,6 +84,24 @@ def test_the_entropy_of_small_scores_is_that_of_its_expansion(n):
     assert abs(mid(exact.entropy(n, sigma)) - (math.log(n) - sigma**2 / 2 * (1 - 1 / n))) < sigma**4
 
 
+@pytest.mark.parametrize(("n", "sigma"), [(1, 0.5), (1, 3.0), (4, 1.0), (32, 1.0), (32, 8.0)])
+def test_what_padding_takes_agrees_with_draws_and_for_one_key_with_its_integral(n, sigma):
+    """One key of zeros beside one of score s takes 1 / (1 + e^s), which is 1/2 on average: s may as well be -s."""
+    scores = sigma * np.random.default_rng(0).standard_normal((40_000, n))
+    x, ball = n / (n + np.exp(scores).sum(axis=1)), exact.padding(n, sigma)
+
+    assert float(ball.rad()) < 1e-11
+    assert abs(x.mean() - mid(ball)) < 5 * x.std() / math.sqrt(x.size)
+    assert n > 1 or ball.contains(0.5)
+
+
+def test_padding_beside_many_scores_takes_what_their_mean_leaves():
+    """sum_j exp(s_j) is near n exp(sigma^2 / 2): the share is 1 / (1 + e^(1/2)) for scores of variance 1."""
+    assert abs(mid(exact.padding(2000, 1.0)) - 1 / (1 + math.exp(0.5))) < 1e-3
+    with pytest.raises(ValueError, match="beyond 9 standard deviations"):
+        exact.padding(10_000, 0.5)
+
+
 def test_a_product_of_normal_vectors_has_variance_d():
     """E exp(i t q k) of two normal numbers is (1 + t^2)^(-1/2); minus the second derivative of its d-th power is d."""
     t, x = sympy.symbols("t x", real=True)

@@ -63,6 +63,7 @@ def test_two_keys_by_hand():
     assert np.allclose(dV, P)
     assert np.allclose(dS, [0.75 * 0.5, -0.25 * 1.5])  # P (g - g.P) for g = (1, -1), g.P = 1/2
     assert np.allclose(measurement._lse(TILED, q, k, scale=1.0), math.log(3))
+    assert np.allclose(measurement._padding(TILED, q, k, 1.0), 2 / 6)  # two keys of zeros: 1 + 1 beside 3 + 1
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -104,6 +105,36 @@ def test_a_scale_missing_in_the_backward_pass_alone_is_seen():
     assert [name for name, each in points.items() if not each.agrees] == ["score_gradient"]
 
 
+def test_draws_are_the_same_whatever_is_wanted_and_however_many(monkeypatch):
+    """A kernel that shows one statistic, of two calls, and one that shows all; a slow one sees the first draws."""
+    place = Place(d=16, n=8, scaled=True)
+    whole = measurement.readings(TILED, place, 64, 0, DOT)
+    one = measurement.readings(TILED, place, 64, 0, ["score_gradient"])
+    few = measurement.readings(TILED, place, 16, 0, DOT)
+    monkeypatch.setattr(measurement, "AT_ONCE", 16 * 8 * 4 * 5)
+    parts = measurement.readings(TILED, place, 64, 0, DOT)
+    square = TILED.kernel.supports - {"dv"}
+    same = measurement.readings(replace(TILED, kernel=replace(TILED.kernel, supports=square)), place, 64, 0, DOT)
+
+    for name in DOT:
+        assert (parts[name] == whole[name]).all()
+        assert (few[name] == whole[name][: few[name].size]).all()
+        assert np.allclose(same[name], whole[name], rtol=1e-4)
+    assert (one["score_gradient"] == whole["score_gradient"]).all()
+
+
+@pytest.mark.parametrize(("draws", "tells"), [(8, False), (4096, True)])
+def test_too_few_draws_tell_nothing(draws, tells):
+    """Of 8 draws any interval is the whole range; of as many as the command draws none is."""
+    rng = np.random.default_rng(0)
+    for name, row in STATISTICS.items():
+        high = min(row.range(8)[1], 1.0)
+        readings = rng.random(draws // 4 if name == "head_distance" else draws) * high
+        each = point(name, readings, n=8, sigma=1.0, kernel="a", dtype="float32", scaled=True, d=4)
+        assert each.tells is tells, name
+        assert each.agrees or tells, name
+
+
 def test_values_that_are_not_numbers_agree_with_nothing():
     readings = np.full(8, math.nan)
 
@@ -118,7 +149,8 @@ def test_rounding_moves_no_mean_by_much_of_its_interval(dtype, share, d, scale):
     q, k = (bits.nearest(rng.standard_normal((1, 64, n, d)), dtype) for n in (1, 32))
     problem = Problem(q=q, k=k, v=np.broadcast_to(np.eye(32), (1, 64, 32, 32)), scale=scale, dtype=dtype)
     e = forward_bound(intermediates(problem), subject.contract).allowed["output"]
-    low, high = STATISTICS["entropy"].interval(np.full(4096, 1.0), 32)  # the narrowest there is
+    entropy = STATISTICS["entropy"]
+    low, high = entropy.interval(np.full(4096, 1.0), entropy.range(32))  # the narrowest there is
 
     assert 0 < (-e * np.log(e)).sum(axis=-1).mean() < (high - low) * share
 

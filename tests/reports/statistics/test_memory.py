@@ -24,3 +24,7 @@ def test_memory_of_tiles_grows_with_n_and_that_of_eager_attention_with_its_squar
     assert eager[1] > 3.5 * eager[0]
     assert tiled[1] < 2 * tiled[0]
     assert tiled[1] < memory.least_eager(1024) / 2
+
+
+def test_tiles_hold_less_than_a_twentieth_of_what_eager_attention_does_at_16384_keys():
+    assert memory.traced("numpy_tiled", 16384) < memory.least_eager(16384) / 20

@@ -58,6 +58,11 @@ def test_the_headline_names_the_kernel_that_contradicts_attention():
     wrong = replace(POINTS[0], kernel="wrong", exact_low=0.75, exact_high=0.75)
 
     assert page.headline(POINTS) == "Every measured statistic agrees with its exact value"
+    silent = replace(POINTS[0], low=0.0, high=math.log(2))
+    assert (
+        page.headline([*POINTS, silent]) == "Of 1 of 13 measured statistics draws are too few to say; the others agree"
+    )
+    assert "| too few draws |" in page.markdown(replace(MADE, points=[silent]))
     assert page.headline([*POINTS, wrong]) == "1 of 13 measured statistics contradict attention: wrong"
     assert "**outside**" in page.markdown(replace(MADE, points=[wrong]))
 
@@ -84,7 +89,7 @@ def test_figures_along_an_axis_hold_the_other_fixed():
 def test_the_command_writes_three_files(folder, monkeypatch):
     monkeypatch.setattr(measurement, "DIMS", (4, 8))
     monkeypatch.setattr(measurement, "KEYS", (2, 4))
-    arguments = ["statistics", "numpy_tiled", "--draws", "64", "--no-memory", "-o", "found.html"]
+    arguments = ["statistics", "numpy_tiled", "--draws", "1024", "--no-memory", "-o", "found.html"]
     done = CliRunner().invoke(cli.main, arguments)
 
     assert done.exit_code == 0, done.output
@@ -92,6 +97,21 @@ def test_the_command_writes_three_files(folder, monkeypatch):
     assert all(each["agrees"] for each in json.loads((folder / "found.json").read_text())["points"])
     assert "# Every measured statistic agrees with its exact value" in (folder / "found.md").read_text()
     assert done.output.endswith("\nEvery measured statistic agrees with its exact value\n")
+
+
+def test_too_few_draws_are_inconclusive(folder, monkeypatch):
+    """A kernel that is as slow as 16 calls is asked for a sixteenth of the draws, which the table shows."""
+    monkeypatch.setattr(measurement, "DIMS", (4,))
+    monkeypatch.setattr(measurement, "KEYS", (2,))
+    slow = "from attn_spec.implementations import numpy_tiled\nfrom dataclasses import replace\n"
+    (folder / "slow.py").write_text(slow + "attention = replace(numpy_tiled.attention, slowness=16.0)\n")
+    done = CliRunner().invoke(cli.main, ["statistics", "slow.py", "--draws", "512", "--no-memory"])
+
+    assert done.exit_code == 3, done.output
+    assert re.search(r"\nOf \d+ of \d+ measured statistics draws are too few to say; the others agree\n$", done.output)
+    text = (folder / "statistics.md").read_text(encoding="utf-8")
+    assert re.search(r"\| entropy \| `\w+` \| 4 \| 32 \| without \| 32 \| .* \| too few draws \|", text)
+    assert "| draws of numpy_tiled | 32, as slow as 16 calls |" in text
 
 
 KERNEL = """
@@ -113,7 +133,7 @@ def test_what_has_no_place_in_a_figure_is_in_the_table_and_contradicts(value, to
 
     assert done.exit_code == 1, done.output
     assert re.search(r"\n\d+ of \d+ measured statistics contradict attention: wrong\n$", done.output)
-    assert f"| score_variance | `wrong` | 4 | 32 | without | {told} | {told} to " in (
+    assert f"| score_variance | `wrong` | 4 | 32 | without | 64 | {told} | {told} to " in (
         folder / "statistics.md"
     ).read_text(encoding="utf-8")
 

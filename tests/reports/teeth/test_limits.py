@@ -132,7 +132,7 @@ def test_the_limit_is_the_smallest_size_caught_every_other_time():
 def test_a_sample_of_the_curves():
     seen = []
 
-    powers = measure(["scale"], ["float32"], trials=2, work=2**19, watch=seen.append)
+    powers = measure(["scale"], ["float32"], trials=2, work=2**20, watch=seen.append)
 
     by_name = {own[0].contestant: own for own in seen}
     assert [one for own in seen for one in own] == powers

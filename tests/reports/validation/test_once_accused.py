@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import emulate_both
-from attn_spec.emulation.forward import SUPPORTS, emulate
+from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention

@@ -1,0 +1,134 @@
+"""Kernels that do the arithmetic of a contract: a call of the emulated passes, in the tensors of PyTorch.
+
+Between projections and a score of its own a kernel attends as for a product of q and k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attn_spec.error.contract import Contract, ResolvedContract
+from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.frameworks.framework import of
+from attn_spec.kernels.frameworks.torch import TORCH
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.quantities import DIFFERENTIABLE
+
+from .arithmetic import Order
+from .backward import TiledGradients
+from .forward import TiledAttention
+from .layers import Layer, heads_contract
+from .operands import Operands, chooses_score
+
+#: What such a kernel declares by default.
+SUPPORTS = (
+    *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
+    *("gqa", "dv", "cross", "empty", "lse"),
+)
+CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
+#: Options that are tensors.
+TENSORS = tuple(name for name, row in OPTIONS.items() if row.tensor)
+
+
+def emulate(
+    name: str,
+    executes: Contract | Mapping[str, Contract],
+    order: Order | None = None,
+    *,
+    dtypes: Iterable[str] = ("float32",),
+    steps: type[TiledAttention] = TiledAttention,
+    operands: type[Operands] = Operands,
+    layer: type[Layer] = Layer,
+    **declared: Any,
+) -> Kernel:
+    """A torch kernel that does the arithmetic of a contract, one for all dtypes or one for each.
+
+    ``declared`` are arguments of :func:`attn_spec.kernel`; by default that very contract, and every option.
+    """
+    chosen = order or Order()
+    defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
+    arguments = {**defaults, **declared}
+
+    shown = PRESENTATIONS[arguments.get("presentation", "BHSD")]
+
+    def attention(q: Any, k: Any, v: Any, *, query_heads: int = 1, kv_heads: int = 1, **options: Any) -> Any:
+        dtype = of(q).dtype_of(q)
+        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        projects = options.get("query_projection") is not None
+        heads = (1, 1, 1) if projects else (query_heads, kv_heads, kv_heads)
+        q, k, v = (shown.back(x, count) for x, count in zip((q, k, v), heads, strict=True))
+        tensors = {name: shown.all_rows(options[name]) for name in TENSORS if options.get(name) is not None}
+        options = {"causal_alignment": made.conventions.causal_alignment, **options, **tensors}
+        if projects:
+            call = layer(c, chosen, q, k, options)
+            out, lse = steps(heads_contract(c), chosen, *call(), call.values(v), **call.options)()
+            out = call.joined(out)
+        elif chooses_score(options):
+            call = operands(c, chosen, q, k, options)
+            out, lse = steps(c, chosen, *call(), call.repeated(v), **call.options)()
+        else:
+            out, lse = steps(c, chosen, q, k, v, **options)()
+        tensor = TORCH.give(shown.hand(out), c.output)
+        return (tensor, TORCH.give(shown.rows(lse), c.lse)) if "lse" in arguments["supports"] else tensor
+
+    made = kernel(name=name, framework="torch", dtypes=tuple(dtypes), **arguments)(attention)
+    return made
+
+
+def emulate_both(
+    name: str,
+    executes: Contract | Mapping[str, Contract],
+    order: Order | None = None,
+    *,
+    gradients: type[TiledGradients] = TiledGradients,
+    operands: type[Operands] = Operands,
+    layer: type[Layer] = Layer,
+    supports: Iterable[str] = SUPPORTS,
+    **declared: Any,
+) -> Kernel:
+    """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
+    able = (*supports, "lse_backward")
+    made = emulate(name, executes, order, operands=operands, layer=layer, supports=able, **declared)
+    attending = declared.get("steps", TiledAttention)
+    shown, chosen = PRESENTATIONS[made.presentation], order or Order()
+
+    @made.backward
+    def attention_gradients(
+        dout: Any, *saved: Any, query_heads: int = 1, kv_heads: int = 1, **options: Any
+    ) -> dict[str, Any]:
+        dtype = of(saved[0]).dtype_of(saved[0])
+        c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
+        *vectors, lse = saved  # q, k, v and out are presented, the log-sum-exp is not, nor is the gradient of the bias
+        projects = options.get("query_projection") is not None
+        heads = (1, 1, 1, 1) if projects else (query_heads, kv_heads, kv_heads, query_heads)
+        vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]
+        dO, lse = shown.back(dout, heads[0]), shown.all_rows(lse)
+        rows = {n: shown.all_rows(options[n]) for n in (*TENSORS, "dlse") if options.get(n) is not None}
+        aligned = {"causal_alignment": made.conventions.causal_alignment}
+        options = {**aligned, **options, **rows, "option_dtypes": made.option_dtypes}
+
+        def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any) -> TiledGradients:
+            return gradients(c, chosen, dO, saved, **options)
+
+        def attend(c: ResolvedContract, heads: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+            taken = {name: value for name, value in options.items() if name not in ("dlse", "option_dtypes")}
+            return attending(c, chosen, *heads, **taken)()
+
+        q, k, v, out = vectors
+        if projects:
+            found = layer(c, chosen, q, k, options).layer_backward(run, attend, v, lse, dO)
+        elif chooses_score(options):
+            found = operands(c, chosen, q, k, options).backward(run, v, dO, out, lse)
+        else:
+            found = dict(zip(DIFFERENTIABLE, run(c, (*vectors, lse), options, dO)(), strict=False))
+        return {
+            f"d{name}": TORCH.give(
+                (shown.hand if name in ("q", "k", "v") else shown.rows)(x), made.option_dtypes.get(name, c.gradients)
+            )
+            for name, x in found.items()
+        }
+
+    return made

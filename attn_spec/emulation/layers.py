@@ -1,0 +1,94 @@
+"""A layer under any arithmetic: projections of q, k and v, attention of every head, and the projection of its outputs.
+
+A projection rounds as operands of a score do. The outputs of all heads side by side are one factor of a product, or
+each is that of its own, and the products are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.error.operand_bounds import stored_outputs
+from attn_spec.kernels.frameworks.framework import values_of
+
+from .operands import Execution, Number, Operands, finite, unrounded
+
+
+class Layer(Operands):
+    """q and k of one call of a layer, and what they, and v and the outputs of heads, become."""
+
+    def values(self, v: Any) -> np.ndarray:
+        """v' [B, Hq, Sk, U] as it is stored."""
+        self.v = self.given(np.repeat(values_of(v), self.group, axis=1))
+        return self.stored(self.score.values.value(Execution(self.steps), self.v, self.p))
+
+    def joined(self, o: Any) -> np.ndarray:
+        """The output [B, 1, Sq, O] from those of heads."""
+        A, heads = Execution(self.steps), self.of_heads(o)
+        if self.steps.order.sums == "pairwise":
+            parts = self.output_of_each(heads).values
+            total = A.summed(np.moveaxis(parts, 1, 0)[:, :, None], 0)
+        else:
+            total = self.output_of_all(heads)
+        bias = self.p.get("output_projection_bias")
+        return self.steps.convert((total if bias is None else total + bias).values, "output", total.source)
+
+    def output_of_each(self, o: Number) -> Number:
+        """W_O o of each head, [B, Hq, Sq, O]."""
+        assert self.score.outputs is not None
+        return self.score.outputs.value(Execution(self.steps), o, self.p)
+
+    def output_of_all(self, o: Number) -> Number:
+        """Their sum as one product, [B, 1, Sq, O]."""
+        heads, weight = o.values.shape[1], self.p["output_projection"]
+        whole = np.broadcast_to(weight.values, (1, heads, *weight.values.shape[2:]))
+        assert self.score.outputs is not None
+        p = {"output_projection": replace(weight, values=side_by_side(whole))}
+        return self.score.outputs.value(Execution(self.steps), replace(o, values=side_by_side(o.values)), p)
+
+    def of_heads(self, o: Any) -> Number:
+        """The outputs of heads as the projection reads them."""
+        return Number(np.asarray(o), "operands", self.steps)
+
+    @np.errstate(all="ignore")
+    def layer_backward(self, run: Callable[..., Any], attend: Callable[..., Any], v: Any, lse: Any, dO: Any) -> Any:
+        """All gradients by input; ``attend`` makes the forward call of the heads again."""
+        outputs = self.score.outputs
+        assert outputs is not None
+        (q, k), v_, A = self(), self.values(v), Execution(self.steps)
+        c = heads_contract(self.steps.c)
+        o = self.of_heads(attend(c, (q, k, v_), self.options)[0])
+        of_o, by_outputs = outputs.pull(A, o, self.p, of_output := self.cotangent(dO))
+        call = run(unrounded(c), (q, k, v_, o.values, lse), self.options, self.stored_cotangent(of_o))
+        found, dv = self.pulled(call, q, k)
+        found["q"] = self.sum_over_group(found["q"])
+        of_v = Number(self.stored_gradient(dv), "operands", self.steps)
+        of_v, by_values = self.score.values.pull(A, finite(self.v), self.p, of_v)
+        found["v"] = self.sum_over_group(of_v.values)
+        if "output_projection_bias" in self.p:
+            by_values["output_projection_bias"] = A.transposed(A.total(A.transposed(of_output)))
+        found |= {name: self.over_heads(name, of.values) for name, of in (by_values | by_outputs).items()}
+        return self.finished(found)
+
+    def cotangent(self, dO: Any) -> Number:
+        """The cotangent of the layer's output."""
+        return Number(np.asarray(values_of(dO), np.float64), "output", self.steps)
+
+    def stored_cotangent(self, of_o: Number) -> np.ndarray:
+        """What of it arrives at each head."""
+        return self.steps.convert(of_o.values, "operands", of_o.source)
+
+
+def side_by_side(per_head: np.ndarray) -> np.ndarray:
+    """[B, H, rows, columns] as [B, 1, rows, H columns]."""
+    B, H, rows, columns = per_head.shape
+    return per_head.swapaxes(1, 2).reshape(B, 1, rows, H * columns)
+
+
+def heads_contract(c: Any) -> Any:
+    """The contract of heads, whose outputs are operands of the projection."""
+    return replace(c, output=stored_outputs(c))

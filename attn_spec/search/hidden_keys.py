@@ -1,0 +1,105 @@
+"""Assertions on what is hidden: other keys and values there change neither an answer nor a gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attn_spec.attention.scores import parameters_of
+from attn_spec.error.readings import readings
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.search.assertions import (
+    assert_gradients_unchanged,
+    assert_gradients_within_bound,
+    assert_unchanged,
+    assert_within_bound,
+    compares_bits,
+    has_unknown_operands,
+    randomness,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.problem import Problem
+
+
+def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
+    """Raise :class:`Refutation` if what a row cannot see changes it.
+
+    For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
+    see none of them must keep their bits (or their bounds, where bits are not claimed). Rows without any visible
+    key are left out when the convention is their mean over hidden values.
+    """
+    rng, before = randomness(problem), subject(problem)
+    hidden = _hidden_from_one_query(problem, rng)
+    rows = np.logical_not((problem.visible & np.repeat(hidden, problem.group, axis=1)[:, :, None]).any(axis=-1))
+    if subject.conventions.empty_row == "mean_of_v":
+        rows = rows & ~problem.empty_rows
+    for what, k, v in _contents(subject, problem, rng):
+        changed = problem.replace(
+            k=np.where(hidden[..., None], k, problem.k), v=np.where(hidden[..., None], v, problem.v)
+        )
+        after = subject(changed)
+        if compares_bits(subject):
+            assert_unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
+        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+            assert_within_bound(subject, changed, after)
+
+
+def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
+    """Raise :class:`Refutation` if what no query sees changes a gradient.
+
+    Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
+    their bounds, where bits are not claimed).
+    """
+    rng, before = randomness(problem), subject.gradients(problem, dO)
+    seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
+    for what, k, v in _contents(subject, problem, rng, _largest(subject, problem, dO)):
+        changed = problem.replace(k=np.where(seen, problem.k, k), v=np.where(seen, problem.v, v))
+        if has_unknown_operands(subject, changed):
+            continue
+        after = subject.gradients(changed, dO)
+        if compares_bits(subject):
+            did = f"after keys and values that no query sees were replaced by {what}"
+            assert_gradients_unchanged(before, after, did)
+        elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
+            assert_gradients_within_bound(subject, changed, dO, after)
+
+
+def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+    """Keys hidden from a query drawn for each batch entry and kv head, of those that see not every key."""
+    B, Hkv, G = problem.batch, problem.kv_heads, problem.group
+    visible = problem.visible.reshape(B, Hkv, G * problem.query_length, problem.key_length)
+    preference = rng.random(visible.shape[:3]) + ~visible.all(axis=-1)
+    chosen = preference.argmax(axis=-1)[..., None, None]
+    return ~np.take_along_axis(visible, chosen, axis=2)[:, :, 0]
+
+
+def _contents(
+    subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Contents to write into hidden keys and values: a name, K and V."""
+    factor = np.prod([np.abs(x).sum(axis=-1).max(initial=1.0) for x in parameters_of(problem).values()])
+    if problem.projects:  # values and cotangents pass projections too, by rows or by columns
+        factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
+        largest_value = min(largest_value, _largest(subject, problem, np.ones(1))) / factor
+    largest_key = _largest(subject, problem, problem.q * max(1.0, abs(problem.scale_value)) * factor)
+    for what, size in (("N(0, 1) values", 1.0), ("values of size 1e4", 1e4)):
+        k = min(size, largest_key) * rng.standard_normal(problem.k.shape).clip(-4, 4)
+        v = min(size, largest_value) * rng.standard_normal(problem.v.shape).clip(-4, 4)
+        yield what, bits.nearest(k, problem.dtype), bits.nearest(v, problem.dtype)
+    if subject.conventions.masked_nonfinite == "excluded":
+        choices = np.array([np.inf, -np.inf, np.nan])
+        yield "Inf and NaN", rng.choice(choices, problem.k.shape), rng.choice(choices, problem.v.shape)
+
+
+def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
+    """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
+    stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
+    kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings(subject.contract))
+    limit = min(FORMATS[problem.dtype].largest, kept)
+    return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))

@@ -1,0 +1,132 @@
+"""A small, plain call, and what an undecorated callable is given in it for options that the problem does not use.
+
+An option that is off is left out of a call. But its parameter may be required, or have a default that turns it on:
+``is_causal=True``, ``feature_map="elu_plus_one"``. Then off is passed, as None or as callables spell it; of a callable
+that takes no such value it is a limit that it always uses the option.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels.frameworks.framework import FrameworkError
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
+from attn_spec.search.assertions import judged
+
+#: Ways to call, by the options that need one, that are tried at most.
+MOST_WAYS = 27
+
+
+def with_defaults_off(subjects: Sequence[Subject]) -> tuple[Kernel, dict[str, str]]:
+    """The undecorated callable of all these subjects with ``when_off`` and ``always``, and why it always uses what.
+
+    Of all ways to call, the first with a right answer; else the first that gives numbers; else as it was.
+    """
+    kernel = subjects[0].kernel
+    asked = [name for name in OPTIONS if name in kernel.supports and name not in kernel.limits.always]
+    passed = {name: kernel.parameters[word] for name in asked if (word := kernel.keyword(name)) in kernel.parameters}
+    names = [name for name, parameter in passed.items() if _is_on(name, parameter.default)]
+    if not names:
+        return kernel, {}
+    every = islice(product(*(_ways(kernel, name) for name in names)), MOST_WAYS)
+    made = [_called(kernel, dict(zip(names, ways, strict=True))) for ways in every]
+    right = {number: found for number, one in enumerate(made) if (found := _is_right(subjects, one)) is not None}
+    chosen = made[max(right, key=right.__getitem__)] if right else kernel
+    always = set(chosen.limits.always) - set(kernel.limits.always)
+    return chosen, {f"calls without {name}": "no value turns it off" for name in names if name in always}
+
+
+def _is_on(name: str, default: Any) -> bool:
+    """Whether a parameter's default, or that it has none, turns the option on."""
+    row = OPTIONS[name]
+    if default is None or not isinstance(default, bool | int | float | str | tuple):
+        return default is not row.off
+    off = (row.off, *row.spelled_off)
+    return not any(isinstance(x, bool) == isinstance(default, bool) and x == default for x in off)
+
+
+#: A way to call where a problem does not use an option: with a value, or never.
+_NEVER = object()
+
+
+def _ways(kernel: Kernel, name: str) -> tuple[Any, ...]:
+    """The ways to call without an option, its convention for a choice: the likeliest first."""
+    own = getattr(kernel.conventions, name, OPTIONS[name].off)
+    return (own, *OPTIONS[name].spelled_off, _NEVER)
+
+
+def _called(kernel: Kernel, ways: dict[str, Any]) -> Kernel:
+    """The kernel called in these ways, by option."""
+    always = tuple(name for name, way in ways.items() if way is _NEVER)
+    when_off = {name: way for name, way in ways.items() if way is not _NEVER}
+    limits = replace(kernel.limits, always=(*kernel.limits.always, *always))
+    return replace(kernel, when_off={**kernel.when_off, **when_off}, limits=limits)
+
+
+def _is_right(subjects: Sequence[Subject], kernel: Kernel) -> bool | None:
+    """Whether a plain call, at the first dtype that gives numbers, is within the bound; None where none gives any."""
+    for subject in (replace(one, kernel=kernel) for one in subjects):
+        with contextlib.suppress(FrameworkError, Misbehaviour, NotTaken, ProblemError):
+            problem = plain(kernel, subject.dtype)
+            answer = subject(problem)
+            if np.isfinite(answer["output"]).all():
+                return not judged(subject, problem, answer).refuted
+    return None
+
+
+def failure(subject: Subject) -> str | None:
+    """Make a plain call; say why it did not return, None when it did, whatever it returned."""
+    try:
+        subject(plain(subject.kernel, subject.dtype))
+    except FrameworkError as error:
+        return str(error)
+    except CallFailed as error:
+        return str(error)
+    except Misbehaviour:
+        return None  # it returned something wrong, which a property will refute with a case to replay
+    return None
+
+
+def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
+    """A small problem that the kernel takes, without options that it can do without but the shape option named."""
+    limits, shaped = kernel.limits, {option, *kernel.limits.always}
+    length = 8 * limits.step("QK")
+    queries = length if limits.query_lengths is None else limits.query_lengths[0]
+    keys = 0 if "empty" in shaped else 2 * length if "cross" in shaped else length
+    head_dim = (limits.head_dims or (16,))[0]
+    value_dim = head_dim + 8 if "dv" in shaped else head_dim
+    rng = np.random.default_rng(0)
+
+    def normal(heads: int, length: int, dim: int) -> bits.Values:
+        return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
+
+    query_heads, kv_heads = (4, 2) if "gqa" in shaped else (2, 2)  # not (2, 1), which broadcasting hides
+    if "query_projection" in shaped:
+        query_heads = kv_heads = 1
+    problem = Problem(
+        q=normal(query_heads, queries, head_dim),
+        k=normal(kv_heads, keys, head_dim),
+        v=normal(kv_heads, keys, value_dim),
+        dtype=dtype,
+        option_dtypes=kernel.option_dtypes,
+    )
+    return problem.replace(**{name: used(name, problem) for name in limits.always if name in OPTIONS})
+
+
+def used(name: str, problem: Problem) -> Any:
+    """A value with which a plain problem uses an option."""
+    row = OPTIONS[name]
+    return next(filter(row.is_used, row.draws), row.off) if row.plain is None else row.plain(problem.lengths)

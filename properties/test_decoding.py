@@ -1,0 +1,140 @@
+"""Decoding: keys and values that were computed once serve every later query, whatever comes behind them."""
+
+import itertools
+
+import numpy as np
+from hypothesis.strategies import SearchStrategy
+
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.traits import positional, positional_absolutely
+from attn_spec.search.assertions import (
+    assert_rows_within_bound,
+    assert_unchanged,
+    assert_within_bound,
+    compares_bits,
+    randomness,
+    selected,
+)
+from attn_spec.search.property import attention_property
+from attn_spec.search.strategies import TAME, problems
+
+#: Steps, or chunks, of one sequence; of a kernel that is compiled for each length, fewer.
+MOST, MOST_COMPILED = 4, 2
+
+
+def from_the_end(subject: Subject) -> bool:
+    """Whether the last query can be aligned with the last key, as it is beside a cache."""
+    return subject.conventions.causal_alignment == "bottom_right" or subject.supports("causal_alignment")
+
+
+def cached(subject: Subject) -> SearchStrategy[Problem]:
+    """Causal problems of which some queries and the keys up to them make a problem of the same kind.
+
+    From the bottom-right corner the last of these queries is aligned with the last of these keys. From the other, one
+    query alone sees all keys up to it without the diagonal, and what is counted from there is left out.
+    """
+    if not from_the_end(subject):
+        return problems(subject, needs=("causal", "cross"), without=("empty", positional), regimes=TAME)
+    corner = {"causal_alignment": "bottom_right"}
+    return problems(
+        subject, needs=("causal", "cross"), without=("empty", positional_absolutely), regimes=TAME, **corner
+    )
+
+
+def up_to(problem: Problem, rows: range) -> Problem:
+    """Some neighbouring queries with the keys up to the last of them."""
+    first = problem.key_length - problem.query_length if problem.causal_alignment == "bottom_right" else 0
+    keys = min(rows[-1] + first + 1, problem.key_length)
+    part = problem.take("Q", rows).take("K", range(keys))
+    return part if problem.causal_alignment == "bottom_right" else part.replace(causal=False)
+
+
+def rows_with_keys(problem: Problem) -> range:
+    """The queries before which, or at which, there is a key."""
+    before = problem.query_length - problem.key_length if problem.causal_alignment == "bottom_right" else 0
+    return range(max(before, 0), problem.query_length)
+
+
+def most(subject: Subject) -> int:
+    """How many parts of one sequence a kernel is asked for."""
+    return MOST if subject.kernel.signatures is None else MOST_COMPILED
+
+
+@attention_property(
+    source="Vaswani et al., Attention Is All You Need (arXiv 1706.03762), section 3.2.3: what a query gets depends on "
+    "the keys up to it alone, so that training on whole sequences and decoding agree",
+    hunts="sums of the last step that are gone on from, a newest page that is not read until it is full",
+    needs=("causal", "cross"),
+    problems=cached,
+)
+def test_steps_in_a_growing_cache_give_the_whole_sequence(subject: Subject, problem: Problem) -> None:
+    """Queries one after the other, each with one key more in the cache, get what all of them get at once.
+
+    Teacher forcing and decoding: both answers are held against the same truth, that of the query alone.
+    """
+    rows = rows_with_keys(problem)
+    if not rows or subject.kernel.limits.step("QK") > 1:
+        return
+    whole, count = subject(problem), min(most(subject), len(rows))
+    start = rows.start + int(randomness(problem).integers(len(rows) - count + 1))
+    for i in range(start, start + count):
+        step = up_to(problem, range(i, i + 1))
+        assert_within_bound(subject, step, subject(step))
+        assert_rows_within_bound(subject, step, selected(whole, np.s_[:, :, i : i + 1]))
+
+
+@attention_property(
+    source="Agrawal et al., Sarathi-Serve (arXiv 2403.02310), section 4.1: chunks of a prompt, each beside the cache "
+    "of those before, compute what the whole prompt does",
+    hunts="a chunk whose diagonal starts at the first key, or at the first of a page; a chunk taken for decoding",
+    needs=("causal", "cross"),
+    problems=cached,
+    not_applicable=lambda subject: "" if from_the_end(subject) else "its diagonal starts at the first key",
+)
+def test_chunks_of_queries_give_the_whole_sequence(subject: Subject, problem: Problem) -> None:
+    """Queries in chunks, each against every key up to its last query, get what all of them get at once.
+
+    The first chunk stands for a prefix, the others for what is put behind it.
+    """
+    rows = rows_with_keys(problem)
+    if not rows or subject.kernel.limits.step("QK") > 1:
+        return
+    rng, whole = randomness(problem), subject(problem)
+    cuts = np.unique(rng.integers(rows.start, rows.stop, size=most(subject) - 1))
+    edges = [rows.start, *(int(cut) for cut in cuts if cut > rows.start), rows.stop]
+    for start, stop in itertools.pairwise(edges):
+        chunk = up_to(problem, range(start, stop))
+        assert_within_bound(subject, chunk, subject(chunk))
+        assert_rows_within_bound(subject, chunk, selected(whole, np.s_[:, :, start:stop]))
+
+
+@attention_property(
+    source="Kwon et al., PagedAttention (arXiv 2309.06180), section 4.4: sequences that begin alike share the keys and "
+    "values of that prefix, and nothing else",
+    hunts="a cached prefix that is hit by a part of its keys, and brings the rest of another sequence along",
+    problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
+)
+def test_one_prefix_serves_every_continuation(subject: Subject, problem: Problem) -> None:
+    """Sequences that begin alike and end otherwise get their own answers, one after the other and again.
+
+    Queries that see the shared keys alone keep the bits of their answer, where bits are claimed.
+    """
+    if problem.key_length < 2:
+        return
+    rng = randomness(problem)
+    cut = int(rng.integers(1, problem.key_length))
+    behind = (np.arange(problem.key_length) >= cut)[:, None]
+    other = {name: bits.nearest(rng.standard_normal(getattr(problem, name).shape), problem.dtype) for name in "kv"}
+    continued = problem.replace(**{name: np.where(behind, x, getattr(problem, name)) for name, x in other.items()})
+    first, second, again = subject(problem), subject(continued), subject(problem)
+    assert_within_bound(subject, continued, second)
+    if not compares_bits(subject):
+        assert_within_bound(subject, problem, again)
+        return
+    assert_unchanged(first, again, "after another continuation of the same keys was solved")
+    prefix = np.logical_not(problem.visible[..., cut:].any(axis=-1))
+    if subject.conventions.empty_row == "mean_of_v":
+        prefix = prefix & ~problem.empty_rows
+    assert_unchanged(first, second, f"after the keys and values from {cut} on were replaced", prefix)

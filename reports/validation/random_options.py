@@ -1,0 +1,61 @@
+"""What a kernel drawn at random has of options: scores of its own, dropout, layers, and the dtypes of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
+from attn_spec.emulation.operands import CHOICES
+from attn_spec.numbers.formats import DTYPES, FORMATS
+from attn_spec.problem.options import OPTIONS, parameters
+
+#: Those that change q and k, or pairs of them, alone.
+_SCORES = [name for name in CHOICES if OPTIONS[name].exponential and not OPTIONS[name].projects_values]
+#: Share of kernels that take layers.
+SHARE = 0.2
+LAYER = "query_projection"
+
+
+def drawn_scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
+    """Which scores a kernel has beside the plain one, and the formats of their operands and tables."""
+    scores = [name for name in _SCORES if rng.random() < 0.25]
+    scores += [row.name for name in scores for row in parameters(name)]
+    formats = {"operands": one_of(rng, ("input", "input", *FORMATS)), "rotary_tables": one_of(rng, ("work", *FORMATS))}
+    return scores, formats if scores else {}
+
+
+def drawn_dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, str], bool]:
+    """Dtypes of the results, by stage; those of options; and whether a bias is rounded to that of scores."""
+    results = {stage: one_of(rng, DTYPES) for stage in ("output", "gradients") if rng.random() < 0.2}
+    own = {name: one_of(rng, DTYPES) for name in ("bias", *_SCORES, "alibi_slopes") if OPTIONS[name].tensor}
+    return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
+
+
+def drawn_alibi(rng: np.random.Generator) -> tuple[str, str]:
+    """Where ALiBi counts keys from, and what the contract says of it."""
+    origin = one_of(rng, ("query", "query", "first", "last"))
+    return origin, one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
+
+
+def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
+    """What dropout multiplies by 1 / (1 - p), and what a kernel that has it declares."""
+    multiplied = one_of(rng, ("weights", "probabilities", "values", "output", "gradients"))
+    return multiplied, (*DROPOUT, *BY_CHANCE) if rng.random() < 0.4 else ()
+
+
+def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """The options that a kernel has for layers, the formats of their operands, and dtypes of tensors; mostly none."""
+    if rng.random() >= SHARE:
+        return [], {}, {}
+    options = [LAYER, *(row.name for row in parameters(LAYER))]
+    own = {name: str(rng.choice(DTYPES)) for name in options} if rng.random() < 0.25 else {}
+    widths = ["head_widths"] if rng.random() < 0.7 else []
+    return [*options, *widths], {"operands": str(rng.choice(["input", "input", *FORMATS]))}, own
+
+
+def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    """One of the choices, each as likely."""
+    return choices[int(rng.integers(len(choices)))]
