@@ -7,7 +7,7 @@ aligned to the largest, cut, added, and the sum is cut to the accumulator's form
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,24 +45,28 @@ class MatrixProducts(Arithmetic):
     def add_products(self, pair: Pair, count: int, stage: str, start: Any = 0.0) -> Any:
         """start + sum over t below ``count`` of x y for (x, y) = pair(t), in the accumulators of a stage."""
         if self.c.inner_accumulation is None:
-            return self.add_to(start, pair, list(self.visited(count)), stage, stage)
-        total, visited = start, list(self.visited(count))
-        pieces = self.c.multiplicand_pieces
-        step = max(self.c.inner_terms // (pieces * (pieces + 1) // 2), 1)
-        for first in range(0, count, step):
-            inner = self.add_to(0.0, pair, visited[first : first + step], "inner_accumulation", stage)
-            total = self.add(total, inner, stage)
+            return self._add_to(start, pair, list(self.visited(count)), stage)
+        total = start
+        products = self._all_products(pair, self.visited(count))
+        while part := list(itertools.islice(products, self.c.inner_terms)):
+            total = self.add(total, self._add_all(0.0, part, "inner_accumulation"), stage)
         return self.as_array(total)
 
-    def add_to(self, total: Any, pair: Pair, terms: list[int], accumulator: str, stage: str) -> Any:
-        """The sum of some terms in an accumulator of the format of one stage, for another."""
-        if on_matrix_unit(self.c):
-            return self._add_blocks(total, (p for t in terms for p in self.products(*pair(t))), accumulator)
-        if self.order.sums == "pairwise" and terms and accumulator == stage:
+    def _all_products(self, pair: Pair, terms: Iterable[int]) -> Iterator[Any]:
+        return (p for t in terms for p in self.products(*pair(t)))
+
+    def _add_to(self, total: Any, pair: Pair, terms: list[int], stage: str) -> Any:
+        """total + the sum of some terms in the accumulator of a stage."""
+        if self.order.sums == "pairwise" and terms and not on_matrix_unit(self.c):
             return self.add(total, self._tree(lambda t: sum(self.products(*pair(t))), 0, len(terms), stage), stage)
-        for t in terms:
-            for p in self.products(*pair(t)):
-                total = self.add(total, p if self.order.fused else self.round(p, accumulator), accumulator)
+        return self._add_all(total, self._all_products(pair, terms), stage)
+
+    def _add_all(self, total: Any, products: Iterable[Any], accumulator: str) -> Any:
+        """total + the sum of products, one after the other or, on a matrix unit that cuts, blocks at a time."""
+        if on_matrix_unit(self.c):
+            return self._add_blocks(total, iter(products), accumulator)
+        for p in products:
+            total = self.add(total, p if self.order.fused else self.round(p, accumulator), accumulator)
         return self.as_array(total)
 
     def _add_blocks(self, total: Any, products: Iterator[Any], accumulator: str) -> Any:

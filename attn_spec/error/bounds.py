@@ -8,13 +8,13 @@ for the float64 evaluation of the formulas is told in ``row_sum_bounds``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attn_spec.error import value_spread
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.domain import in_domain
+from attn_spec.error.domain import empty_rows_in_domain, in_domain
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, weight_stages
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import Intermediates, kept
@@ -59,8 +59,9 @@ class ForwardBound:
 
     #: Of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq].
     allowed: dict[str, np.ndarray]
-    #: bool [B, Hq, Sq].
+    #: bool [B, Hq, Sq]: of those that see a key; and those that see none, whose answer a convention decides.
     in_domain: np.ndarray
+    empty_in_domain: np.ndarray
     #: That of the output of a layer, bool [B, 1, Sq]; None: that of its heads.
     output_domain: np.ndarray | None = None
 
@@ -83,7 +84,7 @@ def forward_bound(
     lse = np.maximum.reduce([lse_error(y, c, w) for y, c, w in weights])
     looked_at = {id(y): y for y, _ in near}.values()
     inside = np.logical_and.reduce([in_domain(y, contract, output) for y in looked_at])
-    return ForwardBound({"output": output, "lse": lse}, inside)
+    return ForwardBound({"output": output, "lse": lse}, inside, empty_rows_in_domain(x, contract))
 
 
 @kept
@@ -96,7 +97,7 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
     amplify = amplification(evaluation_alpha(without_far_keys(x, EVALUATION)))
     bound = forward_bound(x, EVALUATION)
     output, lse = bound.allowed["output"] * amplify[..., None], bound.allowed["lse"] * amplify
-    return ForwardBound({"output": output, "lse": lse}, bound.in_domain)
+    return replace(bound, allowed={"output": output, "lse": lse})
 
 
 @np.errstate(all="ignore")

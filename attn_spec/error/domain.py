@@ -10,7 +10,7 @@ from attn_spec.error.dropout_bounds import factor_fits
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import cotangent_error, operand_error, unknown_keys, value_sizes
-from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift
+from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift, score_error
 from attn_spec.error.weight_bounds import reference_rounding
 
 
@@ -20,14 +20,27 @@ def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.
 
     ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
     """
-    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)
-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))
-    inside &= factor_fits(x, c)
-    inside &= bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    inside = (x.keys[..., 0] > 0) & _numbers_fit(x, c) & _weights_fit(x, c) & factor_fits(x, c)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
     held = 2 * (np.abs(x.L) + row_shift(x, c))[..., 0]
     inside &= (widest < 0.99 * c.format("softmax").largest) & (held < c.format("lse").largest)
     return inside & (widest < 0.99 * c.format("output").largest)
+
+
+@np.errstate(all="ignore")
+def empty_rows_in_domain(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Rows that see no key, and of which nothing that is hidden can overflow, [.., Sq].
+
+    A mask may be added to a score as -inf, and 0 multiply a value: of an infinity both make NaN.
+    """
+    return (x.keys[..., 0] == 0) & _numbers_fit(x, c)
+
+
+def _numbers_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] whose constants, operands and scores fit their formats, those of hidden keys too."""
+    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))
+    enter = bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    return constants_fit(x, c) & enter & _scores_fit(x, c)
 
 
 def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
@@ -76,7 +89,8 @@ def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
     # So must the row sum itself, which the largest weight need not bring to 1.
     low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance))
-    inside &= low > 2 * max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
+    smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
+    inside &= low > 2 * smallest
     if weighs_one:
         inside &= 2 * top < c.largest("probabilities", "multiplicands")
         inside &= (sums if c.lse_merges else _numerator(x, c, off)) < c.format("softmax").largest
@@ -85,7 +99,15 @@ def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         seen = np.where(x.seen, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
         inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
+        if c.reference != "maximum":  # the row sum of fewer keys need not hold the largest weight
+            inside &= low * np.exp(-_depth(x, c)) > 2 * smallest
     return inside & _reference_fits(x, c)
+
+
+def _depth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """How far below the maximum the computed scores of a row reach, [.., Sq]; inf where some are far."""
+    reach = np.where(x.visible, x.M - x.s + score_error(x, c), 0.0).max(axis=-1, initial=0.0)
+    return np.where(np.any(x.seen & ~x.visible, axis=-1), np.inf, reach)
 
 
 def _numerator(x: Intermediates, c: ResolvedContract, off: np.ndarray) -> np.ndarray:
@@ -126,7 +148,7 @@ def gradients_in_domain(
 
     ``dS`` is the error of the score gradients, ``P1A`` the largest weights, both [B, Hq, Sq, Sk].
     """
-    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)
+    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | empty_rows_in_domain(x, c)
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
     largest = c.largest(*stages)

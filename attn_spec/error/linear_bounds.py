@@ -15,6 +15,7 @@ one more column of the values.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import numpy as np
 
@@ -45,7 +46,8 @@ LARGEST_LOSS = 0.5
 class LinearError:
     """What the errors of features make of the sums of each row."""
 
-    x: Intermediates
+    #: The intermediates, which results are kept with: one that held them would keep them for ever.
+    of: ref[Intermediates]
     c: ResolvedContract
     #: Largest features, a [.., Sq, D] and b [.., Sk, D], and |v| [.., Sk, Dv]; 0 for what is no number.
     a: np.ndarray
@@ -63,6 +65,12 @@ class LinearError:
     dN: np.ndarray
     inverse: np.ndarray
 
+    @property
+    def x(self) -> Intermediates:
+        found = self.of()
+        assert found is not None, "whoever asks for errors holds the intermediates"
+        return found
+
 
 @np.errstate(all="ignore")
 def linear_bound(
@@ -74,7 +82,8 @@ def linear_bound(
     output = np.maximum.reduce([error for _, error in found])
     lse = np.maximum.reduce([lse_error(e) for e, _ in found])
     inside = np.logical_and.reduce([in_domain(e, error) for e, error in found])
-    return ForwardBound({"output": output, "lse": lse}, inside)
+    empty = np.logical_and.reduce([e.known for e, _ in found]) & (x.keys[..., 0] == 0)
+    return ForwardBound({"output": output, "lse": lse}, inside, empty)
 
 
 @kept
@@ -104,7 +113,7 @@ def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
         return np.where(x.visible, rows @ columns.swapaxes(-1, -2), 0.0)
 
     dw, w = of_pairs(of_a, b + of_b) + of_pairs(a, of_b), of_pairs(a + of_a, b + of_b)
-    shared = {"x": x, "c": c, "a": a + of_a, "b": b + of_b, "v": v, "known": known, "of_a": of_a, "of_b": of_b}
+    shared = {"of": ref(x), "c": c, "a": a + of_a, "b": b + of_b, "v": v, "known": known, "of_a": of_a, "of_b": of_b}
     e = LinearError(**shared, dw=dw, w=w, dN=np.zeros(x.N.shape), inverse=1 / x.N)
     ones, softmax = np.ones((*b.shape[:-1], 1)), rounding(c, "softmax")
     dN = np.maximum(*(sum_error(e, ones, EXACT, stage) for stage in ("row_sum", "output_accumulation")))

@@ -82,7 +82,7 @@ def linear_gradient_bound(
     # The derivative of a quotient as it is written has the square of N below.
     form, square = contract.format("score_accumulation"), (4 * x.N[..., 0]) ** 2
     squares = (square < form.largest) & (square * form.smallest_normal < 1) & (x.N[..., 0] ** 2 > form.smallest_normal)
-    inside = (in_domain(e, of_o) & squares) | (x.keys[..., 0] == 0)
+    inside = (in_domain(e, of_o) & squares) | (e.known & (x.keys[..., 0] == 0))
     inside &= np.isfinite(g.cotangent).all(axis=-1)
     inside = inside.reshape(x.problem.batch, x.problem.kv_heads, -1).all(axis=-1) & _sums_fit(rows)
     for name in ("dk", "dv"):

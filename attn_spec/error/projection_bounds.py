@@ -9,6 +9,8 @@ its sums as those of scores, its results as operands; and so are the outputs of 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attn_spec.attention.scores import score_of
@@ -17,7 +19,7 @@ from attn_spec.error.bounds import ForwardBound, output_error
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_sums import summed_over_group
 from attn_spec.error.intermediates import Intermediates, kept
-from attn_spec.error.operand_bounds import heads_contract, parameters_given, unknown_keys, values_pulled_back
+from attn_spec.error.operand_bounds import heads_contract, parameters_given, values_pulled_back
 from attn_spec.error.option_gradient_bounds import parameter_errors
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, weight_error
@@ -62,11 +64,10 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound, slack: n
         total = RunningErrors(c).shifted(total, p["output_projection_bias"].changed(lambda part: part[:, :1]), o)
     cast = conversion(c, "output", total.form)
     allowed = total.error + growth((cast.u, 1)) * (total.size + total.error) + rounding(c, "output").eta
-    # A row without a key has weights of 0, which times an infinity are NaN.
-    without = (x.keys[..., 0] == 0) & ~unknown_keys(x, c)[..., None]
-    inside = np.all(heads.in_domain | without, axis=1, keepdims=True)
+    inside = np.all(heads.in_domain | heads.empty_in_domain, axis=1, keepdims=True)
     inside &= (2 * (total.size + allowed) < c.largest("output")).all(axis=-1)
-    return ForwardBound({"output": allowed * INFLATION, "lse": heads.allowed["lse"]}, heads.in_domain, inside)
+    allowed = {"output": allowed * INFLATION, "lse": heads.allowed["lse"]}
+    return replace(heads, allowed=allowed, output_domain=inside)
 
 
 def _side_by_side(per_head: np.ndarray) -> np.ndarray:

@@ -98,6 +98,18 @@ class Judgement:
         """Whether anything at all was measured."""
         return any(m.measured.any() for m in self.measurements)
 
+    def of_rows_with_keys(self) -> Judgement:
+        """The same of output and LSE without rows that see no key, which may be the mean of values that others see."""
+        sees = {"lse": ~self.problem.empty_rows, "output": ~self._blind_somewhere()[..., None]}
+        left = ((m, np.broadcast_to(sees[m.name], m.got.shape)) for m in self.measurements)
+        parts = (replace(m, measured=m.measured & at, outside=m.outside & at) for m, at in left)
+        return replace(self, measurements=tuple(parts))
+
+    def _blind_somewhere(self) -> np.ndarray:
+        """Rows of the output [B, 1 or Hq, Sq] made of one without a key, which in a layer any head may have."""
+        empty = self.problem.empty_rows
+        return np.any(empty, axis=1, keepdims=True) if self.problem.projects else empty
+
     @property
     def worst(self) -> Measurement:
         """The quantity that holds the worst element."""
@@ -166,7 +178,7 @@ def _judge(
         value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
         expected = replace(expected, value=np.where(empty, value, expected.value))
         allowed = np.where(empty, 0.0, allowed)
-        measured = bound.in_domain | (empty & (empty_lse != "undeclared"))
+        measured = bound.in_domain | (bound.empty_in_domain & (empty_lse != "undeclared"))
         measurements.append(_measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured))
     return Judgement(problem, contract, tuple(measurements))
 
@@ -215,7 +227,7 @@ def _with_empty_rows(
         return _with_empty_heads(known, contract, truth, bound, empty_row)
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
     allowed = bound.allowed["output"]
-    inside = bound.in_domain | problem.empty_rows
+    inside = bound.in_domain | bound.empty_in_domain
     if not empty.any() or empty_row == "zero":
         return truth, np.where(empty, 0.0, allowed), inside
     if empty_row == "nan":
@@ -225,7 +237,7 @@ def _with_empty_rows(
         name: np.where(empty, getattr(mean["output"], name), getattr(truth, name))
         for name in ("value", "low", "radius")
     }
-    inside = np.where(problem.empty_rows, mean_bound.in_domain, bound.in_domain)
+    inside = np.where(problem.empty_rows, mean_bound.in_domain & bound.empty_in_domain, bound.in_domain)
     return Enclosed(**fields), np.where(empty, mean_bound.allowed["output"], allowed), inside
 
 
@@ -249,7 +261,7 @@ def _with_empty_heads(
         name: np.where(whole, getattr(mean["output"], name), getattr(truth, name))
         for name in ("value", "low", "radius")
     }
-    inside = np.where(every, mean_bound.domain_of("output"), inside & ~some)
+    inside = inside & np.where(every, mean_bound.domain_of("output"), ~some)
     return Enclosed(**fields), np.where(whole, mean_bound.allowed["output"], allowed), inside
 
 

@@ -52,8 +52,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.domain",
         (
-            "-    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | (x.keys[..., 0] == 0)\n"
-            "+    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | (x.keys[..., -1] == 0)"
+            "-    return (x.keys[..., 0] == 0) & _numbers_fit(x, c)\n"
+            "+    return (x.keys[..., -1] == 0) & _numbers_fit(x, c)"
         ),
     ): _ROWS_HAVE_ONE,
     (
@@ -89,8 +89,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.domain",
         (
-            "-    inside = (x.keys[..., 0] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)\n"
-            "+    inside = (x.keys[..., -1] > 0) & constants_fit(x, c) & _scores_fit(x, c) & _weights_fit(x, c)"
+            "-    inside = (x.keys[..., 0] > 0) & _numbers_fit(x, c) & _weights_fit(x, c) & factor_fits(x, c)\n"
+            "+    inside = (x.keys[..., -1] > 0) & _numbers_fit(x, c) & _weights_fit(x, c) & factor_fits(x, c)"
         ),
     ): _ROWS_HAVE_ONE,
     (

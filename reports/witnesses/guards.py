@@ -208,7 +208,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "scores that overflow are outside the domain": (
         "error.domain",
-        "constants_fit(x, c)[- & _scores_fit(x, c)-]",
+        "constants_fit(x, c) & enter[- & _scores_fit(x, c)-]",
         lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
     ),
     "angles that overflow have no bound": (
@@ -228,12 +228,12 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "rows that see no key are measured": (
         "judgement.measure",
-        "inside = bound.in_domain[- | problem.empty_rows-]",
+        "inside = bound.in_domain[- | bound.empty_in_domain-]",
         lambda: _refuted(_BLIND, 2.0, 1.0),
     ),
     "a mean of V in such rows is measured": (
         "judgement.measure",
-        "np.where(problem.empty_rows, [-mean_bound.in_domain-]{+False+}, bound.in_domain)",
+        "np.where(problem.empty_rows, [-mean_bound.in_domain & bound.empty_in_domain-]{+False+}, bound.in_domain)",
         lambda: _refuted(_BLIND, 2.0, 1.0, empty_row="mean_of_v"),
     ),
     "a mean of V has a bound": (
@@ -248,7 +248,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "an undeclared log-sum-exp of no keys is not measured": (
         "judgement.measure",
-        '(empty[- & (empty_lse != "undeclared")-])',
+        '(bound.empty_in_domain[- & (empty_lse != "undeclared")-])',
         lambda: not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", empty_lse="undeclared"),
     ),
     "roundings of a logarithm of base 2": ("judgement.measure", "(1 + 2.0**-40)[- + extra-]", _base_2),

@@ -8,6 +8,7 @@ import pytest
 from attn_spec.emulation.arithmetic import Arithmetic, Order, rounded
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.matrix_products import MatrixProducts
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
@@ -58,6 +59,21 @@ def test_the_order_of_a_sum_matters_as_it_should(sums, total):
     a = arithmetic(Order(sums=sums), row_sum="float16")
 
     assert a.accumulate(lambda j: terms[j], 3, "row_sum") == total
+
+
+@pytest.mark.parametrize("matrix_rounding", [None, "toward_zero"])
+def test_an_inner_accumulator_sums_no_more_products_than_it_may(matrix_rounding):
+    """Three pieces of each factor are six products, of which four are summed in an accumulator that is added then."""
+    fields = {"inner_accumulation": "float32", "inner_terms": 4, "multiplicands": "bfloat16", "multiplicand_pieces": 3}
+    made = MatrixProducts(replace(PRECISE, matrix_rounding=matrix_rounding, **fields).at("float32"), Order())
+    counts = []
+    add_all = made._add_all
+    made._add_all = lambda total, products, stage: counts.append(len(products)) or add_all(total, products, stage)
+
+    total = made.add_products(lambda t: (np.float64(1 + t), np.float64(3.0)), 3, "score_accumulation")
+
+    assert counts == [4, 4, 4, 4, 2]
+    assert total == 18
 
 
 def test_random_orders_are_orders_and_repeat():

@@ -101,6 +101,26 @@ def test_a_row_that_sees_no_key_follows_the_convention(convention, value):
         assert output(BLIND, 2.0, got, empty_row=convention).outside.ravel().tolist() == [False, not same]
 
 
+def test_rows_with_keys_are_judged_alone():
+    judgement = judge(BLIND, FLOAT32, output=np.array([3.0, 3.0]).reshape(1, 1, 2, 1), lse=np.full((1, 1, 2), 9.0))
+    left = judgement.of_rows_with_keys()
+
+    assert [m.outside.ravel().tolist() for m in judgement.measurements] == [[True, True], [True, True]]
+    assert [m.outside.ravel().tolist() for m in left.measurements] == [[True, False], [True, False]]
+    assert [m.measured.ravel().tolist() for m in left.measurements] == [[True, False], [True, False]]
+
+
+@pytest.mark.parametrize(("quantity", "rows"), [("output", (1, 1, 1, 1)), ("lse", (1, 1, 1))])
+@pytest.mark.parametrize("empty_row", ["zero", "mean_of_v", "nan"])
+def test_a_row_that_sees_no_key_is_not_judged_where_a_hidden_score_may_overflow(quantity, rows, empty_row):
+    """-inf is added to it to hide it: NaN."""
+    hidden = float32_head([[1.0]], [[2.0**15]], [[1.0]], mask=np.zeros((1, 1, 1, 1), dtype=bool))
+    answer = {quantity: np.full(rows, 7.0)}
+
+    assert not judge(hidden, replace(FLOAT32, softmax="float16"), empty_row=empty_row, **answer).exercised
+    assert judge(hidden, FLOAT32, empty_row=empty_row, **answer).refuted
+
+
 def test_a_row_of_zeros_is_exactly_zero_but_a_mean_is_rounded():
     assert output(BLIND, 2.0, 1e-300).outside.any()
     assert output(BLIND, 2.0, -0.0).ratio < 1

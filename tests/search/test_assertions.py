@@ -46,6 +46,21 @@ def test_a_wrong_answer_is_refuted_with_its_worst_element():
     assertions.assert_within_bound(SUBJECT, PROBLEM, wrong, "lse")
 
 
+def test_a_mean_of_v_is_that_of_all_keys_of_the_call():
+    """A row without a key among six, held against the problem of the first three of them."""
+    fewer = PROBLEM.take("K", range(3)).replace(mask=np.zeros((1, 1, 4, 3), dtype=bool))
+    means = replace(
+        SUBJECT, kernel=replace(SUBJECT.kernel, conventions=replace(SUBJECT.conventions, empty_row="mean_of_v"))
+    )
+    given = {"output": np.broadcast_to(PROBLEM.v.mean(axis=2, keepdims=True), (1, 1, 4, 2))}
+
+    assertions.assert_rows_within_bound(means, fewer, given)
+    with pytest.raises(Refutation):
+        assertions.assert_rows_within_bound(SUBJECT, fewer, given)
+    with pytest.raises(Refutation):
+        assertions.assert_rows_within_bound(means, PROBLEM, {"output": given["output"] + 1})
+
+
 def test_zeros_of_either_sign_and_nan_are_the_same_numbers():
     assertions.assert_unchanged(answer(0.0, np.nan, np.inf), answer(-0.0, -np.nan, np.inf), "afterwards")
 
