@@ -15,6 +15,7 @@ import math
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
+from attn_spec.error.operand_bounds import value_sizes
 from attn_spec.error.products import Factors
 from attn_spec.error.roundoff import is_power_of, rounding
 
@@ -57,7 +58,7 @@ def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
     So must what is left of 1 - p be when p is rounded: at least half of it.
     """
     kept, stages = 1 - (x.problem.dropout_p or 0.0), ("score_accumulation", "stored_scores", *weight_stages(c))
-    largest = max(abs(x.v).max(initial=0.0), 1.0) / kept
+    largest = max(value_sizes(x, c).max(initial=0.0), 1.0) / kept
     smallest = 2 * max(form.smallest_normal for form in c.formats(*stages))
     rounded = all(2 * rounding(c, stage).u * (1 - kept) <= kept for stage in stages)
     return x.c is None or (rounded and kept >= smallest and 2 * largest < c.largest(*stages))

@@ -26,7 +26,7 @@ LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut(
         sources=("pytorch/pytorch#187227",),
         what="The random offset of dropout is 32 bits wide in the forward pass and 64 in the backward one.",
-        why="A problem has no dropout, and the offsets differ from 2^32 scores on only.",
+        why="The offsets differ from 2^32 scores on only; a backward pass that drops other weights is in the zoo.",
     ),
     LeftOut(
         sources=("ROCm/rocm-libraries#6054",),
