@@ -93,6 +93,9 @@ def rotations_of(problem: Problem, entry: int | None = None) -> dict[str, Rotati
     """
     if problem.rotary is None:
         return {}
+    queries = _of_entry(problem.rotary_query_positions, entry)
+    if queries is None and problem.diagonal is not None:
+        queries = problem.diagonal[:, None]
     return rotations(
         query_length=problem.query_length,
         key_length=problem.key_length,
@@ -100,7 +103,7 @@ def rotations_of(problem: Problem, entry: int | None = None) -> dict[str, Rotati
         rotary=problem.rotary,
         rotary_base=problem.rotary_base,
         rotary_dim=problem.rotary_dim,
-        rotary_query_positions=_of_entry(problem.rotary_query_positions, entry),
+        rotary_query_positions=queries,
         rotary_key_positions=_of_entry(problem.rotary_key_positions, entry),
         causal_alignment=problem.causal_alignment,
     )

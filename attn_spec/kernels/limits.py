@@ -55,6 +55,8 @@ class Limits:
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()
         widths = {problem.scored_width, problem.head_value_dim}
+        if problem.diagonal is not None:
+            yield "it is some rows of a longer problem, whose answer is part of that of all rows"
         if self.head_dims is not None and not widths <= set(self.head_dims):
             yield f"head dimensions must be of {self.head_dims}"
         for axis, length in (("Q", Q), ("K", K)):

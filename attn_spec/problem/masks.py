@@ -49,11 +49,10 @@ def diagonal_offset(alignment: str, query_length: int, key_length: int) -> int:
     return key_length - query_length if alignment == "bottom_right" else 0
 
 
-def distances(alignment: str, query_length: int, key_length: int) -> np.ndarray:
-    """How far key j stands after the key that query i is aligned with, [Sq, Sk]."""
-    return np.arange(key_length) - (
-        np.arange(query_length)[:, None] + diagonal_offset(alignment, query_length, key_length)
-    )
+def band(distance: np.ndarray, left: int | None, right: int | None) -> np.ndarray:
+    """Where a distance from the diagonal lies between -left and right, both inclusive; None is unbounded."""
+    low = distance >= -left if left is not None else np.full(distance.shape, True)
+    return low & (distance <= right) if right is not None else low
 
 
 def everything() -> Mask:
@@ -70,9 +69,7 @@ def window(left: int | None, right: int | None, alignment: str = "top_left") -> 
     """A band around the diagonal, both ends inclusive: -left <= j - (i + offset) <= right; None is unbounded."""
 
     def allows(i: np.ndarray, j: np.ndarray, sq: int, sk: int) -> np.ndarray:
-        distance = j - (i + diagonal_offset(alignment, sq, sk))
-        low = distance >= -left if left is not None else np.full(distance.shape, True)
-        return low & (distance <= right) if right is not None else low
+        return band(j - (i + diagonal_offset(alignment, sq, sk)), left, right)
 
     return Mask(f"window({left}, {right}, {alignment!r})", allows)
 

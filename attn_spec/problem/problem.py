@@ -40,6 +40,9 @@ class Problem(Shapes):
     dtype: str = "float32"
     #: Formats of tensors of options: pairs of option and dtype, or a mapping.
     option_dtypes: OptionDtypes = ()
+    #: The key that each query is aligned with, int64 [Sq], where they are some rows of a longer problem, which no
+    #: kernel is given; None: all rows, as ``causal_alignment`` has them.
+    diagonal: np.ndarray | None = None
     #: Where the problem came from, for a short repr.
     recipe: Recipe | None = None
 
@@ -66,10 +69,18 @@ class Problem(Shapes):
                 seen &= row.sees(self)
         return seen
 
+    @property
+    def aligned_keys(self) -> np.ndarray:
+        """The key that each query is aligned with, integers [Sq]."""
+        if self.diagonal is not None:
+            return self.diagonal
+        first = masks.diagonal_offset(self.causal_alignment, self.query_length, self.key_length)
+        return np.arange(first, first + self.query_length)
+
     @cached_property
     def distances(self) -> np.ndarray:
         """How far each key stands after the one that the query is aligned with, integers [Sq, Sk]."""
-        return masks.distances(self.causal_alignment, self.query_length, self.key_length)
+        return np.arange(self.key_length) - self.aligned_keys[:, None]
 
     @cached_property
     def has_addends(self) -> bool:
@@ -103,19 +114,43 @@ class Problem(Shapes):
         ``index`` picks them, in any order; every tensor that lies along the axis follows. Options that depend on where
         a query or key stands are left as they are: whether they still mean the same is for the caller to know.
         """
-        index, at = np.asarray(index, dtype=np.intp), "BHQK".index(axis)
+        index = np.asarray(index, dtype=np.intp)
+        moved = {"diagonal": self.diagonal[index]} if axis == "Q" and self.diagonal is not None else {}
+        return self._taken(axis, index, **moved)
+
+    def _taken(self, axis: str, index: np.ndarray, **changes: Any) -> Self:
+        at = "BHQK".index(axis)
         grouped = axis == "H" and not self.projects
         places = (index[:, None] * self.group + np.arange(self.group)).ravel() if grouped else index
         shared = axis == "H" and self.projects
         kv = "kv" if axis in "BHK" and not shared else ""
-        changes = {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in kv}
+        changes |= {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in kv}
         if axis in "BHQ" and not shared:
             changes["q"] = np.take(self.q, places, at)
         for name, row in OPTIONS.items():
             tensor = getattr(self, name) if row.tensor else None
             if tensor is not None and row.axes[at] == axis and tensor.shape[at] != 1:
                 changes[name] = np.take(tensor, places, at)
-        return self.replace(**changes)
+        return self._of_parts(changes)
+
+    def _of_parts(self, parts: dict[str, np.ndarray]) -> Self:
+        """A copy with some tensors replaced by parts of them, which need no validation: blocks share the rest."""
+        made = object.__new__(type(self))
+        for name in [field.name for field in fields(self)]:
+            object.__setattr__(made, name, parts.get(name, getattr(self, name)))
+        for part in parts.values():
+            part.flags.writeable = False
+        object.__setattr__(made, "recipe", None)
+        return made
+
+    def rows(self, index: Sequence[int] | np.ndarray) -> Self:
+        """The problem of some queries that stand where they stood, with all keys: their rows of the answer are its own.
+
+        ``index`` picks them, in any order. What :meth:`take` does not say of options that depend on where a query
+        stands, the ``diagonal`` says here.
+        """
+        index = np.asarray(index, dtype=np.intp)
+        return self._taken("Q", index, diagonal=self.aligned_keys[index])
 
     def merged(self, into: str) -> Self:
         """The same attention, with all that hides keys but a bias written into one tensor: "mask" or "bias".

@@ -32,8 +32,17 @@ def check_arrays(p: Any) -> None:
     q, k, v = p.q.shape, p.k.shape, p.v.shape
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
         raise ProblemError(f"shapes must be q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]; got q {q}, k {k}, v {v}")
+    _check_diagonal(p)
     if q[3] == 0 or k[1] == 0 or q[1] % k[1]:
         raise ProblemError(f"Hq must be a multiple of Hkv and D positive; got Hq={q[1]}, Hkv={k[1]}, D={q[3]}")
+
+
+def _check_diagonal(p: Any) -> None:
+    """Raise :class:`ProblemError` unless the diagonal, if there is one, is an integer for each query."""
+    if p.diagonal is None:
+        return
+    if not isinstance(p.diagonal, np.ndarray) or p.diagonal.dtype != np.int64 or p.diagonal.shape != p.q.shape[2:3]:
+        raise ProblemError(f"diagonal must be an int64 array [Sq] = {p.q.shape[2:3]}, not {bits.described(p.diagonal)}")
 
 
 def _check_projections(p: Any) -> None:
