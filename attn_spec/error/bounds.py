@@ -161,7 +161,8 @@ def numerator_error(
         (softmax.u, 3 * every or 2 * before),
     ]
     moved = every - 1 if every else w.R
-    B = growth(*own, *_output_sums(x, c), (rescaled.u, moved + 2 * merges), (partial.u, merges))
+    length = x.problem.key_length
+    B = growth(*own, *output_sums(c, x.keys, length), (rescaled.u, moved + 2 * merges), (partial.u, merges))
     if merges:
         B = (1 + B) * (1 + _merge_growth(x, c)) - 1
     size_v, size_o = value_sizes(x, c), np.abs(o) + slack
@@ -231,10 +232,9 @@ def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:
     return left_out(c, c.format("probabilities"), value_format(x, c))
 
 
-def _output_sums(x: Intermediates, c: ResolvedContract) -> Factors:
-    """Factors of the sum of p.v over the visible keys; the tiles of a matrix unit end in blocks of their own."""
-    length = x.problem.key_length
-    return sums(c, "output_accumulation", x.keys, blocks=math.ceil(length / c.matrix_block) + c.tiles(length))
+def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
+    """Factors of the sum of p.v over visible keys of ``length``; tiles of a matrix unit end in blocks of their own."""
+    return sums(c, "output_accumulation", keys, blocks=math.ceil(length / c.matrix_block) + c.tiles(length))
 
 
 @np.errstate(all="ignore")
@@ -250,7 +250,8 @@ def _by_lse_error(
     cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), rounding(c, "softmax")
     out, tiny = output_cast(c), sum_underflow(c, "output_accumulation") * x.largest_factor
     factor, lost = factor_roundings(x, c, "softmax"), factor_underflow(x, c, "softmax")
-    factors = [(cast.u, 1), (enters.u, 1), (left_out_of_output(x, c), 1), *factor, *_output_sums(x, c)]
+    length = x.problem.key_length
+    factors = [(cast.u, 1), (enters.u, 1), (left_out_of_output(x, c), 1), *factor, *output_sums(c, x.keys, length)]
     B = growth(*factors)
     PA, P1A = deviations(x, np.where(x.visible, A + np.log1p(B), 0.0))
     size_v = value_sizes(x, c)

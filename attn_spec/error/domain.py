@@ -63,7 +63,8 @@ def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     inside = 4 * scores.max(axis=-1, initial=0.0) < largest
     if operands is not None:  # infinite where an operation could overflow or divide by 0
         keys = np.all(np.isfinite(operands.k), axis=-1, keepdims=True).swapaxes(-1, -2) | ~x.visible
-        inside &= np.isfinite(operands.q).all(axis=-1) & keys.all(axis=-1) & ~unknown_keys(x, c)[..., None]
+        queries = np.isfinite(operands.q).all(axis=-1) | _unseen_zeros(x)
+        inside &= queries & keys.all(axis=-1) & ~unknown_keys(x, c)[..., None]
     if may_add_bias_first(x, c):
         ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
         ahead = ahead + row_shift(x, c)[..., 0]
@@ -73,6 +74,11 @@ def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         entries = max(x.q_size.max(initial=0.0), x.k_size.max(initial=0.0)) * max(1.0, folded)
         inside &= bool(2 * entries < c.largest("stored_scores", "multiplicands"))
     return inside
+
+
+def _unseen_zeros(x: Intermediates) -> np.ndarray:
+    """Queries [.., Sq] of zeros that see no key: the operand of zeros that nobody uses is 0, as that of such a key."""
+    return (x.keys[..., 0] == 0) & ~np.any(x.problem.q, axis=-1)
 
 
 def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:

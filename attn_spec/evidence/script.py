@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from attn_spec import atomic
+from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.frameworks.framework import FrameworkError, of, values_of
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
-from attn_spec.search.cases import Case, WorstElement
+from attn_spec.search.cases import Case
 from attn_spec.search.property import Property
 
 #: Arrays of up to this many entries are written as numbers, larger ones as compressed bytes.

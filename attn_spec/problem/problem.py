@@ -116,13 +116,17 @@ class Problem(Shapes):
         """
         index = np.asarray(index, dtype=np.intp)
         moved = {"diagonal": self.diagonal[index]} if axis == "Q" and self.diagonal is not None else {}
-        return self._taken(axis, index, **moved)
-
-    def _taken(self, axis: str, index: np.ndarray, **changes: Any) -> Self:
-        at = "BHQK".index(axis)
         grouped = axis == "H" and not self.projects
         places = (index[:, None] * self.group + np.arange(self.group)).ravel() if grouped else index
-        shared = axis == "H" and self.projects
+        return self._taken(axis, index, places, **moved)
+
+    def head(self, number: int) -> Self:
+        """The problem of one query head, and of the keys and values that it reads; not of a layer, which has no own."""
+        return self._taken("H", np.array([number // self.group]), np.array([number]))
+
+    def _taken(self, axis: str, index: np.ndarray, places: np.ndarray, **changes: Any) -> Self:
+        """Parts along an axis, at ``places`` of tensors that have the length of queries or of query heads."""
+        at, shared = "BHQK".index(axis), axis == "H" and self.projects
         kv = "kv" if axis in "BHK" and not shared else ""
         changes |= {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in kv}
         if axis in "BHQ" and not shared:
@@ -150,7 +154,7 @@ class Problem(Shapes):
         stands, the ``diagonal`` says here.
         """
         index = np.asarray(index, dtype=np.intp)
-        return self._taken("Q", index, diagonal=self.aligned_keys[index])
+        return self._taken("Q", index, index, diagonal=self.aligned_keys[index])
 
     def merged(self, into: str) -> Self:
         """The same attention, with all that hides keys but a bias written into one tensor: "mask" or "bias".

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from attn_spec import atomic
-from attn_spec.judgement.measure import Measurement
+from attn_spec.judgement.worst import WorstElement
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe, RecipeError
 
@@ -29,46 +28,6 @@ HOME = Path(".attn-spec")
 
 class CaseError(Exception):
     """A case that cannot be found or read; the text says what to do next."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstElement:
-    """The element of an answer that is farthest outside its bound. Reals are written as hexadecimal floats."""
-
-    #: A name of ``problem.quantities``.
-    quantity: str
-    index: tuple[int, ...]
-    #: What the kernel returned.
-    got: str
-    #: The truth lies within ``radius`` of this.
-    truth: str
-    radius: str
-    #: Largest error the contract allows.
-    allowed: str
-    #: Error in units of the spacing of numbers at the truth.
-    ulps: str
-    #: Elements outside their bounds, of how many, in how many vectors: rows of the output, of dQ, dK and dV.
-    outside: int
-    elements: int
-    rows: int
-
-
-def worst_element(measurement: Measurement) -> WorstElement:
-    """Keep of a measurement what a case stores."""
-    at = measurement.worst
-    has_rows = QUANTITIES[measurement.name].has_rows
-    return WorstElement(
-        quantity=measurement.name,
-        index=at,
-        got=float(measurement.got[at]).hex(),
-        truth=float(measurement.truth.value[at]).hex(),
-        radius=float(measurement.truth.radius[at] + abs(measurement.truth.low[at])).hex(),
-        allowed=float(measurement.allowed[at]).hex(),
-        ulps=float(measurement.ulps[at]).hex(),
-        outside=int(measurement.outside.sum()),
-        elements=measurement.outside.size,
-        rows=int((measurement.outside.any(axis=-1) if has_rows else measurement.outside).sum()),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

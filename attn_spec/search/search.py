@@ -13,12 +13,13 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
+from attn_spec.judgement.worst import worst_element
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
-from attn_spec.search.cases import Case, InFlight, worst_element
+from attn_spec.search.cases import Case, InFlight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Observations, Property, Suspicion, recording
 from attn_spec.search.verdict import Row, Verdict

@@ -30,7 +30,7 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "two casts of what a row sum has cast": "([-2-]{+0+} if factor else 0) if casts",
         },
         ("softmax", "dropout, by LSE, weights", "output"): {
-            "the product with 1 / (1 - p) of weights exp(s - LSE)": "[-*factor, -]*_output_sums(x, c)]",
+            "the product with 1 / (1 - p) of weights exp(s - LSE)": "[-*factor, -]*output_sums(c, x.keys, length)]",
         },
         ("probabilities", "dropout, weights", "output"): {
             "weights raised as their roundings": "waiting + [-x.dropped(w.P1A * B)-]{+w.P1A * B+} @ size_v",
@@ -53,7 +53,7 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "one rounding of normalization before the product": "(softmax.u, 3 * every or [-2 * -]before),",
         },
         ("probabilities", "inner accumulator", "output"): {
-            "sums of the output": "B = growth(*own, [-*_output_sums(x, c), -](rescaled",
+            "sums of the output": "B = growth(*own, [-*output_sums(c, x.keys, length), -](rescaled",
         },
         ("output_accumulation", "four queries", "output"): {
             "rescalings of the output": "moved = every - 1 if every else [-w.R-]{+0 * w.R+}",
@@ -133,10 +133,10 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("stored_scores", "2 pieces, bfloat16, by LSE", "output"): {
             "values with weights exp(s - LSE)": "(cast.u, 1), [-(enters.u, 1), -](left",
-            "pieces with weights exp(s - LSE)": "(enters.u, 1), [-(left_out_of_output(x, c), 1), -]*factor, *_out",
+            "pieces with weights exp(s - LSE)": "(enters.u, 1), [-(left_out_of_output(x, c), 1), -]*factor, *out",
         },
         ("output_accumulation", "weights exp(s - LSE)", "output"): {
-            "sums with weights exp(s - LSE)": "*factor[-, *_output_sums(x, c)-]]",
+            "sums with weights exp(s - LSE)": "*factor[-, *output_sums(c, x.keys, length)-]]",
         },
         ("partial_gradients", "2 pieces, bfloat16, by LSE", "output"): {
             "the error of weights exp(s - LSE)": "np.where(x.visible, [-A + -]np.log1p(B)",

@@ -8,10 +8,11 @@ import pytest
 from attn_spec import Recipe
 from attn_spec.evidence.failure import block
 from attn_spec.judgement.measure import judge_gradients
+from attn_spec.judgement.worst import worst_element
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.quantities import QUANTITIES
-from attn_spec.search.cases import Case, worst_element
+from attn_spec.search.cases import Case
 from attn_spec.search.property import load_all
 
 CLAIM = load_all()["gradients.query_and_key_gradients_are_within_their_bounds"]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from attn_spec import Problem, Recipe
+from attn_spec.judgement.worst import WorstElement
 from attn_spec.search import cases
-from attn_spec.search.cases import Case, CaseError, InFlight, WorstElement, find, load, save
+from attn_spec.search.cases import Case, CaseError, InFlight, find, load, save
 
 WORST = WorstElement(
     quantity="output",

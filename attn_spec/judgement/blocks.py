@@ -1,0 +1,218 @@
+"""Long answers judged head by head, in blocks of query rows whose memory is bounded, all rows or a sample of them.
+
+What a row of an answer should be depends on that row of the query and on all keys, but on no other row. Most rows are
+cleared at a glance; the theorems decide on the others, and on the row of each block that came nearest to its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.readings import readings
+from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.glance import is_plain, shares
+from attn_spec.judgement.measure import Judgement, judge
+from attn_spec.judgement.row_sample import RowSample, Sampled, missed
+from attn_spec.judgement.worst import WorstElement, worst_element
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import QUANTITIES
+
+#: Arrays of float64 [rows, Sk] that a glance, and that the theorems, hold at a time, at most.
+GLANCE, THEOREMS = 6, 64
+#: Bytes for them where the caller names no limit.
+MEMORY = 2**28
+#: Rows that the theorems decide on before a refuted answer is left at that.
+ENOUGH = 1024
+
+#: The answer at some rows, by name: "output" [1, 1, rows, Dv], "lse" [1, H, rows].
+Answer = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One head of a problem, [1, 1, ..], or one batch entry of a layer."""
+
+    problem: Problem
+    #: Batch entry and head.
+    at: tuple[int, int]
+    #: The answer at rows of that index.
+    answer: Callable[[np.ndarray], Answer]
+    #: The log-sum-exp of all rows [Sq], if one is known.
+    lse: np.ndarray | None = None
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was found of one quantity, in all parts together."""
+
+    name: str
+    elements: int = 0
+    #: Elements that the contract says nothing of.
+    unmeasured: int = 0
+    outside: int = 0
+    rows_outside: int = 0
+    #: Largest error over the allowed one in rows that the theorems decided on.
+    ratio: float = 0.0
+    nearest: WorstElement | None = None
+
+    def add(self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray) -> None:
+        """Count what the theorems say of some rows of a part."""
+        (m,) = (m for m in judgement.measurements if m.name == self.name)
+        self.unmeasured += int(np.size(m.measured) - m.measured.sum())
+        if not m.measured.any():
+            return
+        found = worst_element(m)
+        if self.nearest is None or (found.outside > 0, m.ratio) > (self.outside > 0, self.ratio):
+            b, h, i, *column = found.index
+            self.nearest = replace(found, index=(at[0] + b, at[1] + h, int(rows[i]), *column))
+        self.outside += found.outside
+        self.rows_outside += found.rows
+        self.ratio = max(self.ratio, m.ratio)
+
+    @property
+    def worst(self) -> WorstElement | None:
+        """The element with the largest ratio, and how many are outside in all."""
+        if self.nearest is None:
+            return None
+        return replace(self.nearest, outside=self.outside, elements=self.elements, rows=self.rows_outside)
+
+
+@dataclass(kw_only=True)
+class RowJudgement:
+    """The verdict on some rows, or all, of a long answer."""
+
+    #: The reading of the declared contract that explains the answer best.
+    contract: ResolvedContract
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    #: Rows of all heads that were looked at, of how many; those among them that were drawn at random; and those that
+    #: the theorems decided on, others being cleared at a glance.
+    rows: int = 0
+    of: int = 0
+    drawn: int = 0
+    decided: int = 0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some element lies outside its bound for certain."""
+        return any(tally.outside for tally in self.tallies.values())
+
+    @property
+    def exercised(self) -> bool:
+        """Whether anything at all was measured."""
+        return any(tally.elements > tally.unmeasured for tally in self.tallies.values())
+
+    @property
+    def ratio(self) -> float:
+        """The largest error over the allowed one that the theorems saw; what was cleared at a glance is inside."""
+        return max((tally.ratio for tally in self.tallies.values()), default=0.0)
+
+    @property
+    def worst(self) -> WorstElement | None:
+        """The worst element of the quantity that has it."""
+        tallies = sorted(self.tallies.values(), key=lambda tally: (tally.outside > 0, tally.ratio))
+        return tallies[-1].worst if tallies else None
+
+    def missed(self, share: float) -> float:
+        """The probability, at most, that a defect in that share of all rows was not looked at; 0 if all rows were."""
+        return 0.0 if self.rows == self.of else missed(share, self.drawn)
+
+    def __str__(self) -> str:
+        """What was looked at, in one sentence."""
+        if self.rows == self.of:
+            return f"all {self.of} rows"
+        chance = f"a defect in 1 % of them is missed with a probability of {self.missed(0.01):.1g} at most"
+        return f"{self.rows} of {self.of} rows, {self.drawn} of them at random: {chance}"
+
+
+def judge_parts(
+    parts: Sequence[Part] | Callable[[], Iterator[Part]],
+    contract: ResolvedContract,
+    *,
+    sample: RowSample | None = None,
+    memory: int = MEMORY,
+    **agreed: str,
+) -> RowJudgement:
+    """Compare the rows of all parts with the truth, under a resolved contract: those of a ``sample``, or all.
+
+    Where the contract leaves a choice open, one choice has to explain all parts. ``memory`` is about how many bytes are
+    held at a time beside the parts themselves; ``agreed`` are conventions as of :func:`measure.judge`. A refuted answer
+    is not looked at further than ENOUGH rows. ``parts`` are asked for once for each reading.
+    """
+    found = []
+    for reading in readings(contract):
+        found.append(_judged(parts() if callable(parts) else iter(parts), reading, sample, memory, agreed))
+        if found[-1].exercised and not found[-1].refuted:
+            return found[-1]
+    silent = [judgement for judgement in found if not judgement.refuted]
+    return silent[0] if silent else min(found, key=lambda judgement: judgement.ratio)
+
+
+def _judged(
+    parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, memory: int, agreed: dict[str, str]
+) -> RowJudgement:
+    found = RowJudgement(contract=c)
+    for number, part in enumerate(parts):
+        n = part.problem.query_length
+        chosen = Sampled(np.arange(n), n, n) if sample is None else sample.of(part.problem, number, part.lse)
+        heads = 1 if part.problem.projects else part.problem.query_heads
+        found.of += heads * n
+        for block in _blocks(part.problem, chosen.index, memory, GLANCE if is_plain(part.problem) else THEOREMS):
+            if not (found.refuted and found.decided >= ENOUGH):
+                _add(found, part, block, memory, agreed)
+                found.rows += heads * len(block)
+        found.drawn += chosen.drawn
+    return found
+
+
+def _add(found: RowJudgement, part: Part, rows: np.ndarray, memory: int, agreed: dict[str, str]) -> None:
+    """Judge a block of rows."""
+    answer = part.answer(rows)
+    for name, values in answer.items():
+        found.tallies.setdefault(name, Tally(name=name)).elements += values.size
+    open_ = np.arange(len(rows))
+    if is_plain(part.problem):
+        share = shares(part.problem.rows(rows), found.contract, answer, agreed.get("lse_base", "e"))
+        share = share.max(axis=(0, 1), initial=0.0)
+        nearest = np.where(share <= 1, share, -1.0).argmax()
+        open_ = np.flatnonzero(~(share <= 1) | (open_ == nearest))
+    for few in _blocks(part.problem, open_, memory, THEOREMS):
+        known = Analysis(part.problem.rows(rows[few]))
+        judgement = judge(known, found.contract, **{name: x[:, :, few] for name, x in answer.items()}, **agreed)  # type: ignore[arg-type]
+        for tally in found.tallies.values():
+            tally.add(judgement, part.at, rows[few])
+        found.decided += len(few)
+
+
+def _blocks(problem: Problem, index: np.ndarray, memory: int, arrays: int) -> Iterator[np.ndarray]:
+    """Consecutive rows of an index for which so many arrays of scores fit the memory; one at least."""
+    heads = problem.batch * problem.query_heads
+    count = max(memory // (8 * arrays * heads * max(problem.key_length, 1)), 1)
+    for start in range(0, len(index), count):
+        yield index[start : start + count]
+
+
+def parts_of(problem: Problem, **answer: np.ndarray) -> list[Part]:
+    """The parts of a whole problem, and of its answer: "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq]."""
+    unknown = answer.keys() - {name for name, row in QUANTITIES.items() if row.made_by == "forward"}
+    if unknown:
+        raise ValueError(f"an answer has output and lse, not {', '.join(sorted(unknown))}")
+    return [_part(problem, b, h, answer) for b in range(problem.batch) for h in _heads(problem)]
+
+
+def _heads(problem: Problem) -> range:
+    return range(1 if problem.projects else problem.query_heads)
+
+
+def _part(problem: Problem, b: int, h: int, answer: dict[str, np.ndarray]) -> Part:
+    one = problem.take("B", [b])
+    if problem.projects:
+        return Part(one, (b, 0), lambda rows: {name: x[b : b + 1][:, :, rows] for name, x in answer.items()})
+    head = one.head(h)
+    lse = answer["lse"][b, h] if "lse" in answer else None
+    return Part(
+        head, (b, h), lambda rows: {name: x[b : b + 1, h : h + 1][:, :, rows] for name, x in answer.items()}, lse
+    )

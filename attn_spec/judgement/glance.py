@@ -1,0 +1,130 @@
+"""Rows that keep within a part of their bound: most rows of a long problem, cleared without the theorems of scores.
+
+One float64 evaluation of the textbook's formulas, with the error that Higham's model (*Accuracy and Stability of
+Numerical Algorithms*, sections 3.1 and 4.2) allows it, and the part of the bound that ``error.least_bounds`` tells. A
+row is cleared when it lies within that part for certain. Others are neither right nor wrong: the whole bound decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.attention.scores import score_of
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.least_bounds import least_lse_error, least_output_error
+from attn_spec.error.roundoff import elementary_error
+from attn_spec.error.row_sum_bounds import EVALUATION
+from attn_spec.problem.problem import Problem
+
+#: Unit roundoff of float64.
+U = 2.0**-53
+#: Covers products of small numbers of roundings that are counted as sums, and sizes that are rounded themselves.
+SLACK = 1.0 + 2.0**-10
+#: Below every number whose underflow could matter, above the sum of all that do.
+TINY = 2.0**-1000
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Output and LSE of each row in float64, and how far the truth may lie from them, at most."""
+
+    #: [.., Sq, Dv]: o, sum P |v| less its own error, and the radius of o.
+    output: np.ndarray
+    size: np.ndarray
+    output_radius: np.ndarray
+    #: [.., Sq]: L, its radius, and how many keys are seen.
+    lse: np.ndarray
+    lse_radius: np.ndarray
+    keys: np.ndarray
+
+
+def is_plain(problem: Problem) -> bool:
+    """Whether the formulas here are the problem's: a softmax of products of q and k themselves, none dropped."""
+    return score_of(problem).plain and problem.feature_map is None and problem.dropout_keep is None
+
+
+@np.errstate(all="ignore")
+def glance(problem: Problem) -> Glance:
+    """Evaluate a problem that :func:`is_plain`. Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk]."""
+    group, cap, D = problem.group, problem.softcap, problem.head_dim
+    k, v = (np.repeat(x, group, axis=1) if group > 1 else x for x in (problem.k, problem.v))
+    s = problem.q @ k.swapaxes(-1, -2)
+    s *= problem.scale_value
+    lengths = np.linalg.norm(k, axis=-1).max(axis=-1, initial=0.0)[..., None]
+    largest = abs(problem.scale_value) * np.linalg.norm(problem.q, axis=-1) * lengths
+    delta = (D + 8) * largest
+    if cap is not None:
+        s /= cap
+        np.tanh(s, out=s)
+        s *= cap
+        delta = delta + (4 + elementary_error(EVALUATION, "tanh_error") / U) * cap
+    if problem.bias is not None:
+        s += problem.bias
+        delta = delta + 4 * np.where(np.isfinite(problem.bias), abs(problem.bias), 0.0).max(axis=-1, initial=0.0)
+    if problem.alibi_slopes is not None:
+        far = abs(problem.distances)
+        s -= problem.alibi_slopes * far
+        delta = delta + 4 * (abs(problem.alibi_slopes)[..., 0] * far.max(axis=-1, initial=0))
+    visible = problem.visible
+    np.copyto(s, -np.inf, where=~visible)
+    return _of_scores(s, v, visible.sum(axis=-1), delta * U * SLACK + TINY)
+
+
+def _of_scores(s: np.ndarray, v: np.ndarray, keys: np.ndarray, delta: np.ndarray) -> Glance:
+    """The rows of scores, -inf where hidden, that are off by ``delta`` [.., Sq] at most; ``s`` is overwritten.
+
+    An argument of exp is rounded by U times its size, at most 746 where exp is no 0. Numerator and row sum share their
+    weights, of which each is off by alpha; they have n products and n sums each, and a division.
+    """
+    M = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    s -= M
+    w = np.exp(s, out=s)
+    N = w.sum(axis=-1, keepdims=True)
+    L = (M + np.log(N))[..., 0]
+    alpha = delta + (747 * U + elementary_error(EVALUATION, "exp_error")) * SLACK
+    rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * keys + 4) * U) * SLACK, np.inf)[..., None]
+    output, size = w @ v / N, w @ np.abs(v) / N
+    underflow = (keys[..., None] + 1) * TINY * (1 + np.abs(v).max(axis=(-1, -2), keepdims=True, initial=0.0))
+    of_log = elementary_error(EVALUATION, "log_error") * (1 + np.abs(np.log(N[..., 0])))
+    of_lse = (alpha + (keys + 2) * U + of_log + 2 * U * (np.abs(L) + np.abs(M[..., 0]))) * SLACK + TINY
+    return Glance(
+        output=output,
+        size=size * (1 - rho * SLACK) - underflow,
+        output_radius=rho * size * SLACK + underflow,
+        lse=L,
+        lse_radius=np.where(np.isfinite(rho[..., 0]), of_lse, np.inf),
+        keys=keys,
+    )
+
+
+@np.errstate(all="ignore")
+def shares(problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str = "e") -> np.ndarray:
+    """How much of the part of its bound the worst element of each row takes, at most, [B, Hq, Sq].
+
+    A row is within its bound for certain where this is 1 or less; it is inf where nothing is known. ``answer`` holds
+    "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq] or both; ``c`` is one reading of a contract.
+    """
+    seen = glance(problem)
+    found = np.where(seen.keys > 0, 0.0, np.inf)
+    if "output" in answer:
+        least_o = np.maximum(np.abs(seen.output) - seen.output_radius, 0.0)
+        sizes = {"keys": seen.keys[..., None], "key_length": problem.key_length, "o": least_o, "size": seen.size}
+        allowed = least_output_error(c, problem.dtype, **sizes)
+        error = np.abs(answer["output"] - seen.output) + seen.output_radius
+        found = np.maximum(found, _share(error, allowed).max(axis=-1, initial=0.0))
+    if "lse" in answer:
+        least_L = np.maximum(np.abs(seen.lse) - seen.lse_radius, 0.0)
+        unit = math.log(2.0) if lse_base == "2" else 1.0
+        allowed = least_lse_error(c, keys=seen.keys, lse=least_L) / unit
+        error = np.abs(answer["lse"] - seen.lse / unit) + (seen.lse_radius + 4 * U * np.abs(seen.lse)) / unit
+        found = np.maximum(found, _share(error, allowed))
+    return found
+
+
+def _share(error: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    share = error / allowed
+    return np.where(np.isfinite(share) & (allowed > 0), share, np.inf)

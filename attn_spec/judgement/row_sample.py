@@ -1,0 +1,110 @@
+"""Which rows of a long problem are looked at, and how likely a defect of some rows is to be missed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.problem.option import MASK
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+
+#: Lengths of tiles at whose edges rows are looked at.
+TILES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """Rows of each head: half of them where defects like to be, by strata, and half at random.
+
+    Strata are the first and the last row; rows at the edges of tiles; those of the longest and of the shortest query,
+    and of the largest and the smallest log-sum-exp where one is known; and those that see most and fewest keys.
+    """
+
+    #: Rows of each head; a head that has no more is looked at whole.
+    rows: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
+            raise ValueError(f"rows must be an integer of 1 or more, not {self.rows!r}")
+
+    def of(self, head: Problem, number: int, lse: np.ndarray | None = None) -> Sampled:
+        """The rows of a problem of one head [1, 1, ..], the ``number``-th of all; ``lse`` [Sq] is any known one."""
+        n = head.query_length
+        if n <= self.rows:
+            return Sampled(np.arange(n), drawn=n, of=n)
+        rng = np.random.default_rng([self.seed, number])
+        chosen = set(self._strata(head, lse, rng)[: self.rows // 2])
+        others = np.setdiff1d(np.arange(n), sorted(chosen))
+        drawn = rng.choice(others, self.rows - len(chosen), replace=False)
+        return Sampled(np.sort([*chosen, *drawn]).astype(np.intp), drawn=len(drawn), of=n)
+
+    def _strata(self, head: Problem, lse: np.ndarray | None, rng: np.random.Generator) -> list[int]:
+        """Rows in the order in which they are taken, until there are enough."""
+        n, few = head.query_length, max(self.rows // 32, 1)
+        found = [0, n - 1, 1, n - 2]
+        ranked = [np.linalg.norm(head.q[0, 0], axis=-1)] + ([] if lse is None else [lse])
+        for sizes in ranked:
+            order = np.argsort(sizes, kind="stable")
+            found += [*order[:few], *order[-few:]]
+        found += _longest_and_shortest(head, rng, few)
+        edges = [edge for tile in TILES for edge in _some(np.arange(tile, n, tile), rng, 2 * few)]
+        found += [row for edge in edges for row in (edge - 1, edge)]
+        return [int(row) for row in dict.fromkeys(found)]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rows of one head, in order."""
+
+    index: np.ndarray
+    #: How many of them were drawn at random; of how many in all.
+    drawn: int
+    of: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no row is left out."""
+        return len(self.index) == self.of
+
+
+def missed(share: float, drawn: int) -> float:
+    """The probability, at most, that none of so many random rows is among those that a defect hits.
+
+    It hits that ``share`` of all rows. Rows are drawn without replacement head by head, which makes it less likely to
+    be missed than (1 - share)^drawn, however the defect's rows are spread over heads: log(1 - x) is concave.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"a share of rows lies between 0 and 1, not {share!r}")
+    return (1 - share) ** drawn
+
+
+def _some(rows: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
+    """The first and the last of some rows and others at random, ``count`` at most."""
+    if len(rows) <= count:
+        return rows
+    inner = rng.choice(rows[1:-1], max(count - 2, 0), replace=False)
+    return np.array([rows[0], rows[-1], *inner])[:count]
+
+
+def _longest_and_shortest(head: Problem, rng: np.random.Generator, few: int) -> list[int]:
+    """Rows that see most and fewest keys: by masks of their own among all, else among some at random."""
+    counts = _seen_by_tensors(head)
+    order = np.argsort(counts, kind="stable")
+    looked_at = np.unique([*order[: 4 * few], *order[-4 * few :], *_some(np.arange(head.query_length), rng, 16 * few)])
+    seen = head.rows(looked_at).visible[0, 0].sum(axis=-1)
+    ranked = looked_at[np.argsort(seen, kind="stable")]
+    return [*ranked[:few], *ranked[-few:]]
+
+
+def _seen_by_tensors(head: Problem) -> np.ndarray:
+    """How many keys each row sees of what masks that are tensors leave, at most, [Sq]."""
+    least = np.full(head.query_length, head.key_length)
+    for name, row in OPTIONS.items():
+        value = getattr(head, name)
+        if row.kind == MASK and row.tensor and row.sees is not None and row.is_used(value) and value.shape[2] > 1:
+            seen = row.sees(head)[0, 0].sum(axis=-1)
+            least = np.minimum(least, seen * (head.key_length if value.shape[3] == 1 else 1))
+    return least

@@ -1,0 +1,68 @@
+"""The worst element of an answer, as cases store it and failure blocks show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attn_spec.judgement.measure import Measurement
+from attn_spec.problem.quantities import QUANTITIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstElement:
+    """The element of an answer that is farthest outside its bound. Reals are written as hexadecimal floats."""
+
+    #: A name of ``problem.quantities``.
+    quantity: str
+    index: tuple[int, ...]
+    #: What the kernel returned.
+    got: str
+    #: The truth lies within ``radius`` of this.
+    truth: str
+    radius: str
+    #: Largest error the contract allows.
+    allowed: str
+    #: Error in units of the spacing of numbers at the truth.
+    ulps: str
+    #: Elements outside their bounds, of how many, in how many vectors: rows of the output, of dQ, dK and dV.
+    outside: int
+    elements: int
+    rows: int
+
+    def lines(self) -> list[str]:
+        """Where, what came, what the truth is, and how far that is beyond what is allowed."""
+        index, quantity = ", ".join(map(str, self.index)), QUANTITIES[self.quantity]
+        rows, bound = f", in {self.rows} rows" if quantity.has_rows else "", f"{quantity.made_by} bound"
+        return [
+            f"  element   {self.quantity}[{index}]; {self.outside} of {self.elements} are outside{rows}",
+            f"  got       {_both(self.got)}",
+            f"  truth     {_both(self.truth)} +- {_short(self.radius)}",
+            f"  error     {_short(self.ulps)} ulp; allowed {_short(self.allowed)} by the {bound} of the contract",
+        ]
+
+
+def worst_element(measurement: Measurement) -> WorstElement:
+    """What is kept of a measurement that is not all inside its bound."""
+    at = measurement.worst
+    has_rows = QUANTITIES[measurement.name].has_rows
+    return WorstElement(
+        quantity=measurement.name,
+        index=at,
+        got=float(measurement.got[at]).hex(),
+        truth=float(measurement.truth.value[at]).hex(),
+        radius=float(measurement.truth.radius[at] + abs(measurement.truth.low[at])).hex(),
+        allowed=float(measurement.allowed[at]).hex(),
+        ulps=float(measurement.ulps[at]).hex(),
+        outside=int(measurement.outside.sum()),
+        elements=measurement.outside.size,
+        rows=int((measurement.outside.any(axis=-1) if has_rows else measurement.outside).sum()),
+    )
+
+
+def _both(value: str) -> str:
+    """Decimal and hexadecimal."""
+    return f"{float.fromhex(value):.9g} ({value})"
+
+
+def _short(value: str) -> str:
+    return f"{float.fromhex(value):.3g}"

@@ -1,0 +1,160 @@
+"""Long answers: blocks of rows are judged as the whole is, and samples say what they may have missed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attn_spec.error.presets import EAGER, FUSED
+from attn_spec.judgement.blocks import ENOUGH, judge_parts, parts_of
+from attn_spec.judgement.measure import judge
+from attn_spec.judgement.row_sample import RowSample, missed
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.regimes import Recipe
+
+SHAPE = {"batch": 2, "query_heads": 4, "kv_heads": 2, "query_length": 37, "key_length": 50}
+SHAPE |= {"head_dim": 8, "value_dim": 5}
+OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True, "causal_alignment": "bottom_right"},
+    "rows without keys": {"mask": "empty_middle_rows"},
+    "masks by head": {"mask": "random@BHQK", "bias": "normal@1H1K"},
+    "rotary": {"rotary": "half"},
+    "dropout": {"dropout_keep": "half@BHQK", "dropout_p": 0.5},
+    "linear": {"feature_map": "relu"},
+}
+CONTRACT = replace(EAGER, row_sum_of="either").at("float32")
+
+
+def answered(problem):
+    """Answers of the float64 formulas, rounded as no kernel would round them better."""
+    from attn_spec.error.intermediates import intermediates
+
+    x = intermediates(problem)
+    rounded = {"output": np.where(x.keys == 0, 0.0, x.O), "lse": x.L[..., 0]}
+    return {name: values.astype(np.float32).astype(np.float64) for name, values in rounded.items()}
+
+
+@pytest.mark.parametrize("memory", [2**28, 2**17, 1])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_blocks_are_judged_as_the_whole_is(options, memory):
+    problem = Recipe(**SHAPE, **options).problem()
+    right = answered(problem)
+    wrong = {name: values.copy() for name, values in right.items()}
+    wrong["output"][1, 2, 20:, 3] += 0.5
+    wrong["lse"][0, 1, 5] -= 0.5
+
+    judgement = judge_parts(parts_of(problem, **right), CONTRACT, memory=memory)
+    whole = judge(problem, CONTRACT, **right)
+    assert not judgement.refuted
+    assert judgement.exercised
+    assert (judgement.rows, judgement.of) == (8 * 37, 8 * 37)
+    assert 0 < judgement.ratio <= whole.ratio * (1 + 1e-6)
+    judgement, whole = (
+        judge_parts(parts_of(problem, **wrong), CONTRACT, memory=memory),
+        judge(problem, CONTRACT, **wrong),
+    )
+    for m in whole.measurements:
+        tally = judgement.tallies[m.name]
+        assert tally.outside == m.outside.sum() > 0
+        assert tally.elements == m.outside.size
+        assert tally.worst.index == m.worst
+        assert float.fromhex(tally.worst.allowed) == pytest.approx(m.allowed[m.worst], rel=1e-6)
+    assert judgement.worst in (tally.worst for tally in judgement.tallies.values())
+
+
+def test_a_layer_is_judged_by_batch_entry():
+    names = ("query_projection", "key_projection", "value_projection", "output_projection")
+    shape = {"batch": 2, "query_heads": 2, "query_length": 9, "key_length": 11, "head_dim": 4, "value_dim": 4}
+    problem = Recipe(**shape, **dict.fromkeys(names, "normal")).problem()
+    answer = Subject(resolve("numpy_layer"), "float32")(problem)
+    answer["output"][1, 0, 7] += 1.0
+
+    judgement = judge_parts(parts_of(problem, output=answer["output"]), CONTRACT)
+
+    assert judgement.worst.index[:3] == (1, 0, 7)
+    assert judgement.tallies["output"].rows_outside == 1
+
+
+def test_what_is_cleared_at_a_glance_is_not_decided_on_by_the_theorems():
+    problem = Recipe(query_length=300, key_length=400, head_dim=16).problem()
+    answer = {"output": answered(problem)["output"]}
+
+    judgement = judge_parts(parts_of(problem, **answer), FUSED.at("float32"))
+    assert judgement.decided < 10
+    answer["output"][0, 0, 17] += 1e-3
+    assert judge_parts(parts_of(problem, **answer), FUSED.at("float32")).worst.index[:3] == (0, 0, 17)
+
+
+def test_an_answer_that_is_all_wrong_is_left_at_some_rows():
+    problem = Recipe(query_length=3 * ENOUGH, key_length=8, head_dim=2, value_dim=2).problem()
+
+    judgement = judge_parts(parts_of(problem, output=np.full(problem.output_shape, 9.0)), CONTRACT, memory=2**20)
+
+    assert judgement.refuted
+    assert ENOUGH <= judgement.decided < 3 * ENOUGH
+    assert judgement.tallies["output"].elements < 6 * ENOUGH
+
+
+def test_a_sample_has_the_rows_where_defects_like_to_be():
+    problem = Recipe(query_length=1000, key_length=300, head_dim=4, mask="empty_middle_rows@11QK").problem()
+    q = problem.q.copy()
+    q[0, 0, 333] *= 128
+    chosen = RowSample(128, seed=3).of(problem.replace(q=q), 0, lse=np.where(np.arange(1000) == 777, 9.0, 0.0))
+
+    assert len(chosen.index) == 128
+    assert 64 <= chosen.drawn < 128
+    assert {0, 1, 998, 999, 333, 777} <= set(chosen.index)
+    assert problem.empty_rows[0, 0, chosen.index].any()
+    assert {row % 64 for row in chosen.index} >= {0, 63}
+    assert (
+        chosen.index
+        == RowSample(128, seed=3).of(problem.replace(q=q), 0, lse=np.where(np.arange(1000) == 777, 9.0, 0.0)).index
+    ).all()
+    assert (chosen.index != RowSample(128, seed=4).of(problem.replace(q=q), 0).index).any()
+    assert RowSample(1000).of(problem, 0).is_whole
+
+
+def test_a_sample_says_what_it_may_have_missed():
+    problem = Recipe(query_heads=2, query_length=400, key_length=20, head_dim=4).problem()
+    judgement = judge_parts(parts_of(problem, **answered(problem)), FUSED.at("float32"), sample=RowSample(64))
+
+    drawn = judgement.drawn
+    assert (judgement.rows, judgement.of) == (128, 800)
+    assert 64 <= drawn < 128
+    assert judgement.missed(0.1) == missed(0.1, drawn) == 0.9**drawn
+    assert str(judgement) == (
+        f"128 of 800 rows, {drawn} of them at random: "
+        "a defect in 1 % of them is missed with a probability of 0.5 at most"
+    )
+    assert judge_parts(parts_of(problem, **answered(problem)), FUSED.at("float32")).missed(1e-9) == 0
+
+
+def test_how_often_a_sample_misses_a_defect_is_as_often_as_it_says():
+    """A defect of 3 % of the rows of one head of two, none of which is in a stratum."""
+    problem = Recipe(query_length=400, key_length=4, head_dim=2).problem()
+    hit = np.zeros(400, dtype=bool)
+    hit[[r for r in range(200, 260) if r % 16 not in (0, 15)][:12]] = True
+    runs = 2000
+    times = sum(not hit[RowSample(32, seed=seed).of(problem, 0).index].any() for seed in range(runs))
+
+    assert times / runs <= missed(0.03, 16) + 4 * (0.25 / runs) ** 0.5
+    assert times > 0
+
+
+@pytest.mark.parametrize("rows", [0, -1, 2.5, True, "all"])
+def test_a_sample_of_no_rows_is_refused(rows):
+    with pytest.raises(ValueError, match=f"rows must be an integer of 1 or more, not {rows!r}"):
+        RowSample(rows)
+
+
+def test_a_share_is_no_percentage():
+    with pytest.raises(ValueError, match="a share of rows lies between 0 and 1, not 5"):
+        missed(5, 10)
+
+
+def test_an_answer_of_gradients_is_refused():
+    problem = Recipe(query_length=2, key_length=3).problem()
+    with pytest.raises(ValueError, match="an answer has output and lse, not dq"):
+        parts_of(problem, dq=np.zeros(problem.q.shape))
