@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.kernel import Kernel as Kernel
     from attn_spec.problem.problem import Problem as Problem
     from attn_spec.search.regimes import Recipe as Recipe
+    from attn_spec.testing import assert_attention as assert_attention
 
 __version__ = "0.1.0"
 
@@ -24,9 +25,10 @@ _HOMES = {
     "Kernel": "kernels.kernel",
     "Problem": "problem.problem",
     "Recipe": "search.regimes",
+    "assert_attention": "testing",
     "kernel": "kernels.declaration",
 }
-__all__ = ["Contract", "Conventions", "Kernel", "Problem", "Recipe", "kernel"]
+__all__ = ["Contract", "Conventions", "Kernel", "Problem", "Recipe", "assert_attention", "kernel"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,9 +15,10 @@ import pytest
 
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import LEFT_OUT, Verdict
-from attn_spec.session import BLOCK, ROW, Key, Session
+from attn_spec.session import BLOCK, NEAR, ROW, Key, Session
 
 if TYPE_CHECKING:
+    from attn_spec.judgement.blocks import RowJudgement
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.property import Property
 
@@ -149,10 +150,23 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
     return run
 
 
+@pytest.fixture
+def assert_attention(record_property: Callable[[str, object], None]) -> Callable[..., RowJudgement]:
+    """:func:`attn_spec.testing.assert_attention`; the report of the test and the summary say how near answers came."""
+    from attn_spec import testing
+
+    def recorded(*tensors: Any, **words: Any) -> RowJudgement:
+        judgement = testing.assert_attention(*tensors, **words)
+        record_property(NEAR, judgement.ratio)
+        return judgement
+
+    return recorded
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say what the verdicts are verdicts of."""
     session = config.stash[_SESSION]
-    if session.rows:
+    if session.rows or session.answers:
         terminalreporter.section("attn-spec")
         terminalreporter.write_line("\n".join(session.summary()))
 

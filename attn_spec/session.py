@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from attn_spec.search.profiles import Profile
     from attn_spec.search.property import Property
 
-#: Keys of a row, and of the block of a suspect, in ``report.user_properties``.
-ROW, BLOCK = "attn_spec_row", "attn_spec_block"
+#: Keys of a row, of the block of a suspect, and of how near to its bound an answer of a test came, in
+#: ``report.user_properties``.
+ROW, BLOCK, NEAR = "attn_spec_row", "attn_spec_block", "attn_spec_error_over_bound"
 
 #: (property id, kernel name, dtype)
 Key = tuple[str, str, str]
@@ -55,6 +56,8 @@ class Session:
         self.cases = 0
         #: Blocks of the suspects.
         self.suspects: list[str] = []
+        #: Of each answer that somebody's test asserted: its error over the bound, and the test.
+        self.answers: list[tuple[float, str]] = []
         #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
         self.stderr = os.dup(2)
 
@@ -117,6 +120,9 @@ class Session:
             self.rows.append(Row.from_json(found[ROW]))
             self.suspects += [found[BLOCK]] if BLOCK in found else []
             self.tell("row", row=found[ROW], block=report.longreprtext if report.failed else found.get(BLOCK, ""))
+        if report.when == "call":
+            ratios = [x for name, x in report.user_properties if name == NEAR and isinstance(x, float)]
+            self.answers += [(ratio, report.nodeid) for ratio in ratios]
 
     def header(self) -> list[str]:
         """Kernels, device, dtypes, profile and seed."""
@@ -127,6 +133,12 @@ class Session:
         return [f"attn-spec: {named}", f"attn-spec: {self.option('device')}, {dtypes}, {search}"]
 
     def summary(self) -> list[str]:
+        """What is said at the end, of properties and of answers."""
+        near = max(self.answers, default=(0.0, ""))
+        answers = f"{len(self.answers)} answers judged, up to {near[0]:.2g} of the error allowed: {near[1]}"
+        return (self._of_properties() if self.rows else []) + ([answers] if self.answers else [])
+
+    def _of_properties(self) -> list[str]:
         """The suspects, which fail no test; the denominator, and what was left out of it."""
         left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         search = f"profile {self.profile.name}, seed {self.seed}"

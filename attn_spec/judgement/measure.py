@@ -130,8 +130,9 @@ def judge(
     """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
 
     An analysis stands for its problem, and saves what it has found. The three conventions are fields of
-    ``kernel.Conventions``. Neither quantity is required. Where the contract leaves a choice open ("either"), one choice
-    has to explain output and LSE together.
+    ``kernel.Conventions``; each of the last two may be "undeclared", and then says nothing of rows without keys.
+    Neither quantity is required. Where the contract leaves a choice open ("either"), one choice has to explain output
+    and LSE together.
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
     known = problem if isinstance(problem, Analysis) else analysis_of(problem)
@@ -228,6 +229,8 @@ def _with_empty_rows(
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
     allowed = bound.allowed["output"]
     inside = bound.in_domain | bound.empty_in_domain
+    if empty_row == "undeclared":
+        return truth, allowed, bound.in_domain
     if not empty.any() or empty_row == "zero":
         return truth, np.where(empty, 0.0, allowed), inside
     if empty_row == "nan":
@@ -252,6 +255,8 @@ def _with_empty_heads(
     some, every = np.any(known.problem.empty_rows, axis=1, keepdims=True), known.problem.empty_output_rows
     if empty_row == "zero" or not some.any():
         return truth, allowed, inside
+    if empty_row == "undeclared":
+        return truth, allowed, inside & ~some
     wide, whole = some[..., None], every[..., None]
     if empty_row == "nan":
         value = np.where(wide, np.nan, truth.value)

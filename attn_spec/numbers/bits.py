@@ -59,6 +59,10 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
     if dtype in _NATIVE:  # NumPy's cast rounds as nearest does, in a tenth of the time
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.all((x.astype(_NATIVE[dtype]) == x) | np.isnan(x)))
+    if dtype == "bfloat16":  # the first half of a float32
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = x.astype(np.float32)
+        return bool(np.all(((y == x) & (y.view(np.uint32) & 0xFFFF == 0)) | np.isnan(x)))
     finite = x[np.isfinite(x)]
     return bool(np.array_equal(nearest(finite, dtype), finite))
 

@@ -1,0 +1,266 @@
+"""A call of attention as a test has it: tensors of any framework, options by the words of any library.
+
+Tensors stay where they are. What is judged is read head by head, so a test of long sequences holds no copy of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attn_spec.judgement.blocks import Part
+from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
+from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
+from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.masks import ALIGNMENTS
+from attn_spec.problem.option import CHOICE, Option
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+
+#: Words of other libraries that ask for nothing: heads are grouped where there are fewer of k than of q.
+_SAY_NOTHING = ("enable_gqa",)
+#: Words that other libraries pass a mask or a bias by, whichever their tensor is.
+_MASK_OR_BIAS = ("attn_mask",)
+
+
+class CallError(ValueError):
+    """Arguments that are no call of attention; the text says which one, and what it must be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Tensors as views [B, H, S, D], and options by their own names, tensors of them with the axes of their row."""
+
+    q: Any
+    k: Any
+    v: Any
+    dtype: str
+    presentation: Presentation
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def layer(self) -> bool:
+        """Whether heads are made of q, k and v by projections, so that none is looked at alone."""
+        return "query_projection" in self.options
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """[B, Hq, Sq, Dv], or [B, 1, Sq, O] of a layer."""
+        width = self.v.shape[3]
+        if self.layer:
+            output = self.options.get("output_projection")
+            width = width if output is None else output.shape[2]
+        return (*self.q.shape[:3], width)
+
+    def head(self, b: int, h: int) -> Problem:
+        """The problem of one head, or of one batch entry of a layer."""
+        group = 1 if self.layer else self.q.shape[1] // self.k.shape[1]
+        kv = (self.k, self.v)
+        k, v = (values_of(x[b : b + 1, h // group : h // group + 1]) for x in kv)
+        return self._problem(
+            values_of(self.q[b : b + 1, h : h + 1]), k, v, {"B": b} if self.layer else {"B": b, "H": h}
+        )
+
+    def whole(self) -> Problem:
+        """The problem of all heads."""
+        return self._problem(values_of(self.q), values_of(self.k), values_of(self.v), {})
+
+    def _problem(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, int]) -> Problem:
+        given, dtypes = {}, {}
+        for name, value in self.options.items():
+            row = OPTIONS[name]
+            given[name] = value if row.tensor is None else _exact(row, _at(row, value, at))
+            if row.tensor is np.float64:
+                dtypes[name] = _dtype_of(value)
+        return Problem(q=q, k=k, v=v, dtype=self.dtype, option_dtypes=dtypes, **given)
+
+    def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
+        """The heads one after the other, with their part of an ``answer`` in views [B, Hq, Sq, ..]."""
+        for b in range(self.q.shape[0]):
+            yield from (self.part(answer, b, h) for h in range(self.q.shape[1]))
+
+    def part(self, answer: Mapping[str, Any], b: int, h: int) -> Part:
+        """One of them."""
+        of_head = {name: x[b : b + 1] if self.layer else x[b : b + 1, h : h + 1] for name, x in answer.items()}
+        lse = values_of(answer["lse"][b, h]) if "lse" in answer and not self.layer else None
+        return Part(
+            self.head(b, h), (b, h), lambda rows: {name: values_of(x[:, :, rows]) for name, x in of_head.items()}, lse
+        )
+
+
+def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) -> Call:
+    """Read a call. ``words`` are options by their names or those of other libraries.
+
+    A tensor of an option may lack leading axes, as in broadcasting: a mask [Sq, Sk], slopes [Hq]. Where masks or
+    positions count from the diagonal of sequences of unequal lengths, ``causal_alignment`` must be named.
+    Raises :class:`CallError`.
+    """
+    order = _presentation(presentation, {"q": q, "k": k, "v": v})
+    q, k, v = (_view(order, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    _check_shapes(q.shape, k.shape, v.shape)
+    dtype = _common_dtype(q=q, k=k, v=v)
+    options = _options(words)
+    positional = [name for name in options if OPTIONS[name].positional and OPTIONS[name].relative]
+    if positional and q.shape[2] != k.shape[2] and "causal_alignment" not in words:
+        raise CallError(
+            f"{positional[0]} of {q.shape[2]} queries and {k.shape[2]} keys needs causal_alignment=, the corner "
+            f"that the diagonal starts from: {' or '.join(map(repr, ALIGNMENTS))}"
+        )
+    return Call(q=q, k=k, v=v, dtype=dtype, presentation=order, options=options)
+
+
+def answered(made: Call, **tensors: Any) -> dict[str, Any]:
+    """Views [B, Hq, Sq, Dv] of the output, [B, Hq, Sq] of the LSE, by name; None is none. Raises :class:`CallError`."""
+    found = {name: tensor_of(name, x) for name, x in tensors.items() if x is not None}
+    for name, x in found.items():
+        wanted = made.output_shape if name == "output" else made.output_shape[:3]
+        shape = made.presentation.shape(wanted) if name == "output" else wanted
+        if tuple(x.shape) != shape:
+            other = _other_presentation(made, tuple(x.shape)) if name == "output" else ""
+            raise CallError(f"{name} must have the shape {shape} here, not {tuple(x.shape)}{other}")
+    if "output" in found:
+        found["output"] = made.presentation.back(found["output"], made.output_shape[1])
+    return found
+
+
+def tensor_of(name: str, x: Any) -> Any:
+    """A tensor of a known framework: itself, or by DLPack a PyTorch one that shares its memory."""
+    try:
+        frameworks.of(x)
+    except FrameworkError as error:
+        if not hasattr(x, "__dlpack__"):
+            raise CallError(f"{name}: {error}") from None
+        import torch
+
+        return torch.from_dlpack(x)
+    return x
+
+
+def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
+    if name not in _whole():
+        raise CallError(f"presentation must be one of {', '.join(_whole())}, not {name!r}")
+    for letter, x in tensors.items():
+        if len(getattr(x, "shape", ())) != 4:
+            kind = f"of shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(type(x).__name__)
+            raise CallError(f"{letter} must be a tensor with the axes {name}, not {kind}")
+    return PRESENTATIONS[name]
+
+
+def _whole() -> dict[str, Presentation]:
+    """Presentations of four axes."""
+    return {name: row for name, row in PRESENTATIONS.items() if not row.looped and not row.joins_heads}
+
+
+def _view(order: Presentation, name: str, x: Any) -> Any:
+    found = tensor_of(name, x)
+    return order.back(found, found.shape[order.axes.index("H")])
+
+
+def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
+    if q[0] == k[0] and tuple(k[:3]) == tuple(v[:3]) and q[3] == k[3] and k[1] and q[1] % k[1] == 0:
+        return
+    shapes = ", ".join(f"{name} {tuple(x)}" for name, x in zip("qkv", (q, k, v), strict=True))
+    raise CallError(
+        "q [B, Hq, Sq, D], k [B, Hkv, Sk, D] and v [B, Hkv, Sk, Dv], Hq a multiple of Hkv, do not go together here: "
+        f"{shapes}; if lengths stand before heads, say presentation='BSHD'"
+    )
+
+
+def _common_dtype(**tensors: Any) -> str:
+    found = {name: _dtype_of(x) for name, x in tensors.items()}
+    if len(set(found.values())) > 1:
+        raise CallError(f"q, k and v must have one dtype, not {', '.join(found.values())}")
+    if found["q"] not in DTYPES:
+        raise CallError(f"q, k and v must be of {', '.join(DTYPES)}, not {found['q']}")
+    return found["q"]
+
+
+def _dtype_of(x: Any) -> str:
+    return frameworks.of(x).dtype_of(x)
+
+
+def dtype_of(name: str, x: Any) -> str:
+    """The dtype of an answer. Raises :class:`CallError` for one that no bound is known of."""
+    if (found := _dtype_of(x)) not in DTYPES:
+        raise CallError(f"{name} must be of {', '.join(DTYPES)}, not {found}")
+    return found
+
+
+def _options(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are used, by their own names."""
+    found: dict[str, Any] = {}
+    for word, value in words.items():
+        if word in _SAY_NOTHING:
+            continue
+        row = _row(word, value)
+        if row.name in found:
+            raise CallError(f"{word} says {row.name} a second time; leave one out")
+        found[row.name] = _value(row, word, value)
+    return {name: x for name, x in found.items() if OPTIONS[name].kind == CHOICE or OPTIONS[name].is_used(x)}
+
+
+def _row(word: str, value: Any) -> Option:
+    """The option that a word names."""
+    if word in _MASK_OR_BIAS and value is not None and _dtype_of(tensor_of(word, value)) != "bool":
+        return OPTIONS["bias"]
+    spelled = {spelling: row for row in OPTIONS.values() for spelling in (row.name, *row.spellings)}
+    if word not in spelled:
+        near = difflib.get_close_matches(word, spelled, 1)
+        raise CallError(
+            f"unknown option {word!r}"
+            + (f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(OPTIONS)}")
+        )
+    return spelled[word]
+
+
+def _value(row: Option, word: str, value: Any) -> Any:
+    """A plain value as the row has it, or a tensor with four axes."""
+    if value is None or (row.tensor is None and value in row.spelled_off):
+        return row.off
+    if row.tensor is None:
+        plain = value.item() if getattr(value, "shape", None) == () else value
+        return tuple(None if side == -1 else side for side in plain) if row.name == "window" else plain
+    x = tensor_of(word, value)
+    own, wanted = _dtype_of(x), np.dtype(row.tensor).name
+    if (own == "bool") != (row.tensor is np.bool_) or ("int" in own) != (row.tensor is np.int64):
+        also = "; numbers that are added to scores are bias=" if row.name == "mask" else ""
+        raise CallError(
+            f"{word} must be a tensor of {'numbers' if wanted == 'float64' else wanted}, not of {own}{also}"
+        )
+    return _with_all_axes(row, word, x)
+
+
+def _with_all_axes(row: Option, word: str, x: Any) -> Any:
+    """The tensor with leading axes that it lacks, of those that its row has at all, and with the row's axes of 1."""
+    if x.ndim == 4:
+        return x
+    places = [place for place, axis in enumerate(row.axes) if axis != "1"]
+    if x.ndim > len(places):
+        raise CallError(f"{word} must have the axes [{row.shape_text}], not the shape {tuple(x.shape)}")
+    shape = [1, 1, 1, 1]
+    for place, length in zip(places[len(places) - x.ndim :], x.shape, strict=True):
+        shape[place] = length
+    return x.reshape(tuple(shape))
+
+
+def _at(row: Option, x: Any, at: Mapping[str, int]) -> Any:
+    """Of a tensor of an option, what belongs to one head or batch entry."""
+    for place, axis in enumerate(row.axes):
+        if axis in at and x.shape[place] != 1:
+            x = x[(slice(None),) * place + (slice(at[axis], at[axis] + 1),)]
+    return x
+
+
+def _exact(row: Option, x: Any) -> np.ndarray:
+    return frameworks.of(x).take(x).astype(row.tensor)
+
+
+def _other_presentation(made: Call, shape: tuple[int, ...]) -> str:
+    """What the caller may have meant."""
+    fitting = [name for name, row in _whole().items() if row.shape(made.output_shape) == shape]
+    return f"; that is its shape in the presentation {fitting[0]}" if fitting else ""

@@ -1,0 +1,179 @@
+"""One line in somebody's test, which says whether an answer is the attention of its tensors.
+
+    from attn_spec.testing import assert_attention
+
+    assert_attention(out, q, k, v, causal=True, contract="fused")   # in place of torch.testing.assert_close
+
+No tolerance is chosen: each element has a bound of its own, derived from the contract and the data, and the truth comes
+from an oracle. Tensors may be those of any framework on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.error.contract import Contract, ResolvedContract
+from attn_spec.error.presets import UNDECLARED, as_contract, describe
+from attn_spec.judgement.blocks import MEMORY, RowJudgement, judge_parts
+from attn_spec.judgement.measure import presets_that_hold
+from attn_spec.judgement.row_sample import RowSample
+from attn_spec.judgement.worst import WorstElement
+from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
+from attn_spec.numbers.formats import FORMATS
+
+#: Conventions that a test may name, with their values where it names none: nothing is said of rows without keys.
+_AGREED = {"lse_base": ("e", "2"), "empty_row": ("zero", "mean_of_v", "nan"), "empty_lse": ("-inf", "+inf")}
+_DEFAULTS = {"lse_base": "e", "empty_row": "undeclared", "empty_lse": "undeclared"}
+
+
+class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
+    """An element lies outside its bound for certain. ``judgement`` is what was found."""
+
+    def __init__(self, text: str, judgement: RowJudgement) -> None:
+        super().__init__(text)
+        self.judgement = judgement
+
+
+class NotJudged(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
+    """The contract says nothing of any element of the answer."""
+
+
+def assert_attention(
+    out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    lse: Any = None,
+    contract: str | Contract | None = None,
+    presentation: str = "BHSD",
+    rows: int | None = None,
+    seed: int = 0,
+    memory: int = MEMORY,
+    **words: Any,
+) -> RowJudgement:
+    """Raise :class:`NotAttention` unless ``out``, and ``lse``, are the attention of q, k and v within their bounds.
+
+    Shapes in the presentation "BHSD": out [B, Hq, Sq, Dv], q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv];
+    lse [B, Hq, Sq] in any. ``contract`` is the arithmetic that the kernel claims, a preset's name or a ``Contract``;
+    without one any usual arithmetic may explain the answer. An answer of a dtype of its own is held to that.
+
+    ``words`` are options, by their names or those of other libraries (``is_causal``, ``attn_mask``, ``softmax_scale``,
+    ``window_size``, ..), and conventions: ``lse_base``, ``empty_row``, ``empty_lse``. Rows that see no key are judged
+    where the last two say how. ``rows`` of each head are looked at, drawn by strata and by ``seed``; None is all.
+    ``memory`` is about how many bytes are used at a time, beside the tensors.
+
+    Returns the judgement, which says how near to its bound the answer came and what was looked at. Raises
+    :class:`NotJudged` if nothing could be judged, :class:`CallError` for arguments that are no call of attention.
+    """
+    agreed = _agreed(words)
+    made = call(q, k, v, presentation=presentation, **words)
+    answer = answered(made, output=out, lse=lse)
+    dtypes = {name: dtype_of(name, x) for name, x in answer.items()}
+    claimed = UNDECLARED if contract is None else as_contract(contract)
+    resolved = _resolved(claimed, made.dtype, dtypes)
+    sample = None if rows is None else RowSample(rows, seed)
+    judgement = judge_parts(lambda: made.parts(answer), resolved, sample=sample, memory=memory, **agreed)
+    asked = Asked(made, words, claimed, agreed)
+    if judgement.refuted:
+        raise NotAttention(asked.failure(judgement, answer), judgement)
+    if not judgement.exercised:
+        raise NotJudged(asked.silence(judgement))
+    return judgement
+
+
+def _agreed(words: dict[str, Any]) -> dict[str, str]:
+    """Take the conventions out of the words of a call."""
+    found = dict(_DEFAULTS)
+    for name, choices in _AGREED.items():
+        if name in words and (value := words.pop(name)) != _DEFAULTS[name]:
+            if value not in choices:
+                raise CallError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+            found[name] = value
+    return found
+
+
+def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> ResolvedContract:
+    """The contract at the inputs' dtype, and at that of each answer where it is not a dtype of its own."""
+    found = {}
+    if contract.output == "input":
+        found["output"] = answers["output"]
+    if contract.lse in ("input", "work") and "lse" in answers:
+        form, claimed = FORMATS[answers["lse"]], contract.at(dtype).format("lse")
+        found["lse"] = answers["lse"] if form.precision < claimed.precision else claimed.name
+    others = tuple(_resolved(other, dtype, answers) for other in contract.alternatives)
+    return replace(contract.at(dtype), **found, alternatives=others)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a test asked, for the words of its failure."""
+
+    made: Call
+    words: Mapping[str, Any]
+    contract: Contract
+    agreed: Mapping[str, str]
+
+    def failure(self, judgement: RowJudgement, answer: Mapping[str, Any]) -> str:
+        """About ten lines: which element, how far, how far allowed, and what would explain it."""
+        worst = judgement.worst
+        assert worst is not None
+        hint = self._hint(worst, answer)
+        return "\n".join(
+            [
+                "this is not the attention of these tensors: an error is larger than the roundings of the contract",
+                *self._lines(judgement),
+                *replace(worst, index=self._place(worst)).lines(),
+                *([f"  hint      {hint}"] if hint else []),
+            ]
+        )
+
+    def silence(self, judgement: RowJudgement) -> str:
+        """Why nothing is said."""
+        return "\n".join(
+            [
+                "nothing of this answer can be judged: every row sees no key, or may overflow under the contract",
+                *self._lines(judgement),
+            ]
+        )
+
+    def _lines(self, judgement: RowJudgement) -> list[str]:
+        made = self.made
+        shapes = ", ".join(
+            f"{n} {tuple(made.presentation.shape(x.shape))}"
+            for n, x in zip("qkv", (made.q, made.k, made.v), strict=True)
+        )
+        plain = ", ".join(f"{n}={_shown(x)}" for n, x in self.words.items())
+        return [
+            f"  tensors   {shapes}, {made.dtype}" + (f"; {plain}" if plain else ""),
+            f"  contract  {describe(self.contract)}",
+            f"  looked at {judgement}",
+        ]
+
+    @property
+    def _contract(self) -> str:
+        return describe(self.contract)
+
+    def _place(self, worst: WorstElement) -> tuple[int, ...]:
+        """The index as the tensor given has it."""
+        if worst.quantity != "output":
+            return worst.index
+        index = dict(zip("BHSD", worst.index, strict=True))
+        return tuple(index[axis] for axis in self.made.presentation.axes)
+
+    def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
+        """Contracts that explain the row of the worst element."""
+        b, h, *_ = worst.index
+        part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
+        found = part.answer(row)
+        holding = [n for n in presets_that_hold(part.problem.rows(row), **found, **self.agreed) if n != self._contract]
+        return f"this row is within the bound of contract {' and of '.join(map(repr, holding))}" if holding else ""
+
+
+def _shown(value: Any) -> str:
+    """A plain value, or a tensor by its shape."""
+    return f"<{tuple(value.shape)}>" if getattr(value, "shape", ()) else repr(value)

@@ -1,0 +1,185 @@
+"""assert_attention: sound answers of any framework pass, wrong ones fail with the element, bad arguments are told."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import attn_spec
+from attn_spec.error.contract import ContractError
+from attn_spec.kernels.call import CallError
+from attn_spec.testing import NotAttention, NotJudged, assert_attention
+
+torch.manual_seed(0)
+SHAPE = (2, 4, 40, 16)
+q, k, v = (torch.randn(SHAPE) for _ in range(3))
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def halves(dtype=torch.bfloat16):
+    return (x.to(dtype) for x in (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_sound_answer_passes_and_says_how_near_it_came(dtype):
+    tensors = tuple(halves(dtype))
+    judgement = assert_attention(sdpa(*tensors, is_causal=True), *tensors, is_causal=True)
+
+    assert 0 < judgement.ratio < 1
+    assert (judgement.rows, judgement.of) == (320, 320)
+
+
+def test_grouped_heads_in_another_presentation_with_their_log_sum_exp():
+    grouped = q, k[:, :2], v[:, :2, :, :5]
+    out, lse = torch_answer(*grouped)
+    swapped = [x.transpose(1, 2) for x in (out, *grouped)]
+
+    judgement = assert_attention(*swapped, lse=lse, presentation="BSHD", contract="fp32")
+    assert set(judgement.tallies) == {"output", "lse"}
+    assert_attention(*swapped, lse=lse / np.log(2), lse_base="2", presentation="BSHD", contract="fp32")
+
+
+def torch_answer(q, k, v):
+    s = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * q.shape[-1] ** -0.5
+    lse = s.logsumexp(-1)
+    return (s - lse[..., None]).exp() @ v.repeat_interleave(q.shape[1] // v.shape[1], 1), lse
+
+
+def test_an_answer_of_jax():
+    tensors = [jax.numpy.asarray(x.numpy()) for x in (q, k, v)]
+    out = jax.nn.dot_product_attention(*(x.swapaxes(1, 2) for x in tensors), is_causal=True).swapaxes(1, 2)
+
+    assert_attention(out, *tensors, causal=True, contract="fp32")
+
+
+def test_a_wrong_answer_fails_with_the_element_in_the_order_of_the_test():
+    out = sdpa(q, k, v)
+    out[1, 2, 17, 3] += 0.01
+    with pytest.raises(NotAttention) as failure:
+        assert_attention(*(x.transpose(1, 2) for x in (out, q, k, v)), presentation="BSHD", contract="fp32")
+
+    lines = str(failure.value).splitlines()
+    assert len(lines) == 8
+    assert lines[1] == f"  tensors   q {(shape := (2, 40, 4, 16))}, k {shape}, v {shape}, float32"
+    assert lines[2:4] == ["  contract  fp32", "  looked at all 320 rows"]
+    assert lines[4] == "  element   output[1, 17, 2, 3]; 1 of 5120 are outside, in 1 rows"
+    assert failure.value.judgement.worst.index == (1, 2, 17, 3)
+
+
+def test_a_failure_names_the_contract_that_explains_it():
+    tensors = tuple(halves())
+    s = (tensors[0] @ tensors[1].mT) * 16**-0.5
+    out = s.softmax(-1) @ tensors[2]  # scores and weights in bfloat16: eager
+    narrow = [x[:, :, :, :1] * 30 for x in tensors[:2]]
+    wide = ((narrow[0] @ narrow[1].mT) * 1.0).softmax(-1) @ tensors[2]
+
+    assert_attention(out, *tensors, contract="eager")
+    with pytest.raises(NotAttention, match=r"hint +this row is within the bound of contract 'eager'"):
+        assert_attention(wide, *narrow, tensors[2], contract="fp32")
+
+
+def test_an_output_is_held_to_its_own_dtype():
+    tensors = tuple(halves())
+    exact = sdpa(*(x.double() for x in tensors))
+
+    assert_attention(exact.float(), *tensors, contract="fp32")
+    with pytest.raises(NotAttention):
+        assert_attention(exact.bfloat16().float(), *tensors, contract="fp32")
+    assert_attention(exact.bfloat16(), *(x.float() for x in tensors), contract="fp32")
+
+
+def test_a_log_sum_exp_is_held_to_its_own_dtype():
+    out, lse = torch_answer(q, k, v)
+
+    assert_attention(out, q, k, v, lse=lse.half(), contract="fp32")
+    assert_attention(out, q, k, v, lse=lse.double(), contract="fp32")
+    with pytest.raises(NotAttention):
+        assert_attention(out, q, k, v, lse=lse.half().float(), contract="fp32")
+
+
+@pytest.mark.parametrize("empty", [0.0, float("nan"), "mean"])
+def test_rows_without_keys_are_judged_where_the_test_says_how(empty):
+    mask = torch.ones(40, 40, dtype=torch.bool)
+    mask[7] = False
+    out = sdpa(q, k, v, attn_mask=mask)
+    out[:, :, 7] = v.mean(dim=2) if empty == "mean" else empty
+    meant = {"mean": "mean_of_v", 0.0: "zero"}.get(empty, "nan")
+
+    assert_attention(out, q, k, v, attn_mask=mask)
+    assert_attention(out, q, k, v, attn_mask=mask, empty_row=meant)
+    other = "zero" if meant != "zero" else "nan"
+    with pytest.raises(NotAttention, match=r"element +output\[\d, \d, 7, \d+\]"):
+        assert_attention(out, q, k, v, attn_mask=mask, empty_row=other)
+
+
+def test_nothing_to_judge_is_no_pass():
+    with pytest.raises(NotJudged, match="nothing of this answer can be judged: every row sees no key, or may overflow"):
+        assert_attention(q, q, k, v, attn_mask=torch.zeros(40, 40, dtype=torch.bool))
+
+
+def test_a_sample_of_rows_finds_what_hits_many_of_them():
+    long = [torch.randn(1, 2, 3000, 8) for _ in range(3)]
+    out = sdpa(*long, is_causal=True)
+
+    judgement = assert_attention(out, *long, causal=True, rows=128, contract="fp32")
+    assert str(judgement).startswith("256 of 6000 rows")
+    out[:, :, 1500:] += 1e-2
+    with pytest.raises(NotAttention, match=r"looked at \d+ of 6000 rows"):
+        assert_attention(out, *long, causal=True, rows=128, contract="fp32")
+
+
+def test_a_layer():
+    x = torch.randn(2, 1, 9, 8)
+    weights = {n: torch.randn(1, 2, 4, 8) for n in ("query_projection", "key_projection", "value_projection")}
+    heads = [x @ w.mT for w in weights.values()]
+    output = torch.randn(1, 2, 8, 4)
+    out = (sdpa(*heads) @ output.mT).sum(1, keepdim=True)
+
+    assert_attention(out, x, x, x, **weights, output_projection=output)
+    out[1, 0, 3, 2] += 0.1
+    with pytest.raises(NotAttention, match=r"output\[1, 0, 3, 2\]; 1 of 144 are outside"):
+        assert_attention(out, x, x, x, **weights, output_projection=output)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        ({"contract": "flash"}, ContractError, "unknown contract 'flash'; known are fused"),
+        ({"empty_row": "skip"}, CallError, "empty_row must be one of 'zero', 'mean_of_v', 'nan', not 'skip'"),
+        ({"rows": 0}, ValueError, "rows must be an integer of 1 or more, not 0"),
+        ({"softcap": -1.0}, ValueError, "softcap must be a positive number or None, not -1.0"),
+        ({"deterministic": True}, CallError, "unknown option 'deterministic'"),
+    ],
+)
+def test_bad_arguments_are_told(words, error, text):
+    with pytest.raises(error, match=text):
+        assert_attention(q, q, k, v, **words)
+
+
+def test_it_imports_no_framework():
+    heavy = "torch", "jax", "hypothesis", "triton", "sympy"
+    code = f"import attn_spec.testing, sys; print([name for name in {heavy} if name in sys.modules])"
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert attn_spec.assert_attention is assert_attention
+
+
+def test_the_fixture_tells_the_summary(pytester):
+    pytester.makepyfile(
+        """
+        import torch
+
+        def test_mine(assert_attention):
+            q, k, v = (torch.randn(1, 2, 8, 4) for _ in range(3))
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            assert assert_attention(out, q, k, v, contract="fp32").ratio < 1
+            assert_attention(out, q, k, v)
+        """
+    )
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["2 answers judged, up to 0.* of the error allowed: *.py::test_mine"])
