@@ -16,11 +16,14 @@ from .parts import for_query_heads, hidden, sigma_of
 from .scores import WIDE
 
 
-def interpolated_sine(angles: Tensor) -> Tensor:
-    """The sine between 4,096 of its values, on a line from one to the next: off by (2 pi / 4096)^2 / 8 = 2.9e-7."""
+def interpolated_sine(angles: Tensor, ahead: float = 0.0) -> Tensor:
+    """The sine, some turns ``ahead``, between 4,096 of its values, on a line: off by (2 pi / 4096)^2 / 8 = 2.9e-7.
+
+    Turns are counted in float64: in float32 their rounding would move an angle of 100 by 1e-5.
+    """
     table = torch.linspace(0, 2 * math.pi, 4097, dtype=torch.float64).sin().float()
-    place = angles / (2 * math.pi)
-    place = (place - place.floor()) * 4096
+    place = angles.double() / (2 * math.pi) + ahead
+    place = ((place - place.floor()) * 4096).float()
     before = place.long().clamp_max(4095)
     return torch.lerp(table[before], table[before + 1], place - before)
 
@@ -30,7 +33,7 @@ def turned(x: Tensor, rotary: str, base: float) -> Tensor:
     R = x.shape[-1] - x.shape[-1] % 2
     frequencies = base ** (-torch.arange(0, R, 2, dtype=torch.float32) / max(R, 1))
     angles = torch.arange(x.shape[-2], dtype=torch.float32)[:, None] * frequencies
-    turn = torch.complex(interpolated_sine(angles + math.pi / 2), interpolated_sine(angles))
+    turn = torch.complex(interpolated_sine(angles, 0.25), interpolated_sine(angles))
     real, imaginary = x[..., :R].chunk(2, -1) if rotary == "half" else (x[..., 0:R:2], x[..., 1:R:2])
     pairs = torch.complex(real, imaginary) * turn
     both = [pairs.real, pairs.imag]
