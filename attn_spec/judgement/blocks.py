@@ -81,7 +81,7 @@ class Tally:
         return replace(self.nearest, outside=self.outside, elements=self.elements, rows=self.rows_outside)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class RowJudgement:
     """The verdict on some rows, or all, of a long answer."""
 
@@ -119,6 +119,9 @@ class RowJudgement:
     def missed(self, share: float) -> float:
         """The probability, at most, that a defect in that share of all rows was not looked at; 0 if all rows were."""
         return 0.0 if self.rows == self.of else missed(share, self.drawn)
+
+    def __repr__(self) -> str:
+        return f"RowJudgement({', '.join(self.tallies)}: up to {self.ratio:.3g} of the error allowed, {self})"
 
     def __str__(self) -> str:
         """What was looked at, in one sentence."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,9 +114,14 @@ def resident(kernel: str, n: int) -> int:
     function = resolve(kernel).function
     function(*map(torch.from_numpy, _inputs(1)), **_arguments(kernel))  # which loads what it calls
     inputs = [torch.from_numpy(x) for x in _inputs(n)]
+    return growth(lambda: function(*inputs, **_arguments(kernel)))
+
+
+def growth(call: Callable[[], object]) -> int:
+    """Bytes by which the largest resident size of this process grows in a call. Linux alone tells."""
     _CLEAR.write_text("5")
     before = _largest_resident()
-    function(*inputs, **_arguments(kernel))
+    call()
     return _largest_resident() - before
 
 

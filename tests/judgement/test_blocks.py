@@ -128,7 +128,9 @@ def test_a_sample_says_what_it_may_have_missed():
         f"128 of 800 rows, {drawn} of them at random: "
         "a defect in 1 % of them is missed with a probability of 0.5 at most"
     )
-    assert judge_parts(parts_of(problem, **answered(problem)), FUSED.at("float32")).missed(1e-9) == 0
+    whole = judge_parts(parts_of(problem, **answered(problem)), FUSED.at("float32"))
+    assert whole.missed(1e-9) == 0
+    assert repr(whole).startswith("RowJudgement(output, lse: up to 0.")
 
 
 def test_how_often_a_sample_misses_a_defect_is_as_often_as_it_says():
