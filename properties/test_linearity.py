@@ -7,7 +7,14 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_values, projects
-from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, judged, randomness
+from attn_spec.search.assertions import (
+    assert_unchanged,
+    assert_within_bound,
+    compares_bits,
+    judged,
+    measured_within_bound,
+    randomness,
+)
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, problems
 
@@ -87,7 +94,7 @@ def test_zero_values_give_zero(subject: Subject, problem: Problem) -> None:
     """With V = 0 the output is exactly 0: sums and products of zeros do not round."""
     changed = problem.replace(v=np.zeros(problem.v.shape))
     answer = subject(changed)
-    measured = assert_within_bound(subject, changed, answer, "output").measurements[0].measured
+    measured = measured_within_bound(subject, changed, answer, "output").measurements[0].measured
     seen = measured & ~_without_keys(problem)[..., None]
     found = answer["output"][seen]
     if found.any():

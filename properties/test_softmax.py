@@ -7,7 +7,7 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import changes_weights, projects
-from attn_spec.search.assertions import assert_within_bound
+from attn_spec.search.assertions import assert_within_bound, measured_within_bound
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.regimes import SHIFTS
 from attn_spec.search.strategies import problems
@@ -56,7 +56,7 @@ def test_weights_sum_to_one(subject: Subject, problem: Problem) -> None:
 )
 def test_outputs_lie_in_the_hull_of_the_visible_values(subject: Subject, problem: Problem) -> None:
     """No output is farther above the largest, or below the smallest, visible value than its bound allows."""
-    judgement = assert_within_bound(subject, problem, answer := subject(problem), "output")
+    judgement = measured_within_bound(subject, problem, answer := subject(problem), "output")
     measured = judgement.measurements[0]
     high, low = hull(problem)
     output = answer["output"]

@@ -22,6 +22,7 @@ from attn_spec.numbers import bits
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import strategies
+from attn_spec.search.long_answers import assert_rows_of_long_answer, is_long
 from attn_spec.search.property import Refutation, observe, observe_reading
 
 if TYPE_CHECKING:
@@ -49,8 +50,19 @@ def judged(subject: Subject, problem: Problem, answer: Answer, contract: Resolve
     )
 
 
-def assert_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
-    """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all."""
+def assert_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> None:
+    """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all.
+
+    A long answer is judged in blocks of rows, which takes bounded memory and says the same.
+    """
+    if is_long(problem):
+        assert_rows_of_long_answer(subject, problem, answer, *quantities)
+    else:
+        measured_within_bound(subject, problem, answer, *quantities)
+
+
+def measured_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
+    """The measurement of every element. Raises :class:`Refutation` as :func:`assert_within_bound` does."""
     return _assert_inside(
         judged(subject, problem, answer), quantities, lambda measured: _hint(subject, problem, answer, measured)
     )

@@ -20,7 +20,7 @@ from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.problem.traits import all_but
 from attn_spec.search import strategies
-from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, randomness
+from attn_spec.search.assertions import assert_gradients_within_bound, measured_within_bound, randomness
 from attn_spec.search.property import Refutation, observe
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.shapes import VALUE_DIMS
@@ -185,7 +185,7 @@ def calls(subject: Subject, problem: Problem, p: float, number: int, *, seeded: 
 def assert_solved(subject: Subject, shown: Problem, answer: Answer) -> Judgement:
     """Raise :class:`Refutation` unless the answer is that to the problem with the mask that it shows."""
     try:
-        return assert_within_bound(subject, shown, answer)
+        return measured_within_bound(subject, shown, answer)
     except Refutation as error:
         raise _with_p(shown, error) from None
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attn_spec.judgement.measure import Measurement
+    from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
 
@@ -56,12 +57,20 @@ class Property:
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A claim found false for one problem.
 
-    ``measurement`` is that of the worst element, where the claim measures one.
+    ``measurement`` is that of the worst element, where the claim measures one; ``worst`` is the element alone, of an
+    answer too long to be measured at once.
     """
 
-    def __init__(self, text: str, measurement: Measurement | None = None, explain: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        text: str,
+        measurement: Measurement | None = None,
+        explain: Callable[[], str] = str,
+        worst: WorstElement | None = None,
+    ) -> None:
         super().__init__(text)
         self.measurement = measurement
+        self.worst = worst
         self._explain = explain
 
     @cached_property

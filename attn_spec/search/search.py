@@ -19,6 +19,7 @@ from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
+from attn_spec.search import sizes
 from attn_spec.search.cases import Case, InFlight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Observations, Property, Suspicion, recording
@@ -84,7 +85,7 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
         problem=problem,
         message=str(error or "") or type(error).__name__,
         hint=getattr(error, "hint", "") or (subject.kernel.limits.hint(problem) if ended else ""),
-        worst=None if measurement is None else worst_element(measurement),
+        worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
     )
 
 
@@ -112,11 +113,29 @@ class _Search:
     in_flight: InFlight = field(default_factory=InFlight)
     #: The digests of the problems checked so far.
     seen: set[bytes] = field(default_factory=set)
+    #: How many problems are to be tried before Hypothesis is left.
+    wanted: int = 0
 
     def run(self, seed: int) -> None:
+        """Try small problems, then one of each size in turn, then small ones for those that could not be had."""
+        self.deadline = time.monotonic() + self.profile.seconds
+        turns = self._turns()
+        for turn, size in enumerate([None, *turns, *[None] * bool(turns)]):
+            self.wanted = self.profile.examples - max(len(turns) - turn, 0)
+            if self.failure is None and not self.out_of_time and self.examples < self.wanted:
+                with sizes.drawn_at(size):
+                    self._draw(seed + turn)
+
+    def _turns(self) -> list[sizes.Size]:
+        """The sizes to try; none for a claim about chance, whose probabilities are those of small problems."""
+        few = self.subject.kernel.signatures is not None  # each size is another signature
+        turns = [] if self.claim.false_alarm else sizes.turns(self.profile.examples, self.claim.id)
+        return turns[: len(turns) // len(sizes.SIZES)] if few else turns
+
+    def _draw(self, seed: int) -> None:
         """Let Hypothesis draw, check and shrink."""
         settings = hypothesis.settings(
-            max_examples=DRAWS * self.profile.examples,
+            max_examples=DRAWS * (self.wanted - self.examples),
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.target, Phase.shrink),
@@ -124,7 +143,6 @@ class _Search:
             suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass iterates
             verbosity=Verbosity.quiet,
         )
-        self.deadline = time.monotonic() + self.profile.seconds
         problems = self.claim.problems(self.subject)
 
         @hypothesis.seed(_seed_of(seed, self.claim, self.subject))
@@ -145,7 +163,7 @@ class _Search:
         if time.monotonic() > self.deadline:
             self.out_of_time = True
             raise OutOfBudget
-        if self.failure is None and self.is_repetition(problem):
+        if self.failure is None and (self.is_repetition(problem) or self.is_too_small(problem)):
             return
         self.in_flight.hold(case_of(self.claim, self.subject, problem))
         with recording() as observations:
@@ -171,12 +189,16 @@ class _Search:
 
     def is_repetition(self, problem: Problem) -> bool:
         """Whether the problem was checked before; leaves when enough different ones were."""
-        if self.examples >= self.profile.examples:
+        if self.examples >= self.wanted:
             raise OutOfBudget
         digest = problem.digest()
         known = digest in self.seen
         self.seen.add(digest)
         return known
+
+    def is_too_small(self, problem: Problem) -> bool:
+        """Whether the problem is none of the size asked for, as the first that Hypothesis draws, which is the least."""
+        return sizes.asked() is not None and not sizes.is_large(problem)
 
     def note(self, observations: Observations) -> None:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""

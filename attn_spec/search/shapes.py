@@ -92,8 +92,8 @@ class Ingredients:
     #: Of queries, of the values of a head, and of the output, if a layer has any.
     widths: tuple[int, int, int]
 
-    def shape(self, subject: Subject, chosen: frozenset[str]) -> dict[str, int]:
-        """The fields of a recipe's shape for these options and abilities."""
+    def shape(self, subject: Subject, chosen: frozenset[str], most_heads: int = MOST_HEADS) -> dict[str, int]:
+        """The fields of a recipe's shape for these options and abilities; of several entries, with so many heads."""
         heads, kv_heads = self.grouped if "gqa" in chosen else self.equal
         keys = queries = self.keys
         if "cross" in chosen:
@@ -102,7 +102,7 @@ class Ingredients:
             keys, queries = [(0, 0), (keys, 0), (0, queries)][self.empty if "cross" in chosen else 0]
         D = self.head_dim
         values = [self.value_dim, *(subject.kernel.limits.head_dims or VALUE_DIMS), D]
-        is_small = self.batch * heads * subject.kernel.slowness <= MOST_HEADS
+        is_small = self.batch * heads * subject.kernel.slowness <= most_heads
         return {
             "batch": self.batch if is_small else max(min(self.batch, FEW_HEADS // heads), 1),
             "query_heads": heads,
@@ -128,9 +128,9 @@ def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values:
     return replace(recipe, query_heads=heads, kv_heads=1, value_dim=value_dim, **dict(zip(names, widths, strict=True)))
 
 
-def within_limits(recipe: Recipe, subject: Subject, *, unlimited: bool) -> Recipe:
-    """The recipe with lengths that the kernel takes, and that keep the cost in budget unless it is unlimited."""
-    budget, limits = math.inf if unlimited else _budget(subject), subject.kernel.limits
+def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
+    """The recipe with lengths that the kernel takes, and that keep the cost in this budget of an ordinary kernel."""
+    budget, limits = budget / _slowness(subject), subject.kernel.limits
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     if not subject.supports("cross") or (recipe.key_length == recipe.query_length and limits.query_lengths is None):
         step = limits.step("QK")
@@ -148,9 +148,9 @@ def within_limits(recipe: Recipe, subject: Subject, *, unlimited: bool) -> Recip
     return replace(recipe, key_length=keys, query_length=queries)
 
 
-def _budget(subject: Subject) -> float:
-    """The budget of one problem; the truth for float64 takes ball arithmetic, which is several times dearer."""
-    return BUDGET / subject.kernel.slowness / (8 if subject.dtype == "float64" else 1)
+def _slowness(subject: Subject) -> float:
+    """What a problem costs, less for an ordinary kernel; the truth for float64 takes balls, which are far dearer."""
+    return subject.kernel.slowness * (8 if subject.dtype == "float64" else 1)
 
 
 def _at_most(length: int, most: float, step: int) -> int:

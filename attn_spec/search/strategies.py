@@ -7,6 +7,7 @@ Every list below therefore runs from plain to wild. Only tensors of a few entrie
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +26,7 @@ from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, named_by
-from attn_spec.search import shapes, signatures
+from attn_spec.search import shapes, signatures, sizes
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ def problems(
     recipe = recipes(subject, **asked)
     if subject.kernel.signatures is not None:
         own = {*needs, *subject.kernel.limits.always}
-        recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), subject.kernel.signatures, own)
+        count = 1 if sizes.asked() else subject.kernel.signatures
+        recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own)
     drawn = recipe.map(Recipe.problem)
-    entrywise = not (needs or without or regimes or fixed) and _takes_any_problem(subject)
+    entrywise = not (needs or without or regimes or fixed or sizes.asked()) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
 
 
@@ -111,6 +113,10 @@ def recipes(
     # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
     ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
+    if size := sizes.asked():
+        any_width = subject.kernel.limits.head_dims is None
+        drawn = replace(drawn, **draw(sizes.numbers(size, subject.kernel.slowness, any_width=any_width)))
+        needs = {*needs, *sizes.used(size, subject, named_by(without))}
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
@@ -121,18 +127,19 @@ def recipes(
         dtype=subject.dtype,
         option_dtypes=pairs_of_dtypes(subject.kernel.option_dtypes),
         regime=regime,
-        **drawn.shape(subject, chosen),
+        **drawn.shape(subject, chosen, sizes.MOST_HEADS if size else shapes.MOST_HEADS),
         **{"causal_alignment": subject.conventions.causal_alignment, **values, **width},
         shift=shift,
         seed=seed,
     )
     if "dv" not in chosen:
         given.setdefault("value_dim", given.get("head_dim", recipe.head_dim))
-    unlimited, recipe = "query_length" in fixed, replace(recipe, **given)
+    recipe = replace(recipe, **given)
     if "query_projection" in chosen:
         widths = drawn.widths if "head_widths" in chosen else None
         recipe = shapes.of_layer(recipe, widths, own_values="dv" in chosen)
-    recipe = shapes.within_limits(recipe, subject, unlimited=unlimited)
+    budget = sizes.BUDGET if size else shapes.BUDGET
+    recipe = shapes.within_limits(recipe, subject, math.inf if "query_length" in fixed else budget)
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
     recipe = replace(recipe, **unfit) if unfit else recipe

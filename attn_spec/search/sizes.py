@@ -1,0 +1,150 @@
+"""Sizes at which kernels take other paths: long and thin problems, large groups, many batch entries, wide vectors.
+
+A search draws a share of its problems at each size in turn, whatever chance would draw, so that the profile ``ci`` sees
+each of them. Every strategy shrinks to the least number that still fails: keys beyond a path of 4,096 to 4,097.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.problem import Problem
+
+#: One problem in so many is of such a size.
+SHARE = 8
+#: As ``shapes.BUDGET``, of these problems; slow kernels and float64 have less of it, as of that.
+BUDGET = 2**22
+#: As ``shapes.MOST_HEADS``, of these problems.
+MOST_HEADS = 128
+#: (D, Dv): the least first, which Hypothesis draws first of all; past powers of two by one, those of latent attention.
+WIDTHS = ((1, 1), (192, 128), (257, 257), (320, 64), (256, 512), (384, 384), (512, 512), (576, 512))
+
+#: Lengths, query heads, entries and widths past which a problem is large, by letter of the axis.
+PAST = {"Q": 128, "K": 128, "H": 16, "B": 9, "D": 128, "V": 128}
+
+#: Ingredients of a shape by name, see ``shapes.Ingredients``.
+Numbers = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """One way to be large."""
+
+    name: str
+    hunts: str
+    #: Abilities that it uses of kernels that have them; others get what they can take.
+    uses: tuple[str, ...] = ()
+    #: From the slowness of a kernel to the ingredients that it names; all others are drawn as for small problems.
+    numbers: Callable[[float], SearchStrategy[Numbers]]
+
+
+def large(most: int, slowness: float = 1.0) -> SearchStrategy[int]:
+    """Numbers from 1 that are seldom small: the largest of four, each as likely as any other."""
+    return st.tuples(*4 * [st.integers(1, max(int(most / slowness), 1))]).map(max)
+
+
+def _thin(**numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
+    """One batch entry, few heads, narrow vectors and short lengths, but for these numbers."""
+    plain = {
+        "equal": st.just((1, 1)),
+        "grouped": st.just((2, 1)),
+        "batch": st.just(1),
+        "keys": st.integers(1, 24),
+        "others": st.integers(1, 24),
+        "head_dim": st.sampled_from((1, 2, 3, 8)),
+        "value_dim": st.sampled_from((1, 2, 8)),
+    }
+    return st.fixed_dictionaries({**plain, **numbers})
+
+
+def _many(queries: SearchStrategy[int], keys: SearchStrategy[int]) -> SearchStrategy[Numbers]:
+    return _thin(others=queries, keys=keys)
+
+
+def _of_heads(slowness: float) -> SearchStrategy[Numbers]:
+    def numbers(found: tuple[int, int]) -> Numbers:
+        heads, kv_heads = found
+        return {"equal": (heads, heads), "grouped": (max(heads // kv_heads, 2) * kv_heads, kv_heads)}
+
+    pairs = st.tuples(large(64, slowness), st.sampled_from((1, 2, 8) if slowness == 1 else (1,)))
+    return st.builds(lambda thin, of_heads: thin | of_heads, _thin(), pairs.map(numbers))
+
+
+def _of_widths(_: float) -> SearchStrategy[Numbers]:
+    widths = st.sampled_from(WIDTHS).map(lambda pair: {"head_dim": pair[0], "value_dim": pair[1]})
+    return st.builds(lambda thin, of_widths: thin | of_widths, _thin(), widths)
+
+
+SIZES = (
+    Size(name="keys", uses=("cross",), numbers=lambda slow: _many(st.integers(1, 3), large(2**14, slow)),
+         hunts="a split path, a workspace or a tail that only many keys reach"),
+    Size(name="heads", uses=("gqa",), numbers=_of_heads,
+         hunts="more query heads to one kv head than a tile of packed queries holds"),
+    Size(name="widths", uses=("dv",), numbers=_of_widths,
+         hunts="columns past the widest tile, the value dimension taken for the head dimension"),
+    Size(name="queries", uses=("cross",), numbers=lambda slow: _many(large(2**12, slow), st.integers(1, 3)),
+         hunts="a second row of query tiles, a count of tiles rounded down"),
+    Size(name="entries", numbers=lambda slow: _thin(batch=large(64, slow)),
+         hunts="batch entries past a launch, an index of entries and heads taken apart wrongly"),
+    Size(name="most keys", uses=("cross",), numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
+         hunts="an index of 16 bits, sums and counts that are too narrow for 65,536 keys"),
+    Size(name="most queries", uses=("cross",), numbers=lambda slow: _many(large(2**16, slow), st.just(1)),
+         hunts="a grid whose second axis ends at 65,535"),
+)  # fmt: skip
+
+_asked: ContextVar[Size | None] = ContextVar("_asked", default=None)
+
+
+def asked() -> Size | None:
+    """The size that problems are drawn at now; None is a small one."""
+    return _asked.get()
+
+
+@contextmanager
+def drawn_at(size: Size | None) -> Iterator[None]:
+    """Draw problems at this size inside the block."""
+    token = _asked.set(size)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def turns(examples: int, claim: str) -> list[Size]:
+    """The sizes of one problem in SHARE, in turn, beginning where the name of the claim says.
+
+    A search of few problems leaves the longest out.
+    """
+    first, count = zlib.crc32(claim.encode()), examples // SHARE
+    known = SIZES if count >= len(SIZES) else SIZES[:-2]
+    return [known[(first + turn) % len(known)] for turn in range(count)]
+
+
+def is_large(problem: Problem) -> bool:
+    """Whether some number of the problem is past what small ones have."""
+    return any(problem.lengths[axis] > most for axis, most in PAST.items())
+
+
+def used(size: Size, subject: Subject, excluded: Collection[str]) -> set[str]:
+    """The abilities that problems of this size use, of a kernel that has them, for a claim that allows them."""
+    return {name for name in size.uses if subject.supports(name) and name not in excluded}
+
+
+@cache
+def numbers(size: Size, slowness: float, *, any_width: bool) -> SearchStrategy[Numbers]:
+    """The ingredients that a size names, for a kernel that takes any width, or a few that it declares."""
+    found = size.numbers(slowness)
+    widths = ("head_dim", "value_dim")
+    return found if any_width else found.map(lambda made: {n: x for n, x in made.items() if n not in widths})

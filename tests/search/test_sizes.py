@@ -1,0 +1,132 @@
+"""Large and thin problems have their turn in every search, and shrink to the edge at which a kernel goes wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attn_spec import kernel
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search import sizes
+from attn_spec.search.profiles import PROFILES, Profile
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+PROPERTIES = load_all()
+CLAIM = PROPERTIES["accuracy.output_is_within_its_bound"]
+SUBJECT = Subject(resolve("torch_eager"), "float32")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Cases in flight are written to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def sizes_seen(claim, subject, profile):
+    """The problems that a search without a kernel tries at each size, by its name."""
+    seen = {}
+
+    def check(subject, problem):
+        if size := sizes.asked():
+            seen.setdefault(size.name, []).append(problem.lengths)
+
+    row, _ = search(replace(claim, check=check), subject, profile, 0)
+    assert row.examples == profile.examples
+    return seen
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "accuracy.output_is_within_its_bound",
+        "causality.future_keys_change_nothing",
+        "gradients.value_gradients_are_within_their_bounds",
+        "permutation.keys_may_come_in_any_order",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("softmax.weights_sum_to_one",)),
+    ],
+)
+def test_the_profile_ci_sees_every_size(name):
+    seen = sizes_seen(PROPERTIES[name], SUBJECT, PROFILES["ci"])
+    most = {axis: max(one[axis] for every in seen.values() for one in every) for axis in "BHQKDV"}
+
+    assert set(seen) == {size.name for size in sizes.SIZES}
+    assert all(len(every) == 1 for every in seen.values())
+    assert most["K"] > 2**13
+    assert most["Q"] > 2**13
+    assert most["H"] > 28
+    assert most["B"] > 28
+    assert most["D"] > 128
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_it_does_so_for_other_dtypes(dtype):
+    seen = sizes_seen(CLAIM, Subject(SUBJECT.kernel, dtype), PROFILES["ci"])
+    assert set(seen) == {size.name for size in sizes.SIZES}
+    assert max(one["K"] for every in seen.values() for one in every) > 2**13
+
+
+def test_a_slow_kernel_gets_what_it_can_take_in_the_time():
+    slow = replace(SUBJECT.kernel, slowness=32.0)
+    seen = sizes_seen(CLAIM, Subject(slow, "float32"), PROFILES["ci"])
+    lengths = [one for every in seen.values() for one in every]
+
+    assert {"keys", "widths", "most keys", "most queries"} <= set(seen)
+    assert all(one["B"] * one["H"] * one["Q"] * one["K"] * (one["D"] + 48) <= sizes.BUDGET / 32 for one in lengths)
+    assert max(one["K"] for one in lengths) > 1024
+
+
+def test_a_kernel_of_few_signatures_gets_one_more():
+    few = replace(SUBJECT.kernel, signatures=2)
+    assert len(sizes_seen(CLAIM, Subject(few, "float32"), PROFILES["ci"])) == 1
+    assert not sizes_seen(CLAIM, Subject(few, "float32"), PROFILES["smoke"])
+
+
+def test_a_claim_about_chance_is_tried_on_small_problems_alone():
+    claim = PROPERTIES["statistics.errors_have_no_common_sign"]
+    few = replace(claim, check=lambda subject, problem: None)
+    assert not sizes_seen(few, SUBJECT, Profile(name="t", examples=16, floor=1, seconds=60, shrink_seconds=0, seed=0))
+
+
+def attended(q, k, v):
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def wrong_past(axis, edge):
+    """Attention that forgets what lies past an edge along an axis of q (of k for the keys)."""
+
+    def attention(q, k, v):
+        out = attended(q, k, v)
+        lengths = dict(zip("BHQD", q.shape, strict=True)) | {"K": k.shape[2], "G": q.shape[1] // k.shape[1]}
+        return out if lengths[axis] <= edge else out + np.float32(1)
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("axis", "edge", "least"),
+    [
+        ("K", 4096, {"key_length": 4097, "query_length": 1}),
+        ("K", 8192, {"key_length": 8193, "query_length": 1}),
+        ("Q", 1024, {"query_length": 1025, "key_length": 1}),
+        ("G", 16, {"query_heads": 17, "kv_heads": 1}),
+        ("B", 9, {"batch": 10}),
+        ("D", 256, {"head_dim": 257}),
+    ],
+)
+def test_a_defect_past_an_edge_shrinks_to_the_edge(axis, edge, least):
+    declared = kernel(framework="numpy", dtypes=("float32",), contract="eager", supports=("gqa", "dv", "cross"))
+    subject = Subject(declared(wrong_past(axis, edge)), "float32")
+
+    row, case = search(CLAIM, subject, PROFILES["ci"], 0)
+
+    assert row.verdict is Verdict.REFUTED
+    found = {name: getattr(case.problem, name) for name in least}
+    assert found == least, case.problem
+    others = {name: getattr(case.problem, name) for name in ("batch", "kv_heads", "value_dim") if name not in least}
+    assert max(others.values()) <= 2, case.problem
