@@ -1,11 +1,14 @@
 """Independence of gradients: of which others are asked for, of the layout of dO, of history. The output has its own."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
 import numpy as np
 
 from attn_spec.kernels import memory
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
@@ -106,6 +109,28 @@ def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Pr
         for turn, gradients in enumerate(others, start=2):
             assert_gradients_unchanged(first, gradients, f"in backward pass {turn}")
     assert_gradients_within_bound(subject, problem, dO, others[-1])
+
+
+@attention_property(
+    source="torch.autograd.backward, retain_graph: the graph is kept for as many passes as are asked for",
+    hunts="saved tensors changed in place by the first pass, a workspace that is cleared once, gradients added up",
+    needs=("backward",),
+    problems=nonempty,
+)
+def test_a_second_pass_through_one_graph_gives_the_same_gradients(subject: Subject, problem: Problem) -> None:
+    """The gradients of a second backward pass after one forward call are those of the first, and within their bounds.
+
+    Of a kernel with a backward function it is a second call for the same outputs. Nothing is said of one that refuses.
+    """
+    dO = cotangent(subject, problem)
+    first = subject.gradients(problem, dO)
+    try:
+        second = replace(subject, passes=2).gradients(problem, dO)
+    except CallFailed as error:
+        raise NotTaken(f"it goes through its graph once: {error}") from error
+    if subject.conventions.deterministic:
+        assert_gradients_unchanged(first, second, "in a second pass through one graph")
+    assert_gradients_within_bound(subject, problem, dO, second)
 
 
 @attention_property(

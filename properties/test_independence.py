@@ -118,6 +118,21 @@ def test_expanded_views_are_read_right(subject: Subject, problem: Problem) -> No
 
 
 @attention_property(
+    source=FUNCTION + "; fla-org/flash-linear-attention#1080, facebookresearch/xformers#719",
+    hunts="offsets of rows or of batch entries in 32 bits, whose product with a stride has no room there",
+    needs=("strides",),
+    problems=lambda subject: problems(subject, without=("empty",), regimes=TAME),
+)
+def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Problem) -> None:
+    """Queries, keys and values whose rows, or whose batch entries, lie 2^31 elements apart are solved within the bound.
+
+    They are views of memory of which the system commits what is touched; where it refuses, nothing is said.
+    """
+    for place in subject.presentation.places("SB"):
+        assert_within_bound(subject, problem, subject(problem, arrange=partial(memory.far_apart, axis=place)))
+
+
+@attention_property(
     source="kernels.Conventions.deterministic",
     hunts="races, uninitialized memory, atomic additions in a kernel that promises determinism",
 )

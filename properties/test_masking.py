@@ -4,9 +4,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.problem.traits import Trait, positional, weighs_linearly
+from attn_spec.problem.traits import Trait, other_tensor, positional, weighs_linearly
 from attn_spec.search.assertions import (
     assert_rows_within_bound,
     assert_unchanged,
@@ -21,6 +22,8 @@ from attn_spec.search.strategies import named, problems
 SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
 #: Masks of which kernels skip whole tiles.
 SPARSE = ("strided", "blocks", "specks")
+#: Masks of no batch entry or head of its own.
+TWO_AXES = tuple(f"{name}@11QK" for name in ("random", "checkerboard", "padding"))
 EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
 
 
@@ -195,6 +198,19 @@ def test_sparse_masks_give_dense_attention_under_them(subject: Subject, problem:
     The truth knows no tiles: it is attention under the mask.
     """
     assert_within_bound(subject, problem, subject(problem))
+
+
+@attention_property(
+    source="broadcasting: leading axes that are left out are 1",
+    hunts="a mask [Sq, Sk] taken for one of batch entries, or of heads, and keys where as many of them are",
+    needs=("mask_of_two_axes",),
+    problems=lambda subject: problems(
+        subject, needs=("mask",), without=(other_tensor,), mask=st.sampled_from(TWO_AXES)
+    ),
+)
+def test_a_mask_of_two_axes_is_that_of_every_head(subject: Subject, problem: Problem) -> None:
+    """A mask [Sq, Sk] hides the same keys in all batch entries and heads."""
+    assert_within_bound(subject, problem, subject(problem, arrange_options=of_two_axes))
 
 
 @attention_property(

@@ -26,7 +26,7 @@ from .operands import Operands, chooses_score
 #: What such a kernel declares by default.
 SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
-    *("gqa", "dv", "cross", "empty", "lse"),
+    *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
 )
 CONVENTIONS = {"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True}
 #: Options that are tensors.

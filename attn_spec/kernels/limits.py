@@ -27,6 +27,8 @@ class Limits:
     keys_reach_queries: bool = False
     #: The largest position of ``rotary``, as of a table of cosines with a last row; None is any.
     largest_position: int | None = None
+    #: Whether a scale must be above 0, as where the maximum is taken of scores that are not scaled yet.
+    positive_scale: bool = False
     #: Options that it cannot do without.
     always: tuple[str, ...] = ()
     #: Pairs of options that it refuses to combine, e.g. ("causal", "mask").
@@ -68,6 +70,8 @@ class Limits:
             yield "there must be a key for every query"
         if self.largest_position is not None and largest_position(problem) > self.largest_position:
             yield f"positions must be at most {self.largest_position}"
+        if self.positive_scale and problem.scale_value <= 0:
+            yield "the scale must be above 0"
         yield from (f"it always uses {name}" for name in self.always if name not in used)
         yield from (f"it does not combine {' and '.join(pair)}" for pair in self.exclusive if used.issuperset(pair))
 

@@ -7,12 +7,17 @@ kernel must not read.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from attn_spec.kernels.frameworks.framework import strided
+from attn_spec.kernels.limits import NotTaken
+
+#: Elements past which an offset of 32 bits with a sign has no room.
+FAR = 2**31
 
 
 def unchanged(tensor: Any) -> Any:
@@ -59,6 +64,30 @@ def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
 def expanded_whole(tensor: Any) -> Any:
     """Broadcast the first entry along every axis with stride 0."""
     return expanded(tensor, range(tensor.ndim))
+
+
+def far_apart(tensor: Any, axis: int) -> Any:
+    """The same values with entries along an axis so far apart that the last begins past FAR elements.
+
+    One entry stays where it is. Raises :class:`NotTaken` where the system does not give so many addresses.
+    """
+    length, shape = tensor.shape[axis], tuple(tensor.shape)
+    if length < 2:
+        return tensor
+    packed = [
+        math.prod(n for place, n in enumerate(shape) if place > own and place != axis) for own in range(len(shape))
+    ]
+    packed[axis] = -(-FAR // (length - 1)) + 1
+    try:
+        return strided(tensor).vast(tensor, packed)
+    except (MemoryError, OSError, RuntimeError) as error:
+        raise NotTaken(f"no buffer of {FAR} elements can be had: {str(error).splitlines()[0]}") from error
+
+
+def of_two_axes(tensor: Any) -> Any:
+    """A mask or a bias that is one for all batch entries and heads, as [Sq, Sk]."""
+    leading = tuple(tensor.shape[:-2])
+    return tensor[(0,) * len(leading)] if all(length == 1 for length in leading) else tensor
 
 
 def in_the_same_place(tensors: int) -> Callable[[Any], Any]:

@@ -52,6 +52,8 @@ class Subject:
     call_limit: float = CALL_LIMIT
     #: Entered around every call, with the seconds it may take; a search puts :func:`last_resort` here.
     guard: Guard = contextlib.nullcontext
+    #: Backward passes through the graph of one forward call; gradients are those of the last one.
+    passes: int = 1
 
     @cached_property
     def contract(self) -> ResolvedContract:
@@ -184,7 +186,7 @@ class Subject:
         result, pull = self._record(tensors, options, {name: inputs[name] for name in names})
         returned.out_and_lse(result)
         with self._guarded("backward"):
-            found = pull(cotangents)
+            found = [pull(cotangents, turn < self.passes) for turn in range(1, self.passes + 1)][-1]
             self.framework.wait(self.device, found)
         return result, found
 
@@ -214,7 +216,8 @@ class Subject:
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward = self.kernel.backward_function
         with self._guarded("backward"):
-            found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
+            for _ in range(self.passes):
+                found = backward(cotangents[0], *tensors.values(), out, lse, **options, **extra)  # type: ignore[misc]
             self.framework.wait(self.device, found)
         return result, returned.gradients(found, names)
 
@@ -292,5 +295,6 @@ class Subject:
             given[name] = options[keywords[name]], self.presentation.rows(getattr(problem, name))
         for name, (tensor, before) in given.items():
             now = self.framework.take(tensor).astype(np.float64)
+            now = now[(None,) * (before.ndim - now.ndim)]  # of two axes, where it was handed so
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
                 raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")

@@ -56,6 +56,7 @@ ABILITIES: dict[str, Ability] = {
         weight=4,
     ),
     "empty": Ability(says="either length may be zero", is_used=lambda p: 0 in (p.query_length, p.key_length)),
+    "mask_of_two_axes": Ability(says="takes a mask [Sq, Sk] of all batch entries and heads, too", of="mask"),
     "lse": Ability(says="returns (out, lse)"),
     "backward": Ability(says="has gradients in q, k, v and bias, by its framework's or by @name.backward"),
     "lse_backward": Ability(says="its gradients honor a cotangent of the LSE too", shows=False),

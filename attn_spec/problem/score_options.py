@@ -104,7 +104,7 @@ class ScoreOptions:
         wanted="a finite number or None",
         accepts=lambda value: value is None or is_number(value),
         plain=lambda _: 0.125,
-        draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10),
+        draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10, -0.5, 0.0),
     )
     #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
     score_weight: Any = score_parameter(

@@ -79,6 +79,11 @@ def all_but(*names: str) -> Trait:
     return lambda row: row.name not in names
 
 
+def other_tensor(row: Option) -> bool:
+    """The option is a tensor, but not the mask."""
+    return row.tensor is not None and row.name != "mask"
+
+
 def named_by(wanted: Iterable[str | Trait]) -> set[str]:
     """The names among those wanted, and the options that have a trait that is wanted."""
     found: set[str] = set()

@@ -15,12 +15,14 @@ import numpy as np
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.frameworks.framework import FrameworkError, framework
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import judged
 from attn_spec.search.plain_calls import failure, plain, with_defaults_off
 
 #: Abilities that a call shows, since no signature tells whether a kernel has them.
@@ -146,6 +148,10 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
         case "backward":
             reached = willing.gradients(problem, np.ones(problem.output_shape))["dv"].any()
             return None if reached else "no gradient reaches v"
+        case "mask_of_two_axes":  # to some callables it is one of batch entries and keys
+            masked = problem.replace(mask=np.tril(np.ones(problem.score_shape[2:], dtype=bool))[None, None])
+            answer = willing(masked, arrange_options=of_two_axes)
+            return "one of two axes has another meaning" if judged(willing, masked, answer).refuted else None
         case "dropout_by_chance":  # what does not drop then is refuted, and what refuses to does not claim to
             dropping(willing, 0.5)(problem)
             return None

@@ -20,7 +20,7 @@ TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
 #: Lengths past the tiles of one block, where loops over blocks, splits and wider indices begin.
 LONG = (255, 256, 257, 511, 513, 1025)
 #: Powers of two, and dimensions that kernels must pad.
-HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 256)
+HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 192, 256)
 VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
 #: (Hq, Hkv); a slow kernel has the first two of each at least. Head h of (2, 1) tells h // group from h and from
 #: h // Hkv, that of (4, 2) tells it from h % Hkv.

@@ -113,15 +113,19 @@ def recipes(
     # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
     ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
-    if size := sizes.asked():
+    size = sizes.asked()
+    if size:
         any_width = subject.kernel.limits.head_dims is None
         drawn = replace(drawn, **draw(sizes.numbers(size, subject.kernel.slowness, any_width=any_width)))
         needs = {*needs, *sizes.used(size, subject, named_by(without))}
+    regimes = regimes or (sizes.REGIMES if size else None)
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
     chosen = _options(draw, subject, needs, without)
     values = {name: draw(strategy) for name, strategy in _VALUES.items() if name in chosen}
+    if "scale" in values and subject.kernel.limits.positive_scale:
+        values["scale"] = abs(values["scale"]) or 1.0
     width = {"score_width": draw(_WIDTHS_OF_SCORES)} if "score_vector" in chosen else {}
     recipe = Recipe(
         dtype=subject.dtype,

@@ -105,3 +105,26 @@ def training_path_differs(sound: Kernel) -> Attention:
         return (out * 1.001, lse) if out.requires_grad else (out, lse)
 
     return kernel
+
+
+@autograd_mutant(
+    source="made up: a workspace of gradients that the forward pass clears",
+    named_by="gradient_independence.a_second_pass_through_one_graph_gives_the_same_gradients",
+)
+def second_pass_adds(sound: Kernel) -> Attention:
+    """Gradients of another pass through one graph are added to those of the first."""
+    passed: set[int] = set()
+
+    def attention(*inputs: Any, **options: Any) -> tuple[Any, Any]:
+        out, lse = sound.function(*inputs, **options)
+        passed.discard(out.data_ptr())
+        return out, lse
+
+    def gradients(asked: tuple[bool, ...], *saved: Any, **options: Any) -> tuple[Any, ...]:
+        del asked
+        out, found = saved[4], explicit(sound)(*saved, **options)
+        is_second = out.data_ptr() in passed
+        passed.add(out.data_ptr())
+        return tuple(2 * x for x in found) if is_second else found
+
+    return recorded(attention, gradients)

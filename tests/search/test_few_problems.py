@@ -68,7 +68,7 @@ def test_a_kernel_of_two_signatures_that_is_right_for_plain_ones_alone_is_refute
     assert verdict_on(function, supports=supports, signatures=2) is Verdict.REFUTED
 
 
-def test_a_sound_kernel_of_two_signatures_is_called_with_no_more():
+def test_a_sound_kernel_of_two_signatures_is_called_with_those_and_a_large_one():
     seen = set()
 
     def attention(q, k, v, **options):
@@ -76,8 +76,9 @@ def test_a_sound_kernel_of_two_signatures_is_called_with_no_more():
         return sound(q, k, v, **options)
 
     assert verdict_on(attention, supports=("causal", "gqa", "dv", "cross"), signatures=2) is Verdict.HELD
-    assert len(seen) == 2
-    assert [options for *_, options in sorted(seen, key=len)[1:]] == ["causal"]
+    assert len(seen) == 3
+    assert sum(max(q[2], k[2]) > 1000 for q, k, *_ in seen) == 1
+    assert [options for *_, options in sorted(seen, key=len)[2:]] == ["causal"]
 
 
 def signature(**recipe):

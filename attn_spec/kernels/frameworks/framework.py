@@ -19,8 +19,8 @@ class FrameworkError(Exception):
 
 #: A function of tensors by name that returns a tensor or a tuple of tensors.
 Call = Callable[[Mapping[str, Any]], Any]
-#: From cotangents to gradients by name.
-Pull = Callable[[Sequence[Any]], dict[str, Any]]
+#: From cotangents to gradients by name; the second argument says whether it is going to be called again.
+Pull = Callable[[Sequence[Any], bool], dict[str, Any]]
 
 #: An integer that is nobody's position.
 NO_POSITION = -(2**62)
@@ -94,6 +94,13 @@ class Strided(Framework):
     def expanded(self, tensor: Any, shape: Sequence[int]) -> Any:
         """The tensor broadcast to ``shape`` with strides of 0."""
 
+    @abstractmethod
+    def vast(self, tensor: Any, strides: Sequence[int]) -> Any:
+        """A tensor like this one with these strides, in elements; memory of the CPU is committed where it is touched.
+
+        Raises MemoryError, OSError or RuntimeError where the system refuses.
+        """
+
 
 class Differentiating(Framework):
     """A framework with the ability "autograd"."""
@@ -102,8 +109,8 @@ class Differentiating(Framework):
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
         """Return what ``call`` returns for ``inputs`` by name, and the function that pulls cotangents back to them.
 
-        That takes the cotangents of the first tensors returned, and gives the gradients by name: None or no entry
-        where an input has no influence.
+        That takes the cotangents of the first tensors returned, and whether it is called again after this pass. It
+        gives the gradients by name: None or no entry where an input has no influence.
         """
 
 

@@ -72,7 +72,8 @@ class Jax(Differentiating):
 
         outputs, pullback, returned = jax.vjp(parted, dict(inputs), has_aux=True)
 
-        def pull(cotangents: Sequence[Any]) -> dict[str, Any]:
+        def pull(cotangents: Sequence[Any], again: bool) -> dict[str, Any]:
+            del again  # it may always be
             sent: list[Any] = [None if x is None else jax.numpy.zeros_like(x) for x in outputs]
             for place, (output, cotangent) in enumerate(zip(outputs, cotangents, strict=False)):
                 sent[place] = None if output is None else cotangent.astype(output.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -16,6 +17,20 @@ def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
         return np.array(values, order="C")
     with np.errstate(over="ignore"):
         return np.array(values, dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype, order="C")
+
+
+def uncommitted(size: int) -> mmap.mmap:
+    """So many bytes of zeros, of which the system commits the pages that are touched. Raises OSError."""
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        raise OSError("it maps no memory without a file")
+    # Python names MAP_NORESERVE since 3.13; Linux on all its common machines has this number for it.
+    lazily = getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazily)
+
+
+def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements a buffer has that a tensor of this shape lies in."""
+    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 class NumPy(Strided):
@@ -43,6 +58,13 @@ class NumPy(Strided):
 
     def packed(self, tensor: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(tensor)
+
+    def vast(self, tensor: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+        size = tensor.itemsize
+        buffer = np.frombuffer(uncommitted(size * reach(tensor.shape, strides)), np.uint8).view(tensor.dtype)
+        made = np.lib.stride_tricks.as_strided(buffer, tensor.shape, [size * stride for stride in strides])
+        made[...] = tensor
+        return made
 
     def expanded(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         return np.broadcast_to(tensor, shape)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from attn_spec.kernels.frameworks.framework import NO_POSITION, Call, Differentiating, Pull, Strided
+from attn_spec.kernels.frameworks.numpy import reach, uncommitted
 
 
 class Torch(Strided, Differentiating):
@@ -58,12 +59,15 @@ class Torch(Strided, Differentiating):
         returned = call(inputs)
         outputs = returned if isinstance(returned, tuple) else (returned,)
 
-        def pull(cotangents: Sequence[Any]) -> dict[str, Any]:
+        def pull(cotangents: Sequence[Any], again: bool) -> dict[str, Any]:
+            for tensor in inputs.values():
+                tensor.grad = None  # of the pass before
             pairs = [
                 pair for pair in zip(outputs, cotangents, strict=False) if getattr(pair[0], "requires_grad", False)
             ]
             if pairs:  # an output that depends on no input has gradients of zero
-                torch.autograd.backward([output for output, _ in pairs], [cotangent for _, cotangent in pairs])
+                sent = [cotangent for _, cotangent in pairs]
+                torch.autograd.backward([output for output, _ in pairs], sent, retain_graph=again)
             return {name: tensor.grad for name, tensor in inputs.items()}
 
         return returned, pull
@@ -73,6 +77,14 @@ class Torch(Strided, Differentiating):
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()
+
+    def vast(self, tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+        elements = reach(tuple(tensor.shape), strides)
+        if tensor.device.type == "cpu":
+            buffer = torch.frombuffer(uncommitted(elements * tensor.element_size()), dtype=tensor.dtype)
+        else:
+            buffer = tensor.new_empty(elements)
+        return buffer.as_strided(tensor.shape, tuple(strides)).copy_(tensor)
 
     def expanded(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return tensor.expand(*shape)

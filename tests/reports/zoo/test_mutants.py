@@ -17,7 +17,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.traits import adds_to_scores, named_by, replaces_score, weighs_linearly
 from attn_spec.search import assertions
 from attn_spec.search import property as properties
-from attn_spec.search.profiles import Profile
+from attn_spec.search.profiles import PROFILES, Profile
 from attn_spec.search.property import Refutation
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
@@ -53,7 +53,8 @@ def elsewhere(monkeypatch, tmp_path):
 def test_the_property_that_names_it_refutes_the_mutant(name):
     mutant = MUTANTS[name]
 
-    row, case = examine(mutant.named_by, mutant.kernel, mutant.dtype, examples=400)
+    examples = PROFILES["ci"].examples if mutant.family == "sizes" else 400
+    row, case = examine(mutant.named_by, mutant.kernel, mutant.dtype, examples)
 
     assert row.verdict is mutant.verdict
     subject = Subject(mutant.kernel, mutant.dtype)
