@@ -15,7 +15,7 @@ import numpy as np
 from attn_spec.error.operand_bounds import stored_outputs
 from attn_spec.kernels.frameworks.framework import values_of
 
-from .operands import Execution, Number, Operands, finite, unrounded
+from .operands import Number, Operands, finite, unrounded
 
 
 class Layer(Operands):
@@ -24,42 +24,42 @@ class Layer(Operands):
     def values(self, v: Any) -> np.ndarray:
         """v' [B, Hq, Sk, U] as it is stored."""
         self.v = self.given(np.repeat(values_of(v), self.group, axis=1))
-        return self.stored(self.score.values.value(Execution(self.steps), self.v, self.p))
+        return self.stored(self.score.values.value(self.execution(self.steps), self.v, self.p))
 
     def joined(self, o: Any) -> np.ndarray:
         """The output [B, 1, Sq, O] from those of heads."""
-        A, heads = Execution(self.steps), self.of_heads(o)
-        if self.steps.order.sums == "pairwise":
-            parts = self.output_of_each(heads).values
-            total = A.summed(np.moveaxis(parts, 1, 0)[:, :, None], 0)
-        else:
-            total = self.output_of_all(heads)
-        bias = self.p.get("output_projection_bias")
+        heads, bias = self.of_heads(o), self.p.get("output_projection_bias")
+        total = self.output_one_by_one(heads) if self.steps.order.sums == "pairwise" else self.output_of_all(heads)
         return self.steps.convert((total if bias is None else total + bias).values, "output", total.source)
+
+    def output_one_by_one(self, o: Number) -> Number:
+        """The sum of W_O o over heads, [B, 1, Sq, O], each a product of its own."""
+        parts = self.output_of_each(o).values
+        return self.execution(self.steps).summed(self.steps.xp.moveaxis(parts, 1, 0)[:, :, None], 0)
 
     def output_of_each(self, o: Number) -> Number:
         """W_O o of each head, [B, Hq, Sq, O]."""
         assert self.score.outputs is not None
-        return self.score.outputs.value(Execution(self.steps), o, self.p)
+        return self.score.outputs.value(self.execution(self.steps), o, self.p)
 
     def output_of_all(self, o: Number) -> Number:
         """Their sum as one product, [B, 1, Sq, O]."""
         heads, weight = o.values.shape[1], self.p["output_projection"]
-        whole = np.broadcast_to(weight.values, (1, heads, *weight.values.shape[2:]))
+        whole = self.steps.xp.broadcast_to(weight.values, (len(weight.values), heads, *weight.values.shape[2:]))
         assert self.score.outputs is not None
         p = {"output_projection": replace(weight, values=side_by_side(whole))}
-        return self.score.outputs.value(Execution(self.steps), replace(o, values=side_by_side(o.values)), p)
+        return self.score.outputs.value(self.execution(self.steps), replace(o, values=side_by_side(o.values)), p)
 
     def of_heads(self, o: Any) -> Number:
         """The outputs of heads as the projection reads them."""
-        return Number(np.asarray(o), "operands", self.steps)
+        return Number(self.steps.as_array(o), "operands", self.steps)
 
     @np.errstate(all="ignore")
     def layer_backward(self, run: Callable[..., Any], attend: Callable[..., Any], v: Any, lse: Any, dO: Any) -> Any:
         """All gradients by input; ``attend`` makes the forward call of the heads again."""
         outputs = self.score.outputs
         assert outputs is not None
-        (q, k), v_, A = self(), self.values(v), Execution(self.steps)
+        (q, k), v_, A = self(), self.values(v), self.execution(self.steps)
         c = heads_contract(self.steps.c)
         o = self.of_heads(attend(c, (q, k, v_), self.options)[0])
         of_o, by_outputs = outputs.pull(A, o, self.p, of_output := self.cotangent(dO))
@@ -76,7 +76,7 @@ class Layer(Operands):
 
     def cotangent(self, dO: Any) -> Number:
         """The cotangent of the layer's output."""
-        return Number(np.asarray(values_of(dO), np.float64), "output", self.steps)
+        return replace(self.given(values_of(dO)), source="output")
 
     def stored_cotangent(self, of_o: Number) -> np.ndarray:
         """What of it arrives at each head."""

@@ -53,15 +53,18 @@ class Execution:
 
     def finished(self, x: Any) -> Number:
         """The result of one operation."""
-        rounded = self.steps.round(x, "score_accumulation")
-        return Number(self.steps.convert(rounded, "stored_scores", "score_accumulation"), "stored_scores", self.steps)
+        return self.stored(self.steps.round(x, "score_accumulation"))
+
+    def stored(self, x: Any) -> Number:
+        """What the accumulators hold: their last addition has rounded it."""
+        return Number(self.steps.convert(x, "stored_scores", "score_accumulation"), "stored_scores", self.steps)
 
     def product(self, x: Number, y: Number) -> Number:
         a, b = self.steps.enter(x.values, x.source), self.steps.enter(y.values, y.source)
         if not (count := a.shape[-1]):
-            return self.finished(a @ b)
+            return self.stored(a @ b)
         total = self.steps.add_products(lambda t: (a[..., t, None], b[..., None, t, :]), count, "score_accumulation")
-        return self.finished(total)
+        return self.stored(total)
 
     def shifted(self, y: Number, b: Number, x: Number) -> Number:  # noqa: ARG002 - what the sums are of
         return y + b
@@ -132,15 +135,17 @@ class Execution:
     def summed(self, x: np.ndarray, axis: int) -> Number:
         """Sums along an axis, which may be empty."""
         if not x.shape[axis]:
-            return self.finished(x.sum(axis))
-        return self.finished(self.steps.accumulate(lambda t: np.take(x, t, axis), x.shape[axis], "score_accumulation"))
+            return self.stored(x.sum(axis))
+        terms = self.steps.xp.moveaxis(x, axis, 0)
+        return self.stored(self.steps.accumulate(lambda t: terms[t], len(terms), "score_accumulation"))
 
 
 class Operands:
     """q and k of one call, of a score other than their product, and what they become."""
 
-    #: Formulas of feature maps are executed on arrays of any namespace, those of other scores on NumPy's.
+    #: Formulas of feature maps and of layers are executed on arrays of any namespace, those of other scores on NumPy's.
     arithmetic: type[MatrixProducts] = MatrixProducts
+    execution: type[Execution] = Execution
 
     def __init__(self, c: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
         score = next(name for name in CHOICES if options.get(name) is not None)
@@ -174,7 +179,7 @@ class Operands:
     @np.errstate(all="ignore")
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
         """q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored."""
-        A = Execution(self.steps)
+        A = self.execution(self.steps)
         found = self.score.queries.value(A, self.q, self.p), self.score.keys.value(A, self.k, self.p)
         q, k = self.stored(found[0]), self.stored(found[1])
         if self.score.pairs is not None:
@@ -206,7 +211,7 @@ class Operands:
     def pulled(self, call: Any, q: np.ndarray, k: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Gradients by input but of v, that of q of each head; and that of the values of each head."""
         dq, dk, dv, *dbias = call()
-        A, of_p = Execution(self.steps), {}
+        A, of_p = self.execution(self.steps), {}
         if self.score.pairs is not None:
             x, y = self.operands(q, k)
             dS = Number(call.scaled_score_gradient(), "stored_scores", self.steps)
@@ -228,11 +233,12 @@ class Operands:
 
     def over_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         """The gradient of a parameter, summed over the batch entries and heads that share it."""
+        xp = self.steps.xp
         for axis, length in enumerate(self.p[name].values.shape[:2]):
             if length == 1:
-                parts = np.moveaxis(x, axis, 0)
+                parts = xp.moveaxis(x, axis, 0)
                 x = self.steps.accumulate(lambda n, parts=parts: parts[n], len(parts), "gradient_accumulation")
-                x = np.expand_dims(x, axis)
+                x = xp.expand_dims(x, axis=axis)
         return x
 
     def stored(self, x: Number) -> np.ndarray:

@@ -19,7 +19,8 @@ from torch import Tensor
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
-from attn_spec.emulation.operands import chooses_score
+from attn_spec.emulation.layers import Layer, heads_contract
+from attn_spec.emulation.operands import Operands, chooses_score
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.readings import gradient_readings, readings
@@ -46,6 +47,8 @@ class Attack:
     cotangent: np.ndarray | None = None
     #: dL [B, Hq, Sq].
     lse_cotangent: np.ndarray | None = None
+    #: Projections, where the problem is a layer.
+    layer: type[Layer] = Layer
     #: Steps in front of those of the adversary.
     above: tuple[type[Adversary], ...] = ()
     #: Elements of each quantity that are attacked, at most.
@@ -56,7 +59,10 @@ class Attack:
 Ratios = dict[str, float]
 Arrays = dict[str, np.ndarray]
 #: What may be attacked.
-QUANTITIES = ("output", "lse", "dq", "dk", "dv", "dbias")
+QUANTITIES = (
+    *("output", "lse", "dq", "dk", "dv", "dbias"),
+    *(f"d{name}" for name, row in OPTIONS.items() if row.projects_values),
+)
 FORWARD, BACKWARD = QUANTITIES[:2], QUANTITIES[2:]
 
 
@@ -101,7 +107,7 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
     bounds: Arrays = {}
     if wanted & set(FORWARD):
         bound = forward_bound(x, forward)
-        bounds["output"] = np.where(bound.in_domain[..., None], bound.allowed["output"], np.nan)
+        bounds["output"] = np.where(bound.domain_of("output")[..., None], bound.allowed["output"], np.nan)
         bounds["lse"] = np.where(bound.in_domain, bound.allowed["lse"], np.nan)
     if attack.cotangent is not None and wanted & set(BACKWARD):
         bound = gradient_bound(x, gradient_intermediates(x, attack.cotangent, attack.lse_cotangent), backward)
@@ -118,7 +124,7 @@ def _contracts(attack: Attack) -> tuple[ResolvedContract, ResolvedContract]:
 
 def _truths(attack: Attack, quantities: Iterable[str]) -> Arrays:
     x = intermediates(attack.problem)
-    truths: Arrays = {"output": x.O, "lse": x.L[..., 0]}
+    truths: Arrays = {"output": x.output, "lse": x.L[..., 0]}
     if attack.cotangent is not None:
         g = gradient_intermediates(x, attack.cotangent, attack.lse_cotangent)
         truths |= g.gradients
@@ -179,18 +185,40 @@ def _repeated(problem: Problem, entries: int) -> list[np.ndarray]:
     return [np.repeat(x, entries, axis=0) for x in (problem.q, problem.k, problem.v)]
 
 
-def _kernel(attack: Attack, steps: type[Any], choices: Choices, entries: int) -> type[Any]:
-    return kernel_of((*attack.above, steps), attack.problem.dtype, choices, entries)
+def _kernel(attack: Attack, steps: type[Any], dtype: str, choices: Choices, entries: int) -> type[Any]:
+    return kernel_of((*attack.above, steps), dtype, choices, entries)
 
 
 def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
     q, k, v = _repeated(attack.problem, entries)
     options = _options(attack.problem, entries)
+    if attack.problem.projects:
+        layer = _layer(attack, c, choices, entries, options)
+        heads = _attend(attack, heads_contract(c), choices, entries)
+        out, lse = heads((*layer(), layer.values(v)), layer.options)
+        return {"output": layer.joined(out), "lse": lse}
     if chooses_score(options):
-        operands = operands_of(attack.problem.dtype, choices, entries)(c, attack.order, q, k, options)
+        operands = operands_of(Operands, attack.problem.dtype, choices, entries)(c, attack.order, q, k, options)
         (q, k), v, options = operands(), operands.repeated(v), operands.options
-    call = _kernel(attack, attack.steps, choices, entries)(c, attack.order, q, k, v, **options)
+    call = _kernel(attack, attack.steps, attack.problem.dtype, choices, entries)(c, attack.order, q, k, v, **options)
     return dict(zip(FORWARD, call(), strict=True))
+
+
+def _layer(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, options: Mapping[str, Any]) -> Layer:
+    """The projections of a call, of so many equal entries."""
+    made = operands_of(attack.layer, attack.problem.dtype, choices, entries)
+    return made(c, attack.order, *_repeated(attack.problem, entries)[:2], options)
+
+
+def _attend(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> Callable[..., tuple[Any, Any]]:
+    """The forward call of the heads of a layer, which read numbers of the format of operands."""
+    steps = _kernel(attack, attack.steps, c.operands, choices, entries)
+
+    def attend(tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+        taken = {name: value for name, value in options.items() if name != "dlse"}
+        return steps(c, attack.order, *tensors, **taken)()
+
+    return attend
 
 
 def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
@@ -199,13 +227,22 @@ def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries
     options, (q, k, v) = _options(attack.problem, entries), _repeated(attack.problem, entries)
     if attack.lse_cotangent is not None:
         options["dlse"] = np.repeat(attack.lse_cotangent, entries, axis=0)
-    steps = _kernel(attack, attack.gradients, choices, entries)
+    projects, dtype = attack.problem.projects, attack.problem.dtype
+    steps = _kernel(attack, attack.gradients, c.operands if projects else dtype, choices, entries)
 
     def run(c: ResolvedContract, saved: tuple[Any, ...], options: Mapping[str, Any], dO: Any) -> TiledGradients:
         return steps(c, attack.order, dO, saved, **options)
 
+    if projects:
+        _, lse = outputs
+
+        def attend(c: ResolvedContract, tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+            return _attend(attack, c, choices, entries)(tensors, options)
+
+        found = _layer(attack, c, choices, entries, options).layer_backward(run, attend, v, lse, dO)
+        return {f"d{name}": of for name, of in found.items()}
     if not chooses_score(options):
         return dict(zip(BACKWARD, run(c, (q, k, v, *outputs), options, dO)(), strict=False))
-    operands = operands_of(attack.problem.dtype, choices, entries)(c, attack.order, q, k, options)
+    operands = operands_of(Operands, dtype, choices, entries)(c, attack.order, q, k, options)
     backward: Callable[..., dict[str, Any]] = operands.backward
     return {f"d{name}": found for name, found in backward(run, v, dO, *outputs).items()}

@@ -11,6 +11,7 @@ import numpy as np
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.layers import Layer
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
 from attn_spec.error.contract import Contract
@@ -44,6 +45,7 @@ class Way:
     order: dict[str, Any] = field(default_factory=dict)
     steps: type[TiledAttention] = TiledAttention
     gradients: type[TiledGradients] = TiledGradients
+    layer: type[Layer] = Layer
     #: Sizes of dO and of dL.
     cotangent: float = 1.0
     lse_cotangent: float = 0.0
@@ -290,6 +292,7 @@ def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed:
         order=Order(**{"kv_tile": 1, "fused": False} | way.order),
         steps=way.steps,
         gradients=way.gradients,
+        layer=way.layer,
         cotangent=dO,
         elements=2,
         seed=seed,
