@@ -9,7 +9,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import factor_fits
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
-from attn_spec.error.operand_bounds import cotangent_error, operand_error, unknown_keys, value_sizes
+from attn_spec.error.operand_bounds import cotangent_sizes, operand_error, unknown_keys, value_sizes
 from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift, score_error
 from attn_spec.error.weight_bounds import reference_rounding
 
@@ -158,9 +158,7 @@ def gradients_in_domain(
     stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
     stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
     largest = c.largest(*stages)
-    cotangent = np.abs(g.cotangent)
-    if (error := cotangent_error(x, g, c)) is not None:
-        cotangent = cotangent + error
+    cotangent = cotangent_sizes(g)
     magnitude = (cotangent @ value_sizes(x, c).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
     magnitude = x.largest_factor * magnitude
     delta = (cotangent * np.abs(x.O)).sum(-1).max(-1, initial=0.0)

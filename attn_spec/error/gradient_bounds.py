@@ -23,7 +23,7 @@ from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.gradient_sums import accumulated, last_cast, stored_sums, sum_eta, summed_over_group
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import (
-    cotangent_error,
+    arriving,
     cotangent_sizes,
     heads_contract,
     operand_error,
@@ -81,7 +81,7 @@ def gradient_bound(
 
     ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
     """
-    c = heads_contract(x, contract)
+    c, g = heads_contract(x, contract), arriving(x, g, contract)
     b = score_gradient_error(x, g, c, 0.0 if slack is None else slack.X)
     evaluated = {} if slack is None else slack.allowed
     plain = operand_error(x, c) is None
@@ -273,14 +273,14 @@ def _dv_error(b: ScoreGradientError) -> Approximation:
     alone = b.x.problem.projects
     over_group = (lambda per_head: per_head) if alone else b.x.over_group
     n = b.x.visible.sum(axis=-2)[..., None] if alone else _queries(b.x)
-    cotangent, size = entry(c, c.format("output")), cotangent_sizes(b.x, b.g, c)
+    cotangent, size = entry(c, c.format("output")), cotangent_sizes(b.g)
     missing = left_out(c, c.format("probabilities"), c.format("output"))
     stages, dropped = (*weight_stages(c), "gradients"), b.x.dropped
     factor, factor_eta = factor_roundings(b.x, c, *stages), factor_underflow(b.x, c, *stages)
     P1A, weight_eta = dropped(w.P1A), dropped((w.eta + factor_eta) * b.x.visible)
     G = growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
     own = over_group(dropped(w.PA).swapaxes(-1, -2) @ size)
-    if (given := cotangent_error(b.x, b.g, c)) is not None:
+    if (given := b.g.cotangent_error) is not None:
         own = own + over_group(dropped(b.x.P).swapaxes(-1, -2) @ given)
     total = over_group(P1A.swapaxes(-1, -2) @ size)
     eta = over_group(weight_eta.swapaxes(-1, -2) @ size)

@@ -224,6 +224,8 @@ class GradientIntermediates:
     of_v: np.ndarray
     #: The gradients of q, k, v and bias, if there is one, by name ("dq"), each of its input's shape.
     gradients: dict[str, np.ndarray]
+    #: Errors of ``cotangent`` under the contract of a bound, see :func:`operand_bounds.arriving`; None: it is given.
+    cotangent_error: np.ndarray | None = None
 
 
 @np.errstate(all="ignore")

@@ -88,25 +88,28 @@ def value_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def cotangent_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray | None:
-    """Errors of what arrives at each head of a layer, [B, Hq, Sq, U], as it is stored; None of dO itself."""
+def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> GradientIntermediates:
+    """``g`` with the errors of what arrives at each head of a layer, [B, Hq, Sq, U], as it is stored.
+
+    The contract is that of the layer: dO has the format of its output, that of a head's output may be narrower.
+    """
     outputs = score_of(x.problem).outputs
     if outputs is None:
-        return None
+        return g
     dO = given(c, g.of_output, c.format("output"))
     nothing = given(c, np.zeros(x.O.shape), c.format("operands"))  # matters to the gradient of W_O alone
-    return _stored(outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0]).error
+    of_heads = _stored(outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0])
+    return replace(g, cotangent_error=of_heads.error)
 
 
-def cotangent_sizes(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray:
+def cotangent_sizes(g: GradientIntermediates) -> np.ndarray:
     """The largest that dO of a head may be, [B, Hq, Sq, Dv]."""
-    error = cotangent_error(x, g, c)
-    return np.abs(g.cotangent) if error is None else np.abs(g.cotangent) + error
+    return np.abs(g.cotangent) if g.cotangent_error is None else np.abs(g.cotangent) + g.cotangent_error
 
 
 def product_of_operands_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray | float:
     """What errors of dO and of v make of their product, before its own, [.., Sq, Sk]; 0 where both are given."""
-    of_g, of_v = cotangent_error(x, g, c), value_error(x, c)
+    of_g, of_v = g.cotangent_error, value_error(x, c)
     if of_g is None or of_v is None:
         return 0.0
     off = of_g @ value_sizes(x, c).swapaxes(-1, -2) + np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)

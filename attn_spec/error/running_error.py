@@ -75,7 +75,10 @@ class RunningErrors:
         self.contract = contract
 
     def product(self, x: Approximation, y: Approximation) -> Approximation:
-        """The theorem of ``score_bounds.dot_product_error``, for operands with errors."""
+        """The theorem of ``score_bounds.dot_product_error``, for operands with errors.
+
+        Nothing is known of a product with a factor that may overflow on entry.
+        """
         c, n = self.contract, x.value.shape[-1]
         of_x, of_y = entry(c, x.form), entry(c, y.form)
         factors = sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))
@@ -86,7 +89,14 @@ class RunningErrors:
         tiny = of_x.eta * columns + of_y.eta * rows + n * of_x.eta * of_y.eta
         tiny = tiny + 2 * terms(c, n) * sum_underflow(c, "score_accumulation")
         error = error + G * (size + error) + (1 + G) * tiny
+        enter = self._enters(x).all(-1, keepdims=True) & self._enters(y).all(-2, keepdims=True)
+        error = np.where(enter, error, np.inf)
         return finished(c, x.value @ y.value, size, error, roundings=0)
+
+    def _enters(self, x: Approximation) -> np.ndarray:
+        """Where a factor fits the format of multiplicands, as all numbers of a narrower range do."""
+        largest = self.contract.largest("multiplicands")
+        return (x.form.largest <= largest) | (x.size + x.error < largest)
 
     def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
         """The sums of y may begin with b, which then passes all their roundings."""

@@ -23,7 +23,6 @@ from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, l
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import (
-    cotangent_error,
     cotangent_sizes,
     product_of_operands_error,
     value_format,
@@ -191,7 +190,7 @@ def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -
     form, Dv = value_format(x, c), x.v.shape[-1]
     of_g, of_v = entry(c, c.format("output")), entry(c, form)
     stored = conversion(c, "stored_scores", c.format("gradient_accumulation"))
-    size_g, size_v = cotangent_sizes(x, g, c), value_sizes(x, c)
+    size_g, size_v = cotangent_sizes(g), value_sizes(x, c)
     factor = factor_roundings(x, c, "softmax", "stored_scores")
     roundings = (*sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)), *factor)
     relative = growth((of_g.u, 1), (of_v.u, 1), (left_out(c, c.format("output"), form), 1), *roundings)
@@ -231,7 +230,7 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
         through = ((w.PA * around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
         through = through + (size * (off + e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
         stored = np.where(e.kappa > 0, np.fmin(stored, through), stored)
-    if (of_g := cotangent_error(x, row.g, c)) is not None:
+    if (of_g := row.g.cotangent_error) is not None:
         stored, size = stored + (of_g * (np.abs(x.O) + EO)).sum(-1, keepdims=True), size + of_g
     summed = growth((work.u, min(Dv, c.summation_depth or Dv))) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
     return stored + summed + 2 * Dv * work.eta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,8 +39,9 @@ class Way:
     """One way of computing attention, and a kind of problem."""
 
     name: str
-    #: Arguments of :func:`small_problem`, fields of the contract and of the order.
+    #: Arguments of :func:`small_problem`, or of ``made_by``, fields of the contract and of the order.
     problem: dict[str, Any] = field(default_factory=dict)
+    made_by: Callable[..., Problem] = small_problem
     contract: dict[str, Any] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
     steps: type[TiledAttention] = TiledAttention
@@ -275,7 +276,7 @@ def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, s
 
 def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
     """The attack on some stages that are narrow together, in one way."""
-    problem = small_problem(**way.problem)
+    problem = way.made_by(**way.problem)
     contract = replace(FINE, **dict.fromkeys(narrow, NARROW) | way.contract)
     rng = np.random.default_rng(seed + 7)
     dO = bits.nearest(way.cotangent * rng.standard_normal(problem.output_shape), NARROW)

@@ -1,4 +1,4 @@
-"""The problems that the adversary attacks: small ones, whose every number a narrow format holds."""
+"""The problems that the adversary attacks: small ones and small layers, whose every number a narrow format holds."""
 
 from __future__ import annotations
 
@@ -51,3 +51,47 @@ def small_problem(
     if dropped is not None:
         options |= {"dropout_p": dropped, "dropout_keep": np.arange(n)[None, None, None] % 3 != 1}
     return Problem(q=q, k=k, v=v, bias=added, alibi_slopes=falls, scale=scale, dtype=dtype, **options)
+
+
+def small_layer(
+    *,
+    seed: int = 0,
+    heads: int = 2,
+    n: int = 3,
+    Sq: int = 2,
+    width: int = 2,
+    head_width: int = 2,
+    inputs: float = 1.0,
+    queries: float = 1.0,
+    keys: float = 1.0,
+    values: float = 1.0,
+    outputs: float = 1.0,
+    biases: float = 0.0,
+    shared: bool = False,
+    form: str = NARROW,
+    dtype: str = "float64",
+    **options: Any,
+) -> Problem:
+    """A layer of few numbers of the format ``form``: q, k, v and its rows of ``width``, and heads of ``head_width``.
+
+    ``queries`` to ``outputs`` are the sizes of W_Q, W_K, W_V and W_O, ``biases`` that of all four biases, 0 for none;
+    ``shared`` keys and values are those of all heads.
+    """
+    rng = np.random.default_rng(seed)
+
+    def drawn(*shape: int, size: float = inputs) -> np.ndarray:
+        return bits.nearest(rng.standard_normal(shape) * size, form)
+
+    q, k, v = drawn(1, 1, Sq, width), drawn(1, 1, n, width), drawn(1, 1, n, width)
+    of_keys = 1 if shared else heads
+    projections: dict[str, Any] = {
+        "query_projection": drawn(1, heads, head_width, width, size=queries),
+        "key_projection": drawn(1, of_keys, head_width, width, size=keys),
+        "value_projection": drawn(1, of_keys, head_width, width, size=values),
+        "output_projection": drawn(1, heads, width, head_width, size=outputs),
+    }
+    if biases:
+        for name, of in (("query", heads), ("key", of_keys), ("value", of_keys)):
+            projections[f"{name}_projection_bias"] = drawn(1, of, 1, head_width, size=biases)
+        projections["output_projection_bias"] = drawn(1, 1, 1, width, size=biases)
+    return Problem(q=q, k=k, v=v, dtype=dtype, **projections | options)
