@@ -1,7 +1,8 @@
 """Each backend of ``torch.nn.functional.scaled_dot_product_attention`` as a kernel of its own.
 
 ``sdpa_kernel`` pins the backend, so a problem that a backend cannot take is an error and never a silent fall-back.
-The CPU backends declare what was measured on torch 2.13; the CUDA backends what their documentation says.
+The CPU backends declare what was measured on torch 2.13; the CUDA backends what their sources say, in
+``aten/src/ATen/native/transformers/cuda``: which problems, in ``sdp_utils.cpp``, and in which arithmetic.
 
 ``is_causal`` aligns the diagonal with the top left corner and is refused next to ``attn_mask``; so a causal problem
 that also has a mask or a bias gets all of them written into one ``attn_mask``.
@@ -125,25 +126,50 @@ def flash_operator(
     )
 
 
+def laid(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copy tensors whose last axis has another stride than 1, which the CUDA backends refuse."""
+    return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
+
+
+# Gradients of q, or of all three, are added by atomic operations in the order that programs happen to run.
+CUDA: dict[str, Any] = {
+    "framework": "torch",
+    "dtypes": HALVES,
+    "devices": ("cuda",),
+    "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "deterministic": False},
+}
+
+
 @kernel(
-    framework="torch",
-    dtypes=HALVES,
+    # The logarithm may be that of fast mathematics, off by 2^-21.41. Heads of a group store dK and dV before the sum.
+    contract=Contract(log_error=8, partial_gradients="input"),
+    supports=("scale", "causal", "gqa", "backward"),
+    head_dims=(8, 16, 32, 64, 72, 96, 104, 128, 192, 256),
+    **CUDA,
+)
+def flash_cuda(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Run FlashAttention-2 for CUDA. It refuses a causal problem unless Sq = Sk."""
+    return run(SDPBackend.FLASH_ATTENTION, *laid(q, k, v), **options)
+
+
+@kernel(
+    contract=Contract(log_error=8),
     supports=("scale", "causal", "mask", "bias", "backward"),
-    devices=("cuda",),
-    head_dims=(16, 32, 64, 72, 96, 104, 128),
+    head_dims=(8, 16, 32, 64, 72, 96, 104, 128, 256),
+    **CUDA,
 )
 def efficient(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Run the memory-efficient CUDA kernel."""
-    return run(SDPBackend.EFFICIENT_ATTENTION, q, k, v, **options)
+    """Run the memory-efficient CUDA kernel, which reads rows of a multiple of 16 bytes."""
+    return run(SDPBackend.EFFICIENT_ATTENTION, *laid(q, k, v), **options)
 
 
 @kernel(
-    framework="torch",
-    dtypes=HALVES,
+    contract=Contract(log_error=8),
     supports=("scale", "causal", "backward"),
-    devices=("cuda",),
-    head_dims=(16, 32, 64, 72, 96, 104, 128),
+    head_dims=(8, 16, 32, 64, 72, 96, 104, 128),
+    multiples={"Q": 2, "K": 2},
+    **CUDA,
 )
 def cudnn(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Run the fused attention of cuDNN."""
-    return run(SDPBackend.CUDNN_ATTENTION, q, k, v, **options)
+    """Run the fused attention of cuDNN. It refuses a single key, and so is not asked for odd lengths."""
+    return run(SDPBackend.CUDNN_ATTENTION, q.contiguous(), k.contiguous(), v.contiguous(), **options)

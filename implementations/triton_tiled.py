@@ -33,14 +33,29 @@ from .rotary import first_position
 from .triton_rotary import Turn, inner_products, load_rows, no_rows, store_gradient, weighted_rows
 from .triton_tiles import INTERPRETED, load_tile, padded, part, product, store_tile, strided, tl, triton
 
-# (BLOCK_Q, BLOCK_K, warps); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and backward, and
-# in 80 KiB where they are turned.
+INTERPRETER_TILES = {"BLOCK_Q": 32, "BLOCK_K": 32}
+# (BLOCK_Q, BLOCK_K, warps, stages); the first fits float32 heads of 128 in 64 KiB of shared memory, forward and
+# backward, and in 80 KiB where they are turned. Tiles of one stage wait for each load; of two, the next is on its way.
 TILES = [
-    triton.Config({"BLOCK_Q": block_q, "BLOCK_K": block_k}, num_warps=warps, num_stages=1)
-    for block_q, block_k, warps in [(16, 16, 4), (32, 32, 4), (64, 32, 4), (64, 64, 4), (128, 64, 8)]
-]
-# A GPU chooses among them when it first meets a format with head dimensions.
+    triton.Config({"BLOCK_Q": block_q, "BLOCK_K": block_k}, num_warps=warps, num_stages=stages)
+    for block_q, block_k, warps, stages in [
+        (16, 16, 4, 1), (32, 32, 4, 1), (64, 32, 4, 1), (64, 64, 4, 1), (64, 64, 4, 2), (128, 64, 8, 1), (128, 64, 8, 2)
+    ]
+]  # fmt: skip
+# A GPU measures them when it first meets a format with head dimensions, but for those that its shared memory or
+# registers do not hold, which Triton refuses to launch.
 tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "WIDTHS", "Dv"])
+
+
+def chosen() -> dict[str, str]:
+    """Which tiles run, by kernel with format and head dimensions: those a GPU chose so far, or the interpreter's."""
+    if INTERPRETED:
+        return {"interpreted": str(INTERPRETER_TILES)}
+    return {
+        f"{tuner.fn.__name__} {' '.join(map(str, key[:3]))}": str(config)
+        for tuner in (forward, backward_queries, backward_keys)
+        for key, config in tuner.cache.items()
+    }
 
 
 @part
@@ -216,11 +231,12 @@ def arguments(
 def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str, Any]) -> None:
     """Run a kernel on those of the known arguments that it takes, in programs for every tile of the length."""
     taken = {name: x for name, x in known.items() if name in jitted.arg_names}
-    taken |= {"BLOCK_Q": 32, "BLOCK_K": 32} if INTERPRETED else {}
-    # The interpreter computes in NumPy, which warns where hardware silently answers Inf or NaN.
-    with np.errstate(over="ignore", invalid="ignore"):
+    taken |= INTERPRETER_TILES if INTERPRETED else {}
+    # Triton launches on the current device, whatever device the tensors are on. The interpreter computes in NumPy,
+    # which warns where hardware silently answers Inf or NaN.
+    with torch.cuda.device_of(known["v"][0]), np.errstate(over="ignore", invalid="ignore"):
         if programs and length:
-            jitted[lambda chosen: (programs, triton.cdiv(length, chosen[block]))](**taken)
+            jitted[lambda tiles: (programs, triton.cdiv(length, tiles[block]))](**taken)
 
 
 DECLARED: dict[str, Any] = {
@@ -231,7 +247,10 @@ DECLARED: dict[str, Any] = {
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
     "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
+    "devices": ("cuda", "cpu"),
     "slowness": 32 if INTERPRETED else 1,
+    # Each set of options and each new head dimension is compiled, in seconds, and the latter for every one of TILES.
+    "signatures": None if INTERPRETED else 4,
 }
 
 

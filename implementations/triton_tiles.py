@@ -35,20 +35,25 @@ def padded(dimension: Any) -> int:
 
 
 @part
-def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
-    """Load [rows, cols] of one head of a 4-dimensional tensor of any strides; zero outside its bounds."""
+def pointers(tensor, b, h, rows, cols):
+    """Point at [rows, cols] of one head of a 4-dimensional tensor of any strides, far apart: b and h are of 64 bits."""
     base, strides = tensor
-    rows, cols = rows[:, None], cols[None, :]
-    pointers = base + b * strides[0] + h * strides[1] + rows * strides[2] + cols * strides[3]
-    return tl.load(pointers, mask=(rows < n_rows) & (cols < n_cols), other=0)
+    rows, cols = rows.to(tl.int64), cols.to(tl.int64)
+    return base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
+
+
+@part
+def load_tile(tensor, b, h, rows, cols, n_rows, n_cols):
+    """Load [rows, cols] of one head; zero outside its bounds."""
+    inside = (rows[:, None] < n_rows) & (cols[None, :] < n_cols)
+    return tl.load(pointers(tensor, b, h, rows, cols), mask=inside, other=0)
 
 
 @part
 def store_tile(tile, tensor, b, h, rows, cols, n_rows, n_cols):
     """Store [rows, cols] of one head, in the element type of the tensor; nothing outside its bounds."""
-    base, strides = tensor
-    pointers = base + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + cols[None, :] * strides[3]
-    tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n_rows) & (cols[None, :] < n_cols))
+    inside = (rows[:, None] < n_rows) & (cols[None, :] < n_cols)
+    tl.store(pointers(tensor, b, h, rows, cols), tile.to(tensor[0].dtype.element_ty), mask=inside)
 
 
 @part

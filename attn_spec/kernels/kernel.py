@@ -82,7 +82,7 @@ class Kernel:
     #: Names from DECLARABLE.
     supports: frozenset[str]
     conventions: Conventions = field(default_factory=Conventions)
-    #: Device types it runs on.
+    #: Device types it runs on; the one that it is made for comes first.
     devices: tuple[str, ...] = ("cpu", "cuda")
     #: How q, k, v, out and their gradients are handed over, a name of ``presentation.PRESENTATIONS``. One that joins
     #: heads passes their numbers as ``query_heads`` and ``kv_heads``.

@@ -22,7 +22,7 @@ from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
@@ -246,6 +246,10 @@ class Subject:
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            if self.framework.lost(self.device):
+                end_process(
+                    f"the kernel's {what} raised {text}; no call of this process can use {self.device} any more"
+                )
             raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:

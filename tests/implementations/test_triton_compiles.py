@@ -28,6 +28,7 @@ CASES = {
     "fp16": ("fp16", "torch.float16", True, (12, 12, 16), 24, 0),
     "bf16": ("bf16", "torch.bfloat16", True, (32, 32), 64, 0),
     "bf16, large tile": ("bf16", "torch.bfloat16", False, (128,), 128, -1),
+    **{f"bf16, tile {which}": ("bf16", "torch.bfloat16", False, (64,), 64, which) for which in range(7)},
     "fp32": ("fp32", "torch.float32", True, (128,), 128, 0),
     "fp32, turned": ("fp32", "torch.float32", True, (64, 64), 128, 0),
     "tf32": ("fp32", "tf32", True, (63,), 72, 0),
@@ -39,8 +40,10 @@ SHARE = {
     ("hip", "gfx942"): ("bf16",),
 }
 EVERY = dict.fromkeys(TARGETS, tuple(CASES))
+#: Every tile that the autotuner tries.
+TILES = [case for case in CASES if "tile " in case]
 #: Bytes of shared memory that one program may use; of other cases 64 KiB.
-SHARED = {"bf16, large tile": 128 * 2**10, "fp32, turned": 80 * 2**10}
+SHARED = {"bf16, large tile": 128 * 2**10, "bf16, tile 6": 96 * 2**10, "fp32, turned": 80 * 2**10}
 #: What every matrix instruction of a case must contain; CUDA has none for float32.
 ARITHMETIC = {
     "cuda": {"fp16": ".f32.f16.f16", "bf16": ".f32.bf16.bf16", "fp32": None, "tf32": ".f32.tf32.tf32"},
@@ -81,7 +84,7 @@ def compiled(triton_tiled, name, target, *, element, products, options, widths, 
     signature = {key: types.get(key, "constexpr") for key in names}
     constants = {(names.index(key), *path): value for (key, *path), value in values.items() if key in names}
     source = ASTSource(jitted, signature, constants)
-    return compile_source(source, target=target, options={"num_warps": tile.num_warps})
+    return compile_source(source, target=target, options={"num_warps": tile.num_warps, "num_stages": tile.num_stages})
 
 
 def main(backend, arch, *cases):
@@ -127,7 +130,14 @@ def test_compiles_for(backend, arch, cases, tmp_path):
 
 def test_each_case_is_compiled_for_some_target():
     assert SHARE.keys() == TARGETS.keys()
-    assert {case for cases in SHARE.values() for case in cases} == set(CASES)
+    assert {case for cases in SHARE.values() for case in cases} >= set(CASES) - set(TILES)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_autotuner_tries_these_tiles_and_no_others():
+    from attn_spec.implementations import triton_tiled
+
+    assert [CASES[case][-1] for case in TILES] == list(range(len(triton_tiled.TILES)))
 
 
 if __name__ == "__main__":

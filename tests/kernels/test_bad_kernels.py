@@ -129,6 +129,15 @@ BAD = (
         ("--call-limit", "0.2"),
     ),
     Bad(
+        "loses_its_device",
+        "from attn_spec.kernels.frameworks.numpy import NUMPY\n"
+        "def losing(q, k, v):\n"
+        f"    {ONCE_STARTED}type(NUMPY).lost = lambda self, device: True; raise RuntimeError('illegal access')\n"
+        "    return sound(q, k, v)\nattention = declare(losing)",
+        1,
+        ("the kernel crashed the process (SIGABRT)",),
+    ),
+    Bad(
         "crashes",
         f"def crashing(q, k, v):\n    {ONCE_STARTED}ctypes.string_at(0)\n    return sound(q, k, v)\n"
         "attention = declare(crashing)",

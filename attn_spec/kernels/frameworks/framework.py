@@ -78,6 +78,11 @@ class Framework(ABC):
         """Return when what was returned is there, so that what goes wrong is told by the call that began it."""
         del device, returned
 
+    def lost(self, device: str) -> bool:
+        """Whether the device answers no call of this process any more, as after an access to no memory."""
+        del device
+        return False
+
 
 class Strided(Framework):
     """A framework with the ability "strides": a tensor may lie in memory in any of them."""

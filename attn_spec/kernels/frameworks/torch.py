@@ -53,6 +53,13 @@ class Torch(Strided, Differentiating):
         if device != "cpu":
             torch.cuda.synchronize(device)
 
+    def lost(self, device: str) -> bool:
+        try:
+            self.wait(device, None)
+        except Exception:
+            return True
+        return False
+
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
         for tensor in inputs.values():
             tensor.requires_grad_()

@@ -184,3 +184,17 @@ def test_jax_without_float64_says_how_to_have_it():
 def test_a_device_that_is_missing_has_a_reason(name, reason):
     assert framework(name).missing("cpu") == ""
     assert framework(name).missing("cuda").startswith(reason)
+
+
+class TestLostDevice:
+    def test_a_device_that_answers_is_not_lost(self):
+        assert not framework("torch").lost("cpu")
+        assert not framework("numpy").lost("cpu")
+
+    def test_a_device_is_lost_when_waiting_for_it_fails_again(self, monkeypatch):
+        def refuse(device):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+
+        assert framework("torch").lost("cuda:0")
