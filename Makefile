@@ -2,7 +2,8 @@
 # every property of every kernel at every dtype, and the tests that repeat at greater length what make test shows, for
 # half an hour; make validate: those, and a search for an answer of a sound kernel outside its bound, for an hour and
 # three quarters; make teeth: measure what the suite catches, for an hour and a half; make mutation: mutate truth,
-# bounds and judgement, and count what the tests notice, for about an hour. Each sets up .venv first.
+# bounds and judgement, and count what the tests notice, for about an hour; make gpu: certify the kernels that are made for a GPU
+# on one, run the tests that need it, and time them; without a GPU it ends with 2. Each sets up .venv first.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -14,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: certify test lint exhaustive validate teeth mutation clean
+.PHONY: certify test lint exhaustive validate teeth mutation gpu clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
@@ -50,6 +51,11 @@ teeth: $(READY)
 mutation: $(READY)
 	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 100 --jobs $(WORKERS)
 
+# The tests run whatever the verdicts are, which decide on the exit code then; not where there is no GPU.
+gpu: $(READY)
+	$(BIN)/attn-spec gpu --output reports/gallery/gpu.html; code=$$?; test $$code -ne 2 || exit 2; \
+		$(BIN)/python -m pytest -m gpu tests && exit $$code
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
@@ -58,4 +64,4 @@ $(READY): pyproject.toml constraints.txt
 
 clean:
 	rm -rf build dist certificate.json report.html report.md report.json statistics.html statistics.md statistics.json \
-		teeth.html teeth.md teeth.json .attn-spec
+		teeth.html teeth.md teeth.json gpu.html gpu.md gpu.json .attn-spec

@@ -4,6 +4,8 @@ They bear the mark ``exhaustive``. A test says so itself; of a property it is ev
 which the names of both choose. So each file of kernels, which share most of their code, meets each property, and each
 kernel and dtype a share of those that concern it. Slow kernels, interpreted, compiled for each shape or spread over
 processes, share as those of one file do, and their files have equal shares.
+
+What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 """
 
 import zlib
@@ -12,10 +14,19 @@ from typing import Any
 
 import pytest
 
+from attn_spec.kernels.frameworks.framework import framework
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark."""
+    """Register the marks."""
     config.addinivalue_line("markers", "exhaustive: repeats at greater length what another test shows")
+    config.addinivalue_line("markers", "gpu: needs a CUDA device, and is skipped without one")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a device, with the reason, where there is none."""
+    if item.get_closest_marker("gpu") and (reason := framework("torch").missing("cuda")):
+        pytest.skip(reason)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks

@@ -1,4 +1,4 @@
-"""The command ``attn-spec``: certify, replay, report, teeth, statistics, properties.
+"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties.
 
 Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance that was
 not seen this time, of replay. This process imports neither torch nor a kernel.
@@ -176,6 +176,24 @@ def statistics(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
     click.echo(found["headline"])
     agree, tell = (all(point[word] for point in found["points"]) for word in ("agrees", "tells"))
     sys.exit(0 if agree and tell else CODES["inconclusive" if agree else "refuted"])
+
+
+@main.command()
+@click.argument("document", required=False, type=click.Path(path_type=Path))
+@click.option("--device", default="cuda", show_default=True, help="cuda or cuda:N.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True)
+@click.option("--timing/--no-timing", default=True, help="Time the Triton kernel beside flash and eager attention.")
+@output("gpu.html", PAGE)
+def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
+    """Certify every kernel of the tree that is made for a GPU, on it, and measure what calls cost.
+
+    With DOCUMENT, the JSON of an earlier run, only the page is written again. Exits with 1 where a kernel is refuted,
+    with 2 without a GPU, with 3 where one could not be run or examined enough.
+    """
+    *_, written = _write("gpu", output, document=document, **chosen)
+    found = json.loads(written.read_text(encoding="utf-8"))
+    click.echo(found["headline"])
+    sys.exit(max((CODES.get(one["result"], 3) for one in found["examined"]), key=(0, 3, 1).index, default=3))
 
 
 @main.command()

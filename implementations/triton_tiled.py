@@ -51,9 +51,10 @@ def chosen() -> dict[str, str]:
     """Which tiles run, by kernel with format and head dimensions: those a GPU chose so far, or the interpreter's."""
     if INTERPRETED:
         return {"interpreted": str(INTERPRETER_TILES)}
+    tuners: tuple[Any, ...] = forward, backward_queries, backward_keys
     return {
         f"{tuner.fn.__name__} {' '.join(map(str, key[:3]))}": str(config)
-        for tuner in (forward, backward_queries, backward_keys)
+        for tuner in tuners
         for key, config in tuner.cache.items()
     }
 

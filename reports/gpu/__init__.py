@@ -1,0 +1,1 @@
+"""Kernels of the tree on a GPU: their verdicts, and what they cost beside flash and eager attention of PyTorch."""
