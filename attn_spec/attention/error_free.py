@@ -1,0 +1,295 @@
+"""Attention as intervals proved to contain the truth, in error-free float64 products: about 2^-90 of the largest terms.
+
+For plain scores, scale * q.k and what options add, of long problems, where balls (``enclosure``) are slow. In blocks of
+query rows, in base 2, so that no exponent is rounded:
+
+    t_ij = s_ij log2 e      w_ij = 2^(t_ij - n_i)      N_i = sum_j w_ij      o_i = sum_j c_ij w_ij v_j / N_i
+
+with an integer n_i just above the largest t of a row, and L_i = n_i ln 2 + log N_i. Scores are double-doubles
+(``numbers``) within a radius tau of the truth, so that weights are within rho = POWER_ERROR + tau relatively, 2^tau - 1
+<= tau for small tau. Then for P^ = w / N as computed |P^ - P| <= 2 rho / (1 - rho) P. The rounding of products and
+quotients is in their own radii.
+
+What lies outside the range in which nothing under- or overflows has an infinite radius, for balls to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from attn_spec.attention.enclosure import Enclosed, Truth, sees_nonfinite
+from attn_spec.attention.scores import score_of
+from attn_spec.numbers.double_double import DoubleDouble, as_floats, number
+from attn_spec.numbers.error_free_products import SLICES, Left, Right, left, product, right
+from attn_spec.numbers.powers_of_two import (
+    LARGEST_RADIUS,
+    LEAST_EXPONENT,
+    POWER_ERROR,
+    UNDERFLOW,
+    constants,
+    exp2,
+    inverse_root,
+    log,
+    power,
+)
+from attn_spec.problem.problem import Problem
+
+#: Pairs of a query and a key that are looked at at a time: arrays of 1 MiB, of which there are at most 40.
+PAIRS = 2**17
+#: Magnitudes of inputs that are not 0, between which nothing under- or overflows.
+_SMALLEST, _LARGEST = 2.0**-200, 2.0**200
+#: The largest scores, in base 2, that need no other reference.
+_NEAR = 1000
+
+
+@dataclass(frozen=True)
+class Head:
+    """One query head, [1, 1, ..], and its keys and values as factors of products."""
+
+    problem: Problem
+
+    @cached_property
+    def k(self) -> np.ndarray:
+        """[Sk, D], hidden NaN and infinities as 0, like v below."""
+        return finite(self.problem.k[0, 0])
+
+    @cached_property
+    def v(self) -> np.ndarray:
+        """[Sk, Dv]."""
+        return finite(self.problem.v[0, 0])
+
+    @cached_property
+    def transposed_keys(self) -> list[Right]:
+        return right(np.ascontiguousarray(self.k.T))
+
+    @cached_property
+    def values(self) -> list[Right]:
+        return right(self.v)
+
+    @cached_property
+    def scale(self) -> DoubleDouble:
+        """The real factor on q.k."""
+        p = self.problem
+        return inverse_root(p.scale_divisor) if p.scale is None else number(p.scale)
+
+    @cached_property
+    def keep_factor(self) -> DoubleDouble:
+        """What dropout multiplies the weights that it keeps by."""
+        p = self.problem.dropout_p if self.problem.dropout_keep is not None else None
+        return number(1.0) / (number(1.0) - number(p or 0.0))
+
+    @cached_property
+    def largest_value(self) -> np.ndarray:
+        """Of each column of v, [1, Dv]."""
+        return np.abs(self.v).max(axis=0, keepdims=True, initial=0.0)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether no input, and no parameter, is so large or small that something may under- or overflow."""
+        p = self.problem
+        given = [p.q, p.k, p.v, *(x for x in (p.scale, p.softcap, p.alibi_slopes) if x is not None)]
+        if p.bias is not None:  # what is far below is clipped
+            given.append(np.maximum(p.bias, -_LARGEST / 2))
+        return all(is_safe(x) for x in given)
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of query rows."""
+        rows, n = max(PAIRS // self.problem.key_length, 1), self.problem.query_length
+        for start in range(0, n, rows):
+            index = np.arange(start, min(start + rows, n))
+            yield Block(self, self.problem.rows(index), index)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a head, R of them."""
+
+    head: Head
+    #: [1, 1, R, ..]
+    problem: Problem
+    #: Which rows.
+    index: np.ndarray
+
+    @cached_property
+    def visible(self) -> np.ndarray | None:
+        """bool [R, Sk]; None if all are."""
+        visible = self.problem.visible[0, 0]
+        return None if visible.all() else visible
+
+    @cached_property
+    def empty(self) -> np.ndarray:
+        """bool [R, 1]: rows that see no key."""
+        if self.visible is None:
+            return np.zeros((len(self.index), 1), dtype=bool)
+        return np.logical_not(self.visible.any(axis=1, keepdims=True))
+
+    @cached_property
+    def kept(self) -> np.ndarray | None:
+        """bool [R, Sk]: which weights dropout keeps; None without it."""
+        keep = self.problem.dropout_keep
+        return None if keep is None else np.broadcast_to(keep, self.problem.score_shape)[0, 0]
+
+    @cached_property
+    def weights(self) -> Weights:
+        return _weights(self)
+
+    @cached_property
+    def output(self) -> DoubleDouble:
+        """o [R, Dv]."""
+        w, head = self.weights, self.head
+        factor = w.slices if self.kept is None else left(*w.of(self.kept), bound=1.0)
+        o = product(factor, head.values) * head.keep_factor / w.total
+        weighted = 2.02 * head.keep_factor.size * head.largest_value
+        return o.widened(w.relative * weighted).where(~self.empty)
+
+    @cached_property
+    def lse(self) -> DoubleDouble:
+        """L [R, 1]; 0 in empty rows."""
+        w = self.weights
+        L = number(w.reference) * constants()["ln 2"] + log(w.total)
+        return L.widened(1.01 * w.relative).where(~self.empty)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """w [R, Sk] as a double-double, at most 1 + 2^-20, 0 where hidden, within ``relative`` [R, 1] of itself."""
+
+    hi: np.ndarray
+    lo: np.ndarray
+    #: n [R, 1].
+    reference: np.ndarray
+    #: Infinite where a row is not known at all.
+    relative: np.ndarray
+    #: 4 sech^2 / 4, the slope of the softcap, with a radius; None without one.
+    slope: DoubleDouble | None
+
+    @cached_property
+    def slices(self) -> list[Left]:
+        return left(self.hi, self.lo, bound=1.0)
+
+    @cached_property
+    def total(self) -> DoubleDouble:
+        """N [R, 1] of the weights as they are, 1 in empty rows.
+
+        Three sums of slices are exact, of multiples of units; that of the last, below 2^-63, is not: K^2 u 2^-63.
+        """
+        K = self.hi.shape[1]
+        sums = np.sum([x.slices.reshape(len(self.hi), SLICES, -1).sum(axis=2) for x in self.slices], axis=0)
+        a, b, c, d = (number(sums[:, i, None]) for i in range(SLICES))
+        N = a + b + (c + d).widened(2.2 * K**2 * 2.0**-116)
+        return DoubleDouble(np.where(N.hi > 0, N.hi, 1.0), N.lo, N.radius)
+
+    def of(self, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The weights that are kept, and 0."""
+        return self.hi * keep, self.lo * keep
+
+
+def applies(problem: Problem) -> bool:
+    """Whether scores are products of q and k, and there is something to weigh."""
+    return score_of(problem).plain and not problem.projects and min(problem.score_shape) > 0
+
+
+def enclose(problem: Problem) -> Truth:
+    """Enclose output and log-sum-exp of a problem to which this ``applies``.
+
+    Radii are near 2^-90 of the largest value of a column, and of the sum of |q_id k_jd| at its largest, or infinite,
+    around 0. NaN with infinite radius is as in ``enclosure``. Memory is that of q, k, v and O(``PAIRS``).
+    """
+    _keep_freed_memory()
+    output, lse = np.zeros((3, *problem.output_shape)), np.zeros((3, *problem.score_shape[:3]))
+    for b, h, head in heads(problem):
+        for block in head.blocks() if head.is_safe else []:
+            at = (slice(None), b, h, block.index)
+            with np.errstate(all="ignore"):
+                output[at], L = as_floats(block.output), as_floats(block.lse)
+            lse[at] = np.where(block.empty, np.array([-np.inf, 0.0, 0.0])[:, None, None], L)[..., 0]
+            undefined = sees_nonfinite(block.problem)[0, 0]
+            for quantity in (output, lse):
+                quantity[:, b, h, block.index[undefined]] = _UNDEFINED.reshape(3, *[1] * (quantity.ndim - 3))
+        if not head.is_safe:
+            output[2, b, h] = lse[2, b, h] = np.inf
+    return {"output": Enclosed(*output), "lse": Enclosed(*lse)}
+
+
+_UNDEFINED = np.array([np.nan, 0.0, np.inf])
+
+
+def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
+    """Every query head, by batch entry."""
+    for b in range(problem.batch):
+        entry = problem.take("B", [b])
+        for h in range(problem.query_heads):
+            yield b, h, Head(entry.head(h))
+
+
+def finite(x: np.ndarray) -> np.ndarray:
+    """The numbers, and 0 for what is none, which no query sees or makes the row undefined."""
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def is_safe(x: np.ndarray | float) -> bool:
+    """Whether the largest magnitude is 0 or far from the ends of float64; small ones beside it do no harm."""
+    largest = np.abs(finite(np.asarray(x, dtype=np.float64))).max(initial=0.0)
+    return bool(largest == 0 or _SMALLEST <= largest <= _LARGEST)
+
+
+def _keep_freed_memory() -> None:
+    """Free 30 MiB: glibc keeps what is freed after that, else a third of the time is spent on returning pages."""
+    np.empty(30 * 2**17)
+
+
+def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
+    """t [R, Sk] of all keys, and the slope of the softcap."""
+    head, p, log2_e = block.head, block.problem, constants()["log2 e"]
+    cap, slope = p.softcap, None
+    factor = head.scale * log2_e if cap is None else head.scale * log2_e * number(2.0) / number(cap)
+    q = number(finite(p.q[0, 0])) * factor
+    t = product(left(q.hi, q.lo), head.transposed_keys, by_row=True)
+    t = t.widened(1.01 * p.head_dim * q.radius.max(axis=1, keepdims=True) * np.abs(head.k).max(initial=0.0))
+    if cap is not None:
+        t, slope = _capped(t)
+        t = t * (number(cap) * log2_e)
+    if p.bias is not None:
+        bias = np.broadcast_to(p.bias, p.score_shape)[0, 0]
+        t = t + number(np.maximum(finite(bias), -_LARGEST / 2)) * log2_e
+    if p.alibi_slopes is not None:
+        m = np.broadcast_to(p.alibi_slopes, (1, 1, 1, 1))[0, 0]
+        t = t - number(m) * number(np.abs(p.distances)) * log2_e
+    return t, slope
+
+
+def _capped(t: DoubleDouble) -> tuple[DoubleDouble, DoubleDouble]:
+    """tanh x and 1 - tanh^2 x for t = 2 x log2 e: (1 - y) / (1 + y) and 4 y / (1 + y)^2 with y = 2^-|t| <= 1."""
+    sign, far = np.where(t.hi < 0, -1.0, 1.0), np.abs(t.hi) > 900
+    size = DoubleDouble(np.where(far, 900.0, sign * t.hi), np.where(far, 0.0, sign * t.lo), t.radius)
+    y, one = exp2(-size).widened(np.where(far, 2.0**-890, 0.0)), number(1.0)
+    tanh = (one - y) / (one + y)
+    return DoubleDouble(sign * tanh.hi, sign * tanh.lo, tanh.radius), number(4.0) * y / ((one + y) * (one + y))
+
+
+def _weights(block: Block) -> Weights:
+    """Powers of 2 of the scores."""
+    t, slope = _scores(block)
+    h, l, radius = t.hi, t.lo, t.radius
+    if block.visible is not None:
+        h, radius = np.where(block.visible, h, -np.inf), np.where(block.visible, radius, 0.0)
+    n = np.ceil(h.max(axis=1, keepdims=True))
+    n = np.where(np.isfinite(n), n, 0.0)
+    far = h < n + LEAST_EXPONENT
+    if far.any():  # hidden keys too
+        h, l, radius = np.where(far, n + LEAST_EXPONENT, h), np.where(far, 0.0, l), np.where(far, 0.0, radius)
+    reference: np.ndarray | float = n
+    if np.abs(n).max() > _NEAR:
+        moved = DoubleDouble(h, l, radius) - number(n)
+        h, l, radius, reference = moved.hi, moved.lo, moved.radius, 0.0
+    hi, lo = power(h, l, reference)
+    if block.visible is not None:
+        hi, lo = hi * block.visible, lo * block.visible
+    tau = radius.max(axis=1, keepdims=True)
+    # A clipped weight is 2^-1000, where the sum of all is at least 1/2; of a score far below, but for its radius.
+    relative = np.where(tau <= LARGEST_RADIUS, POWER_ERROR + tau + h.shape[1] * UNDERFLOW, np.inf)
+    return Weights(hi, lo, n, relative, slope)

@@ -1,0 +1,133 @@
+"""2^t and the natural logarithm in double-double, with proved radii.
+
+t = K / 2^14 + r with an integer K, |r| <= 2^-15: 2^t is 2^(K div 2^14), an entry of a table, and a short series. That
+is P. Tang, "Table-driven implementation of the exponential function in IEEE floating-point arithmetic", ACM Trans.
+Math. Softw. 15 (1989), with two float64 to an entry.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from flint import arb, ctx
+
+from attn_spec.numbers.double_double import DoubleDouble, fast_two_sum, number
+
+#: Relative error of :func:`power`.
+POWER_ERROR = 2.0**-90
+#: Below which exponent 2^(t - n) counts as 2^-1000, and how far from the truth that may be.
+LEAST_EXPONENT, UNDERFLOW = -1000, 2.0**-990
+#: The largest radius of t that is propagated.
+LARGEST_RADIUS = 2.0**-30
+
+_INDEX = 14
+#: Adding and subtracting 1.5 2^52 units rounds to a multiple of the unit, here 2^-14, 2^-41, and 2^-26.
+_TO_INDEX, _TO_41, _TO_26 = (1.5 * 2.0 ** (52 - n) for n in (_INDEX, 41, 26))
+
+
+@cache
+def constants() -> dict[str, DoubleDouble]:
+    """ln 2 and log2 e, each within 2^-105 of itself."""
+    with ctx.workprec(200):
+        exact = {"ln 2": arb(2).log(), "log2 e": 1 / arb(2).log()}
+        return {name: _double_double(x) for name, x in exact.items()}
+
+
+def inverse_root(n: int) -> DoubleDouble:
+    """1 / sqrt(n) for n >= 1."""
+    with ctx.workprec(200):
+        return _double_double(arb(n).rsqrt())
+
+
+def _double_double(x: arb) -> DoubleDouble:
+    hi = float(x)
+    lo = float(x - hi)
+    return DoubleDouble(np.array(hi), np.array(lo), np.array(2.0**-105 * abs(hi) if x != hi else 0.0))
+
+
+@cache
+def _table() -> tuple[np.ndarray, np.ndarray]:
+    """2^(j / 2^14) for j < 2^14 as double-doubles: within 2^-106 of the truth, which lies in [1, 2)."""
+    with ctx.workprec(200):
+        step = (arb(2).log() / 2**_INDEX).exp()
+        exact, power_ = [], arb(1)
+        for _ in range(2**_INDEX):
+            exact.append(power_)
+            power_ *= step
+        hi = [float(x) for x in exact]
+        return np.array(hi), np.array([float(x - h) for x, h in zip(exact, hi, strict=True)])
+
+
+@cache
+def _ln2() -> tuple[float, float]:
+    """ln 2 as a number of 26 bits and the float64 nearest the rest, which is below 2^-27: within 2^-81."""
+    with ctx.workprec(200):
+        first = round(float(arb(2).log()) * 2**26) / 2**26
+        return first, float(arb(2).log() - first)
+
+
+def power(h: np.ndarray, l: np.ndarray, n: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """2^(h + l - n) as a double-double, for integers n, h from n - 1000 to n + 1, and |h| <= 2^11, |l| <= 2^-42.
+
+    Its relative error is at most ``POWER_ERROR``; what underflows adds ``UNDERFLOW``. Errors are counted in 2^-96, of
+    x, or relative to the result T e^x, 1 <= T < 2; a float64 below 2^k is rounded by 2^(k - 54).
+
+    r = h - K / 2^14 is exact by Sterbenz' lemma. With c + c' for ln 2 and r = r' + r'', r' a multiple of 2^-41, x = (r +
+    l) ln 2 = a + b: a = r' c is exact, |a| <= 2^-15.5, b = (r'' + l) c + (r + l) c', |b| <= 2^-40.7. Of c' 1; of r'' + l
+    1.4, times c 2; of r + l 1, times c' 1; of b 4.
+
+    e^x - 1 = a + a'^2/2 + [x''(a' + x''/2) + x^3/6 + x^4/24 + x^5/120] + b, a' a multiple of 2^-41, so that its square
+    is exact, and x'' = a - a' + b. The bracket is below 2^-49: its rounding is 0.1, and x^6/720 0.02. FastTwoSum has a +
+    a'^2/2 as p + q exactly; with b, q is below 2^-40.6, rounded by 4.
+
+    T (1 + p + q) = T + T'p' + (T - T')p' + T p'' + T* + T*(p + q), where T + T* is the entry of the table, exact to
+    2^-107, T' a multiple of 2^-26, p' of 2^-41, so that T'p' is exact, and p'' = p - p' + q, below 2^-40.1. Of p'' 4,
+    times T 7.5; of (T - T')p' 1; three sums of numbers below 2^-40 T + 2^-42.5 are rounded by 9 each.
+
+    All in all 54, less than 64 = 2^-90 / 2^-96.
+    """
+    z = h + _TO_INDEX
+    r = h - (z - _TO_INDEX)
+    c, c_rest = _ln2()
+    first = (r + _TO_41) - _TO_41
+    a = first * c
+    b = ((r - first) + l) * c + (r + l) * c_rest
+    x = a + b
+    head = (a + _TO_41) - _TO_41
+    tail = (a - head) + b
+    p, q = fast_two_sum(a, head * (0.5 * head))
+    q += tail * (head + 0.5 * tail) + x * x * x * (1 / 6 + x * (1 / 24 + x * (1 / 120)))
+    q += b
+    index = z.view(np.int64)
+    T, T_low = (table.take(index & (2**_INDEX - 1)) for table in _table())
+    head = (p + _TO_41) - _TO_41
+    tail = (p - head) + q
+    T_head = (T + _TO_26) - _TO_26
+    hi, lo = fast_two_sum(T, T_head * head)
+    lo += ((T - T_head) * head + T * tail) + (T_low + T_low * (p + q))
+    hi, lo = fast_two_sum(hi, lo)
+    # z has 2^51 + K in its last 52 bits, and above them the exponent of 2^38.
+    offset = np.asarray(n, dtype=np.int64) + ((38 + 1023) << (52 - _INDEX)) + (1 << (51 - _INDEX)) - 1023
+    scale = (((index >> _INDEX) - offset) << 52).view(np.float64)
+    return hi * scale, lo * scale
+
+
+def exp2(t: DoubleDouble) -> DoubleDouble:
+    """2^t for t from -900 to 900 with small radii; an infinite radius where t is not so."""
+    fits = (np.abs(t.hi) <= 900) & (t.radius <= LARGEST_RADIUS)
+    h, l = np.where(fits, t.hi, 0.0), np.where(fits, t.lo, 0.0)
+    n = np.ceil(h)
+    hi, lo = (np.ldexp(x, n.astype(np.int64)) for x in power(h, l, n))
+    return DoubleDouble(hi, lo, np.where(fits, np.abs(hi) * (1.01 * POWER_ERROR + t.radius), np.inf))
+
+
+def log(x: DoubleDouble) -> DoubleDouble:
+    """The natural logarithm of numbers from 2^-900 to 2^900, by one step of Newton's method from float64's y.
+
+    log x = y + log(1 + d), d = x e^-y - 1, and |log(1 + d) - (d - d^2 / 2)| <= |d|^3 for |d| <= 1/2.
+    """
+    y = number(np.log(x.hi))
+    d = x * exp2(-y * constants()["log2 e"]) - number(1.0)
+    found = y + d - number(0.5) * (d * d)
+    return found.widened(np.where(d.size <= 0.5, d.size**3, np.inf))
