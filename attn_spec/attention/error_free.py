@@ -42,6 +42,8 @@ from attn_spec.problem.problem import Problem
 PAIRS = 2**17
 #: Magnitudes of inputs that are not 0, between which nothing under- or overflows.
 _SMALLEST, _LARGEST = 2.0**-200, 2.0**200
+#: Value, low part and radius of what is no number.
+UNDEFINED = np.array([np.nan, 0.0, np.inf])
 #: The largest scores, in base 2, that need no other reference.
 _NEAR = 1000
 
@@ -51,6 +53,8 @@ class Head:
     """One query head, [1, 1, ..], and its keys and values as factors of products."""
 
     problem: Problem
+    #: Query heads of the whole problem that share its keys.
+    group: int = 1
 
     @cached_property
     def k(self) -> np.ndarray:
@@ -67,8 +71,16 @@ class Head:
         return right(np.ascontiguousarray(self.k.T))
 
     @cached_property
+    def keys(self) -> list[Right]:
+        return right(self.k)
+
+    @cached_property
     def values(self) -> list[Right]:
         return right(self.v)
+
+    @cached_property
+    def transposed_values(self) -> list[Right]:
+        return right(np.ascontiguousarray(self.v.T))
 
     @cached_property
     def scale(self) -> DoubleDouble:
@@ -87,7 +99,12 @@ class Head:
         """Of each column of v, [1, Dv]."""
         return np.abs(self.v).max(axis=0, keepdims=True, initial=0.0)
 
-    @property
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether all keys and values are."""
+        return bool(np.isfinite(self.problem.k).all() and np.isfinite(self.problem.v).all())
+
+    @cached_property
     def is_safe(self) -> bool:
         """Whether no input, and no parameter, is so large or small that something may under- or overflow."""
         p = self.problem
@@ -126,6 +143,13 @@ class Block:
         if self.visible is None:
             return np.zeros((len(self.index), 1), dtype=bool)
         return np.logical_not(self.visible.any(axis=1, keepdims=True))
+
+    @cached_property
+    def undefined(self) -> np.ndarray:
+        """bool [R]: rows that are, or see a key or value that is, NaN or infinite."""
+        if self.head.is_finite and np.isfinite(self.problem.q).all():
+            return np.zeros(len(self.index), dtype=bool)
+        return sees_nonfinite(self.problem)[0, 0]
 
     @cached_property
     def kept(self) -> np.ndarray | None:
@@ -199,7 +223,7 @@ def enclose(problem: Problem) -> Truth:
     Radii are near 2^-90 of the largest value of a column, and of the sum of |q_id k_jd| at its largest, or infinite,
     around 0. NaN with infinite radius is as in ``enclosure``. Memory is that of q, k, v and O(``PAIRS``).
     """
-    _keep_freed_memory()
+    keep_freed_memory()
     output, lse = np.zeros((3, *problem.output_shape)), np.zeros((3, *problem.score_shape[:3]))
     for b, h, head in heads(problem):
         for block in head.blocks() if head.is_safe else []:
@@ -207,15 +231,11 @@ def enclose(problem: Problem) -> Truth:
             with np.errstate(all="ignore"):
                 output[at], L = as_floats(block.output), as_floats(block.lse)
             lse[at] = np.where(block.empty, np.array([-np.inf, 0.0, 0.0])[:, None, None], L)[..., 0]
-            undefined = sees_nonfinite(block.problem)[0, 0]
             for quantity in (output, lse):
-                quantity[:, b, h, block.index[undefined]] = _UNDEFINED.reshape(3, *[1] * (quantity.ndim - 3))
+                quantity[:, b, h, block.index[block.undefined]] = UNDEFINED.reshape(3, *[1] * (quantity.ndim - 3))
         if not head.is_safe:
             output[2, b, h] = lse[2, b, h] = np.inf
     return {"output": Enclosed(*output), "lse": Enclosed(*lse)}
-
-
-_UNDEFINED = np.array([np.nan, 0.0, np.inf])
 
 
 def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
@@ -223,7 +243,7 @@ def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
     for b in range(problem.batch):
         entry = problem.take("B", [b])
         for h in range(problem.query_heads):
-            yield b, h, Head(entry.head(h))
+            yield b, h, Head(entry.head(h), problem.group)
 
 
 def finite(x: np.ndarray) -> np.ndarray:
@@ -237,7 +257,7 @@ def is_safe(x: np.ndarray | float) -> bool:
     return bool(largest == 0 or _SMALLEST <= largest <= _LARGEST)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Free 30 MiB: glibc keeps what is freed after that, else a third of the time is spent on returning pages."""
     np.empty(30 * 2**17)
 

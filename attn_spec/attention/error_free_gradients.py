@@ -1,0 +1,169 @@
+"""Gradients as intervals proved to contain the truth, in error-free float64 products, as ``error_free`` has attention.
+
+With w, N, n of a block of rows from there, and X_ij = c_ij dO_i.v_j - dO_i.o_i + dL_i in double-double, within r_i,
+
+    S_ij = w_ij X_ij slope_ij      dq_i = scale / N_i S_i k      dk = S^T (scale / N q)      dv = (c w)^T (dO / N)
+
+As computed S_ij / N_i is within P_ij xi_i of the truth, xi_i = r_i + |X|_i (2 rho / (1 - rho) + errors of slope and
+products), |X|_i the largest of the row. So dq_i is within scale xi_i max_j |k_j|, as sum_j P_ij = 1, and dk_j within
+sum_i w_ij xi_i |scale q_i / N_i|, a float64 product of numbers above 0. The products' own errors are in their radii.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.attention.enclosure import Enclosed, Truth
+from attn_spec.attention.error_free import UNDEFINED, Block, Head, finite, heads, is_safe, keep_freed_memory
+from attn_spec.attention.gradients import check_cotangents
+from attn_spec.numbers.double_double import PRODUCT_ERROR, DoubleDouble, as_floats, number
+from attn_spec.numbers.error_free_products import left, left_of_transposed, product, right
+from attn_spec.numbers.powers_of_two import UNDERFLOW
+from attn_spec.problem.problem import Problem
+
+
+def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> Truth:
+    """Enclose "dq", "dk", "dv" and "dbias", if there is a bias, of a problem to which ``error_free`` applies.
+
+    The cotangents are dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0. Radii are near 2^-90 of the largest terms, or infinite,
+    around 0. NaN with infinite radius is as in ``gradient_enclosure``. Raises :class:`ProblemError`.
+    """
+    check_cotangents(problem, cotangent, lse_cotangent)
+    keep_freed_memory()
+    dL = np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent
+    sums = {"dq": _Sum(problem.q.shape), "dk": _Sum(problem.k.shape), "dv": _Sum(problem.v.shape)}
+    if problem.bias is not None:
+        sums["dbias"] = _Sum(problem.bias.shape)
+    for b, h, head in heads(problem):
+        if head.is_safe and is_safe(cotangent[b, h]) and is_safe(dL[b, h]):
+            for block in head.blocks():
+                with np.errstate(all="ignore"):
+                    _add(sums, b, h, block, cotangent[b, h, block.index], dL[b, h, block.index, None])
+        else:
+            _give_up(sums, b, h, head)
+    return {name: total.enclosed() for name, total in sums.items()}
+
+
+class _Sum:
+    """A tensor that contributions are added to, and where they are undefined."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.fields = np.zeros((3, *shape))
+        self.undefined = np.zeros(shape, dtype=bool)
+
+    def add(self, at: tuple[int | slice, ...], x: DoubleDouble, undefined: np.ndarray) -> None:
+        """Add to a part; ``undefined`` broadcasts to it."""
+        total = DoubleDouble(*self.fields[:, *at]) + x
+        for field, found in zip(self.fields, (total.hi, total.lo, total.radius), strict=True):
+            field[at] = found
+        self.undefined[at] |= undefined
+
+    def enclosed(self) -> Enclosed:
+        """The sum as floats."""
+        with np.errstate(all="ignore"):
+            found = np.array(as_floats(DoubleDouble(*self.fields)))
+        found[:, self.undefined] = UNDEFINED[:, None]
+        return Enclosed(*found)
+
+
+def _give_up(sums: dict[str, _Sum], b: int, h: int, head: Head) -> None:
+    """Give all that a head adds to an infinite radius."""
+    for name, total in sums.items():
+        shape = total.undefined.shape
+        of = {"dq": h, "dbias": h if shape[1] > 1 else 0}.get(name, h // (head.group))
+        total.fields[2, b if shape[0] > 1 else 0, of] = np.inf
+
+
+@dataclass(frozen=True)
+class _ScoreGradients:
+    """w X of a block [R, Sk], a double-double within w ``error`` [R, 1] of the truth, |X| at most ``largest``."""
+
+    hi: np.ndarray
+    lo: np.ndarray
+    error: np.ndarray
+    largest: np.ndarray
+
+    def times(self, slope: DoubleDouble | None) -> _ScoreGradients:
+        """The gradients before the softcap, whose slope is at most 1."""
+        if slope is None:
+            return self
+        S = DoubleDouble(self.hi, self.lo, np.zeros(())) * slope
+        unsure = slope.radius.max(axis=1, keepdims=True) + 2 * PRODUCT_ERROR
+        return _ScoreGradients(S.hi, S.lo, 1.01 * (self.error + self.largest * unsure), self.largest)
+
+
+def _add(sums: dict[str, _Sum], b: int, h: int, block: Block, dO: np.ndarray, dL: np.ndarray) -> None:
+    """Add what a block of rows contributes, for its dO [R, Dv] and dL [R, 1]."""
+    head, w, g = block.head, block.weights, h // block.head.group
+    unknown = block.undefined | ~np.isfinite(dO).all(axis=1) | ~np.isfinite(dL[:, 0])
+    dO, dL = finite(dO), finite(dL)
+    rows = slice(int(block.index[0]), int(block.index[-1]) + 1)
+    seen = np.zeros((head.problem.key_length, 1), dtype=bool)
+    if unknown.any():
+        seen = block.problem.visible[0, 0][unknown].any(axis=0)[:, None]
+    by_total = head.scale / w.total
+    dropped = number(dO) * head.keep_factor
+    A = _of_scores(block, dO, dropped, dL)
+    S = A.times(w.slope)
+    dq = product(left(S.hi, S.lo), head.keys) * by_total
+    dq = dq.widened(head.scale.size * S.error * np.abs(head.k).max(axis=0, initial=0.0)).where(~block.empty)
+    sums["dq"].add((b, h, rows), dq, unknown[:, None])
+    q = number(finite(block.problem.q[0, 0])) * by_total
+    sums["dk"].add((b, g), _over_rows(block, S.hi, S.lo, q, S.error, S.largest), seen)
+    z = dropped / w.total
+    kept = (w.hi, w.lo) if block.kept is None else w.of(block.kept)
+    sums["dv"].add((b, g), _over_rows(block, *kept, z, _unsure(block), np.ones((len(dO), 1))), seen)
+    if "dbias" in sums:
+        _add_to_bias(sums["dbias"], b, h, block, A, unknown)
+
+
+def _unsure(block: Block) -> np.ndarray:
+    """2 rho / (1 - rho), and the relative error of N, [R, 1]."""
+    w = block.weights
+    return 2.02 * (w.relative + w.total.radius / w.total.hi)
+
+
+def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarray) -> _ScoreGradients:
+    """w X of the finished scores."""
+    head, w = block.head, block.weights
+    delta = (number(dO) * block.output).total(1)
+    dP = product(left(dropped.hi, dropped.lo), head.transposed_values, by_row=True)
+    dP = dP.widened(1.01 * dO.shape[1] * dropped.radius.max(axis=1, keepdims=True) * head.largest_value.max(initial=0.0))
+    if block.kept is not None:
+        dP = dP.where(block.kept)
+    X = dP + (number(dL) - delta)
+    A = DoubleDouble(w.hi, w.lo, np.zeros(())) * X
+    size, radius = X.size, np.broadcast_to(X.radius, X.shape)
+    if block.visible is not None:
+        size, radius = np.where(block.visible, size, 0.0), np.where(block.visible, radius, 0.0)
+    largest = size.max(axis=1, keepdims=True)
+    error = radius.max(axis=1, keepdims=True) + largest * (_unsure(block) + 2 * PRODUCT_ERROR)
+    return _ScoreGradients(A.hi, A.lo, 1.01 * error, largest)
+
+
+def _over_rows(
+    block: Block, hi: np.ndarray, lo: np.ndarray, y: DoubleDouble, error: np.ndarray, largest: np.ndarray
+) -> DoubleDouble:
+    """x^T y [Sk, ..] for x = hi + lo [R, Sk] within w ``error`` of the truth, |x| <= w ``largest``, and y [R, ..]."""
+    found = product(left_of_transposed(hi, lo), right(y.hi, y.lo))
+    size = y.size.max(axis=1, keepdims=True)
+    each = 1.01 * (error * size + largest * y.radius.max(axis=1, keepdims=True))
+    underflow = UNDERFLOW * (largest * size).sum()
+    return found.widened(1.01 * (block.weights.hi.T @ each) + underflow)
+
+
+def _add_to_bias(total: _Sum, b: int, h: int, block: Block, A: _ScoreGradients, unknown: np.ndarray) -> None:
+    """Add dA of a block, summed over the axes along which the bias is broadcast."""
+    w, shape = block.weights, total.undefined.shape
+    radius = 1.01 * (w.hi + UNDERFLOW) * A.error
+    dA = DoubleDouble(A.hi, A.lo, radius) * (number(1.0) / w.total)
+    dA = dA if block.visible is None else dA.where(block.visible)
+    undefined = block.problem.visible[0, 0] & unknown[:, None]
+    rows = slice(int(block.index[0]), int(block.index[-1]) + 1)
+    if shape[3] == 1:
+        dA, undefined = dA.total(1), undefined.any(axis=1, keepdims=True)
+    if shape[2] == 1:
+        dA, undefined, rows = dA.total(0), undefined.any(axis=0, keepdims=True), slice(None)
+    total.add((b if shape[0] > 1 else 0, h if shape[1] > 1 else 0, rows), dA, undefined)
