@@ -13,10 +13,9 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import starmap
 
 from attn_spec.error.presets import describe
 from attn_spec.kernels.kernel import Kernel
@@ -26,6 +25,8 @@ from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
 from attn_spec.search.verdict import Row, Verdict
+from attn_spec.workers.sweep import add_options, refusals, sweep
+from attn_spec.workers.task import Task
 
 from . import (
     dropout,
@@ -138,18 +139,20 @@ def examine(
     return found
 
 
-def run(names: Sequence[str], *, problems: int = 10, seed: int = 0, jobs: int = 1) -> Iterator[Examined]:
-    """Examine kernels, each at all of its dtypes; what is found depends on no number of processes, ``jobs``."""
-    subjects = [(name, dtype, problems, seed) for name in names for dtype in PLAIN[name].dtypes]
-    if jobs == 1:
-        yield from starmap(_examined, subjects)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(_examined, *zip(*subjects, strict=True))
+def run(
+    names: Sequence[str], *, problems: int = 10, seed: int = 0, jobs: int = 1, scheduler: str | None = None
+) -> Generator[Examined, None, None]:
+    """Examine kernels, each at all of its dtypes; what is found does not depend on who does it.
+
+    That is ``jobs`` processes, or the workers of a Dask ``scheduler``.
+    """
+    subjects = [(name, dtype) for name in names for dtype in PLAIN[name].dtypes]
+    tasks = [Task.of(f"{name} {dtype}", _examined, name, dtype, problems, seed) for name, dtype in subjects]
+    return sweep(tasks, jobs=jobs, scheduler=scheduler)
 
 
 def _examined(name: str, dtype: str, problems: int, seed: int) -> Examined:
-    """Call :func:`examine` by position, as maps do."""
+    """Call :func:`examine` by position, as tasks do."""
     return examine(name, dtype, problems=problems, seed=seed)
 
 
@@ -158,19 +161,21 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.plain.examination", description=__doc__)
     parser.add_argument("--problems", type=int, default=10, help="problems for one property and kernel (default 10)")
     parser.add_argument("--seed", type=int, default=0, help="which problems are drawn (default 0)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    add_options(parser)
     parser.add_argument(
         "--only", action="append", choices=list(PLAIN), metavar="NAME", help="a kernel; may be repeated"
     )
     chosen = parser.parse_args(arguments)
     total, examined, refuted = Counter[Verdict](), 0, 0
     names = chosen.only or list(PLAIN)
-    for found in run(names, problems=chosen.problems, seed=chosen.seed, jobs=chosen.jobs):
-        for line in (found, *found.refuted):
-            say(str(line))
-        sys.stdout.flush()
-        total += found.verdicts
-        examined, refuted = examined + found.examples, refuted + len(found.refuted)
+    options = {"problems": chosen.problems, "seed": chosen.seed, "jobs": chosen.jobs, "scheduler": chosen.scheduler}
+    with refusals(parser), closing(run(names, **options)) as every:
+        for found in every:
+            for line in (found, *found.refuted):
+                say(str(line))
+            sys.stdout.flush()
+            total += found.verdicts
+            examined, refuted = examined + found.examples, refuted + len(found.refuted)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in total.most_common())
     say(f"{examined} problems on {len(names)} plain kernels: {refuted} refuted; {counts}")
     return int(bool(refuted))

@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,12 +25,15 @@ from attn_spec.emulation.sound import SOUND
 from attn_spec.error.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Judgement
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import BACKWARD, FORWARD
 from attn_spec.search import assertions, strategies
+from attn_spec.workers.sweep import add_options, refusals, sweep
+from attn_spec.workers.task import Task
 
 #: A bound whose largest ratio over a whole battery stays below this is loose by accident.
 SMALLEST_MAXIMUM = 0.05
@@ -105,10 +109,21 @@ PASSES = {
 }
 
 
-def subjects() -> Iterator[Subject]:
-    """Every in-tree and sound emulated kernel, at each of its dtypes."""
-    for kernel in [*map(resolve, in_tree()), *SOUND.values()]:
-        yield from (Subject(kernel, dtype) for dtype in kernel.dtypes)
+def subjects() -> Iterator[tuple[str, Subject]]:
+    """Every in-tree and sound emulated kernel, at each of its dtypes, with what :func:`kernel_of` calls the kernel."""
+    for name in (*in_tree(), *SOUND):
+        kernel = kernel_of(name)
+        yield from ((name, Subject(kernel, dtype)) for dtype in kernel.dtypes)
+
+
+def kernel_of(name: str) -> Kernel:
+    """A sound emulated kernel by its name, an in-tree one by what ``resolve`` takes."""
+    return SOUND[name] if name in SOUND else resolve(name)
+
+
+def searched(which: str, name: str, dtype: str, problems: int, start: int) -> Tally:
+    """:func:`search` in a pass by its name, for a kernel by its name, which processes can tell one another."""
+    return search(PASSES[which], Subject(kernel_of(name), dtype), problems, start)
 
 
 def search(which: Pass, subject: Subject, problems: int, start: int) -> Tally:
@@ -173,24 +188,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pass", dest="which", choices=PASSES, default="forward")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="subjects whose name contains this")
+    add_options(parser)
     chosen = parser.parse_args(arguments)
     which = PASSES[chosen.which]
-    every = [s for s in subjects() if which.concerns(s) and chosen.only in f"{s.kernel.name} {s.dtype}"]
+    every = [(n, s) for n, s in subjects() if which.concerns(s) and chosen.only in f"{s.kernel.name} {s.dtype}"]
     if not every:
         parser.error(f"no subject's name contains {chosen.only!r}; leave --only out to see them all")
     share = -(-chosen.problems // len(every))
     pooled: dict[str, Tally] = defaultdict(Tally)
     interpreted = Tally()
     print("error/bound (median, 99th percentile, maximum) of " + ", ".join(which.quantities))
-    for subject in every:
-        tally = search(which, subject, share, chosen.seed)
-        print(line(which, tally.ratios, f"{subject.kernel.name} {subject.dtype}"), flush=True)
-        for violation in tally.violations[:3]:
-            print(f"  VIOLATION {violation}", flush=True)
-        if subject.kernel.slowness > 1:
-            interpreted.pool(tally)  # an interpreter may compute more exactly than the contract of the real device
-        else:
-            pooled[f"{subject.dtype} {describe(subject.kernel.contract_declared(subject.dtype))}"].pool(tally)
+    tasks = [
+        Task.of(f"{s.kernel.name} {s.dtype}", searched, chosen.which, name, s.dtype, share, chosen.seed)
+        for name, s in every
+    ]
+    with refusals(parser), closing(sweep(tasks, jobs=chosen.jobs, scheduler=chosen.scheduler)) as tallies:
+        for (_, subject), tally in zip(every, tallies, strict=True):
+            print(line(which, tally.ratios, f"{subject.kernel.name} {subject.dtype}"), flush=True)
+            for violation in tally.violations[:3]:
+                print(f"  VIOLATION {violation}", flush=True)
+            if subject.kernel.slowness > 1:
+                interpreted.pool(tally)  # an interpreter may compute more exactly than the contract of the device
+            else:
+                pooled[f"{subject.dtype} {describe(subject.kernel.contract_declared(subject.dtype))}"].pool(tally)
     print("\nby dtype and contract")
     for label in sorted(pooled):
         print(line(which, pooled[label].ratios, label))

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from attn_spec.error.presets import describe
@@ -23,11 +23,15 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
+from attn_spec.workers.sweep import add_options, refusals, sweep
+from attn_spec.workers.task import Task
 
 from .random_kernels import RandomKernel, random_kernel
 
 #: Effort for one property and one kernel: many kernels are worth more than many problems for one.
 PROFILE = Profile(name="false alarms", examples=4, floor=1, seconds=60, shrink_seconds=20, seed=None)
+#: Kernels under examination, or waiting for it, at once: what is done of them when there are enough is lost.
+AHEAD = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,30 +75,32 @@ class Alarms:
         self.by_dtype = dict(Counter(self.by_dtype) + Counter(other.by_dtype))
 
 
-def run(examples: int, seed: int, watch: Callable[[Alarms], None] = lambda total: None, jobs: int = 1) -> Alarms:
+def run(
+    examples: int,
+    seed: int,
+    watch: Callable[[Alarms], None] = lambda total: None,
+    jobs: int = 1,
+    scheduler: str | None = None,
+) -> Alarms:
     """Examine random kernels until ``examples`` problems were checked; ``watch`` is told the total after each kernel.
 
-    The result depends on ``examples`` and ``seed`` only, not on the number of processes, ``jobs``.
+    The result depends on ``examples`` and ``seed`` only, not on ``jobs`` and ``scheduler``, who does the work.
     """
     start, total = time.monotonic(), Alarms()
-    for found in _examined(seed, jobs):
-        total.add(found)
-        total.seconds = time.monotonic() - start
-        watch(total)
-        if total.examples >= examples:
-            break
+    with closing(sweep(_tasks(seed), jobs=jobs, scheduler=scheduler, ahead=AHEAD)) as every:
+        for found in every:
+            total.add(found)
+            total.seconds = time.monotonic() - start
+            watch(total)
+            if total.examples >= examples:
+                break
     return total
 
 
-def _examined(seed: int, jobs: int) -> Iterator[Alarms]:
-    """What each kernel of a run gave, in the order of their seeds: kernels of different runs differ."""
-    seeds = itertools.count(seed * 10**6)
-    if jobs == 1:
-        yield from map(examine, map(random_kernel, seeds))
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        while True:
-            yield from pool.map(examine_seed, itertools.islice(seeds, 4 * jobs))
+def _tasks(seed: int) -> Iterator[Task]:
+    """The kernels of a run, in the order of their seeds: kernels of different runs differ."""
+    for own in itertools.count(seed * 10**6):
+        yield Task.of(f"random kernel {own}", examine_seed, own)
 
 
 def examine_seed(seed: int) -> Alarms:
@@ -141,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.validation.false_alarms", description=__doc__)
     parser.add_argument("--examples", type=int, default=20000, help="problems checked in all (default 20000)")
     parser.add_argument("--seed", type=int, default=0, help="which kernels and problems are drawn (default 0)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    add_options(parser)
     chosen = parser.parse_args(arguments)
     printed = 0
 
@@ -152,7 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
         printed = len(total.refuted)
         print(f"{total.examples:7} examples, {total.kernels:4} kernels, {total.seconds:5.0f} s", flush=True)
 
-    total = run(chosen.examples, chosen.seed, watch, chosen.jobs)
+    with refusals(parser):
+        total = run(chosen.examples, chosen.seed, watch, chosen.jobs, chosen.scheduler)
     print(summary(total))
     return int(bool(total.refuted))
 

@@ -1,0 +1,1 @@
+"""Who runs many tasks: this process, several, or the workers of a Dask cluster."""

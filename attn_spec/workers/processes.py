@@ -1,0 +1,163 @@
+"""Processes of this machine: each runs one task at a time, and a task whose process dies is run again in another.
+
+A process is a ``ProcessPoolExecutor`` of one, so that a death concerns one task and says which. It is spawned: forked,
+it would inherit locks that threads of PyTorch hold. It ends with whoever started it, whatever that one dies of: both
+have one end of a pipe, its *lifeline*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from .task import LostTaskError, Task
+
+#: Processes that a task may take down; memory that ran out says nothing of it.
+TRIES = 3
+#: Seconds in which a task that is to end may end what it has begun.
+GRACE = 5.0
+#: A thread for each process; what a user has set stays.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Processes:
+    """As many processes as there are calls of :meth:`run` at once, each kept for the next call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._ended = False
+
+    def run(self, task: Task) -> Any:
+        """What the task returns or raises. Raises :class:`LostTaskError`, and ``BrokenProcessPool`` after the end."""
+        for _ in range(TRIES):
+            process = self._take()
+            try:
+                return process.run(task)
+            except BrokenProcessPool:
+                self._drop(process)
+            finally:
+                self._give_back(process)
+        raise LostTaskError(f"{task.name} was lost: each of {TRIES} processes that ran it died")
+
+    def end(self) -> None:
+        """End every process, and with it what it runs."""
+        with self._lock:
+            self._ended, every = True, list(self._all)
+        for process in every:
+            process.cut()
+        for process in every:
+            self._drop(process)
+
+    def _take(self) -> _Process:
+        with self._lock:
+            if self._ended:
+                raise BrokenProcessPool("the processes were ended")
+            process = self._free.pop() if self._free else _Process()
+            self._all.add(process)
+            return process
+
+    def _give_back(self, process: _Process) -> None:
+        with self._lock:
+            if process in self._all:
+                self._free.append(process)
+
+    def _drop(self, process: _Process) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.end()
+
+
+@contextlib.contextmanager
+def here(jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """An executor of tasks with so many processes; with the block they end, and what they run."""
+    processes = Processes()
+    threads = _Threads(jobs, processes)
+    try:
+        yield threads
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        processes.end()
+        threads.shutdown()
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads that wait for processes."""
+
+    def __init__(self, jobs: int, processes: Processes) -> None:
+        super().__init__(jobs)
+        self.processes = processes
+
+    def submit(self, task: Task) -> Future[Any]:  # type: ignore[override]
+        """Run a task in a process."""
+        return super().submit(self.processes.run, task)
+
+
+class _Process:
+    """One process, with a folder of its own to work in: cases in flight are written there."""
+
+    def __init__(self) -> None:
+        os.environ |= {name: os.environ.get(name, number) for name, number in ONE_THREAD.items()}
+        spawned = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory(prefix="attn-spec-", ignore_cleanup_errors=True)
+        self._theirs, self._lifeline = spawned.Pipe(duplex=False)
+        given = (self._theirs, self._folder.name)
+        self._engine = ProcessPoolExecutor(1, spawned, initializer=_begin, initargs=given)
+
+    def run(self, task: Task) -> Any:
+        """What the task returns or raises. Raises ``BrokenProcessPool``."""
+        return self._engine.submit(_run, task).result()
+
+    def cut(self) -> None:
+        """Tell the process to end."""
+        self._lifeline.close()
+
+    def end(self) -> None:
+        """Wait until the process has ended, and clean up after it."""
+        self.cut()
+        self._engine.shutdown(cancel_futures=True)
+        self._theirs.close()
+        self._folder.cleanup()
+
+
+class _Ended(SystemExit):
+    """Raised where the process is when its lifeline is cut, so that what a task has begun is ended too."""
+
+
+def _begin(lifeline: Connection, folder: str) -> None:
+    """What a process does first."""
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches all processes; the first of them ends the others
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_hold, args=(lifeline,), daemon=True).start()
+
+
+def _hold(lifeline: Connection) -> None:
+    """Wait until the other end of the lifeline is closed, then end the process, gently at first."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+def _leave(*_: Any) -> NoReturn:
+    raise _Ended(1)
+
+
+def _run(task: Task) -> Any:
+    try:
+        return task()
+    except _Ended:
+        os._exit(1)  # the pool would go on with the next call
