@@ -38,9 +38,9 @@ class Size:
         shape = (self.batch, self.heads, self.length, self.head_dim)
         return [torch.randn(shape, generator=source).bfloat16() for _ in range(3)]
 
-    def attention(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """That of PyTorch, in the dtype of the tensors."""
-        return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=self.causal)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 
     def __str__(self) -> str:
         sides = f"B={self.batch} H={self.heads} S={self.length:,} D={self.head_dim}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from attn_spec.attention.scores import score_of
+from attn_spec.error.block_sums import CONJUNCTION, MAXIMUM, BlockSums
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import factor_fits
 from attn_spec.error.far_keys import without_far_keys
@@ -146,30 +149,69 @@ def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return 1.01 * highest + row_shift(x, c)[..., 0] - M <= c.reference_range
 
 
-@np.errstate(all="ignore")
-def gradients_in_domain(
-    x: Intermediates, g: GradientIntermediates, c: ResolvedContract, *, dS: np.ndarray, P1A: np.ndarray
-) -> np.ndarray:
-    """Groups [B, Hkv] in which every row that sees a key is in the forward domain and no gradient can overflow.
+@dataclass(frozen=True, kw_only=True)
+class RowFacts(BlockSums):
+    """What rows of a backward pass say of the domain, [B, Hq]."""
 
-    ``dS`` is the error of the score gradients, ``P1A`` the largest weights, both [B, Hq, Sq, Sk].
-    """
+    #: Whether every row that sees a key is in the forward domain, and nothing hidden overflows in others.
+    rows: np.ndarray = field(metadata=CONJUNCTION)
+    #: The largest |dP| and |D|, and the largest sum of sizes of dS k.
+    magnitude: np.ndarray = field(metadata=MAXIMUM)
+    delta: np.ndarray = field(metadata=MAXIMUM)
+    of_q: np.ndarray = field(metadata=MAXIMUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadFacts(BlockSums):
+    """What heads say of the domain of the group they belong to: [B, Hq], or summed [B, Hkv]."""
+
+    #: Whether no score gradient can overflow.
+    inside: np.ndarray = field(metadata=CONJUNCTION)
+    #: The largest size of a sum.
+    widest: np.ndarray
+
+
+@np.errstate(all="ignore")
+def row_facts(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> RowFacts:
+    """Those of some rows; ``dS`` is the error of the score gradients, [B, Hq, Sq, Sk]."""
     rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | empty_rows_in_domain(x, c)
-    stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
-    stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
-    largest = c.largest(*stages)
     cotangent = cotangent_sizes(g)
     magnitude = (cotangent @ value_sizes(x, c).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
-    magnitude = x.largest_factor * magnitude
-    delta = (cotangent * np.abs(x.O)).sum(-1).max(-1, initial=0.0)
-    factor = max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))  # dS may be scaled early
-    inside = rows.all(axis=-1) & (8 * factor * (magnitude + delta) < largest)
-    inside = inside.reshape(x.problem.batch, x.problem.kv_heads, x.problem.group).all(axis=-1)
-    sums = np.abs(g.dS) + dS
-    heads = [
-        (sums @ x.k_size).max(axis=(-1, -2), initial=0.0),
-        (sums.swapaxes(-1, -2) @ x.q_size).max(axis=(-1, -2), initial=0.0),
-        (x.dropped(P1A).swapaxes(-1, -2) @ cotangent).max(axis=(-1, -2), initial=0.0),
-    ]
-    widest = factor * np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)
-    return inside & (4 * widest < largest) & np.isfinite(widest)
+    return RowFacts(
+        rows=np.all(rows, axis=-1),
+        magnitude=x.largest_factor * magnitude,
+        delta=(cotangent * np.abs(x.O)).sum(-1).max(-1, initial=0.0),
+        of_q=((np.abs(g.dS) + dS) @ x.k_size).max(axis=(-1, -2), initial=0.0),
+    )
+
+
+@np.errstate(all="ignore")
+def head_facts(
+    x: Intermediates, c: ResolvedContract, rows: RowFacts, *, of_k: np.ndarray, of_v: np.ndarray
+) -> HeadFacts:
+    """Those of all rows of heads; the sums of sizes of dS q and P dO are ``of_k`` and ``of_v``, [B, Hq, Sk, ..]."""
+    factor = _early_factor(x)
+    inside = rows.rows & (8 * factor * (rows.magnitude + rows.delta) < _largest(c))
+    heads = [rows.of_q, *(of.max(axis=(-1, -2), initial=0.0) for of in (of_k, of_v))]
+    return HeadFacts(inside=inside, widest=factor * np.maximum.reduce(heads))
+
+
+@np.errstate(all="ignore")
+def gradients_in_domain(c: ResolvedContract, of_heads: HeadFacts) -> np.ndarray:
+    """Groups [B, Hkv] in which every row that sees a key is in the forward domain and no gradient can overflow.
+
+    ``of_heads`` has been added up over the heads of each group.
+    """
+    widest = of_heads.widest
+    return of_heads.inside & (4 * widest < _largest(c)) & np.isfinite(widest)
+
+
+def _early_factor(x: Intermediates) -> float:
+    """The largest number that may multiply dS, before its products or after."""
+    return max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))
+
+
+def _largest(c: ResolvedContract) -> float:
+    stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
+    stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
+    return c.largest(*stages)

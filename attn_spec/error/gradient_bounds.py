@@ -20,11 +20,11 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
 from attn_spec.error.far_keys import without_far_keys
+from attn_spec.error.gradient_key_sums import KeySums, ProductSums, bias_sums, key_sums
 from attn_spec.error.gradient_sums import accumulated, last_cast, stored_sums, sum_eta, summed_over_group
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import (
     arriving,
-    cotangent_sizes,
     heads_contract,
     operand_error,
     pairs_pulled_back,
@@ -40,6 +40,7 @@ from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
 
 #: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
@@ -84,19 +85,18 @@ def gradient_bound(
     c, g = heads_contract(x, contract), arriving(x, g, contract)
     b = score_gradient_error(x, g, c, 0.0 if slack is None else slack.X)
     evaluated = {} if slack is None else slack.allowed
-    plain = operand_error(x, c) is None
-    errors = {"dq": _dq_error(b, evaluated.get("dq", 0.0)), "dk": _dk_error(b)} if plain else _operand_errors(b)
-    errors |= projection_errors(b, contract, _dv_error(b)) if x.problem.projects else {"dv": _dv_error(b).error}
+    plain, per_head = operand_error(x, c) is None, key_sums(b)
+    sums = per_head.over_group(x, c)
+    errors = {"dq": dq_error(b, evaluated.get("dq", 0.0)), "dk": dk_error(x, c, sums)} if plain else _operand_errors(b)
+    dv = dv_error(x, c, per_head if x.problem.projects else sums)
+    errors |= projection_errors(b, contract, dv) if x.problem.projects else {"dv": dv.error}
     if "dbias" in g.gradients:
-        errors["dbias"] = bias_error(b)
+        errors["dbias"] = bias_error(x, c, bias_sums(b), sums.raised)
     finished: dict[str, np.ndarray] = {}
     for name, value in g.gradients.items():
-        error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
-        dtype = x.problem.dtype_of(name[1:], contract.gradients)
-        out = last_cast(contract, dtype)
-        total = (error + out.u * (size + error) + out.eta) * _widening(b.near, name, error.shape) * INFLATION
-        finished[name] = np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
-    inside = gradients_in_domain(x, g, c, dS=b.dS, P1A=b.weights.P1A)
+        size = np.abs(value) + evaluated.get(name, 0.0)
+        finished[name] = finished_error(x.problem, contract, name, errors[name], size=size, alpha=sums.alpha)
+    inside = gradients_in_domain(c, sums.facts)
     if not plain:  # infinite where an operation could overflow or divide by 0
         keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
         rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
@@ -106,9 +106,23 @@ def gradient_bound(
     return GradientBound(finished, X=b.X, in_domain=inside)
 
 
-def _widening(near: Intermediates, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Factor for the error of the weights' own evaluation, over all rows that a gradient sums: [B or 1, 1, 1, 1]."""
-    alpha = evaluation_alpha(near).max(axis=(1, 2), initial=0.0)
+@np.errstate(all="ignore")
+def finished_error(
+    problem: Problem, contract: ResolvedContract, name: str, error: np.ndarray, *, size: np.ndarray, alpha: np.ndarray
+) -> np.ndarray:
+    """The error of a gradient after its cast, infinite where it could overflow.
+
+    ``error`` is that before, of numbers of ``size`` at most; ``alpha`` [B] is the largest error of a weight's own
+    evaluation in the rows that a gradient sums.
+    """
+    dtype = problem.dtype_of(name[1:], contract.gradients)
+    out = last_cast(contract, dtype)
+    total = (error + out.u * (size + error) + out.eta) * _widening(alpha, name, error.shape) * INFLATION
+    return np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
+
+
+def _widening(alpha: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Factor for the error of the weights' own evaluation: [B or 1, 1, 1, 1]."""
     if QUANTITIES[name].gradient_of in OPTIONS and shape[0] == 1:
         alpha = alpha.max(initial=0.0, keepdims=True)
     return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
@@ -124,12 +138,12 @@ def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> Gra
     return GradientBound(allowed, X=bound.X * amplify, in_domain=bound.in_domain)
 
 
-def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
+def dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     """sigma sum_j dS_ij k_j: [.., Sq, D].
 
     What the errors dS_j of a row have in common is summed with the signs of k.
     """
-    size, k, n = b.x.k_size, b.x.k, b.x.keys
+    size, k = b.x.k_size, b.x.k
     together = b.dS @ size
     sigma = abs(b.x.problem.scale_value)
     kept = np.abs(b.g.dS @ k) + (slack / sigma if sigma else 0.0)
@@ -138,30 +152,20 @@ def _dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
     apart = b.own @ size + b.G * kept + b.D * shared
     dS = np.abs(b.g.dS) + b.dS
-    return _product_error(
-        b,
-        n,
+    sums = ProductSums(
         own=np.fmin(together, apart),
         total=dS @ size,
         seen=b.x.visible @ size,
         early=b.early @ size,
         entered=dS.sum(-1, keepdims=True),
+        n=b.x.keys,
     )
+    return _product_error(b.x, b.c, sums, b.x.largest_factor)
 
 
-def _dk_error(b: ScoreGradientError) -> np.ndarray:
+def dk_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> np.ndarray:
     """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
-    size = b.x.q_size
-    dS = (np.abs(b.g.dS) + b.dS).swapaxes(-1, -2)
-    return _product_error(
-        b,
-        _queries(b.x),
-        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),
-        total=b.x.over_group(dS @ size),
-        seen=b.x.over_group(b.x.visible.swapaxes(-1, -2) @ size),
-        early=b.x.over_group(b.early.swapaxes(-1, -2) @ size),
-        entered=b.x.over_group(dS.sum(-1, keepdims=True)),
-    )
+    return _product_error(x, c, sums.k, sums.raised)
 
 
 def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
@@ -189,15 +193,15 @@ def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
         dS, dS_error, seen, early = (each.swapaxes(-1, -2) for each in (dS, dS_error, seen, early))
         size, off, n, of = x.q_size, errors.q, np.repeat(_queries(x), x.problem.group, axis=1), b.g.of_k
     off = np.where(np.any(seen, axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
-    error = _product_error(
-        b,
-        n,
+    sums = ProductSums(
         own=dS_error @ size + dS @ off,
         total=dS @ (size + off),
         seen=seen @ (size + off),
         early=early @ (size + off),
         entered=dS.sum(-1, keepdims=True),
+        n=n,
     )
+    error = _product_error(x, b.c, sums, x.largest_factor)
     value, total = x.problem.scale_value * of, abs(x.problem.scale_value) * (dS @ size)
     return Approximation(value, total, error, b.c.format("gradient_accumulation"), b.c)
 
@@ -221,43 +225,32 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     return accumulated_again(of_q, c, Sk), accumulated_again(of_k, c, Sq), of_p
 
 
-def _product_error(
-    b: ScoreGradientError,
-    n: np.ndarray,
-    *,
-    own: np.ndarray,
-    total: np.ndarray,
-    seen: np.ndarray,
-    early: np.ndarray,
-    entered: np.ndarray,
-) -> np.ndarray:
+def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, raised: float) -> np.ndarray:
     """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
 
-    ``own`` is what the errors of dS make of it, ``total`` the sum of sizes of its products; of the sums over the same
-    ``n`` terms, ``seen`` is that of |k| or |q|, ``early`` that of its products with what underflows early, and
-    ``entered`` that of |dS|.
+    Dropout raises a weight by ``raised`` at most.
 
     The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
     the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
     have its factor 1 / (1 - p) here, see ``dropout_bounds``.
     """
-    c, sigma = b.c, abs(b.x.problem.scale_value)
+    n, sigma = sums.n, abs(x.problem.scale_value)
     # The product may reuse the q or k that the forward pass had scaled before entry.
-    operand, scaled = operand_entry(b.x, c), operand_scaling(b.x, c)
+    operand, scaled = operand_entry(x, c), operand_scaling(x, c)
     work, tiny_sum = rounding(c, "score_accumulation"), sum_eta(c)
     gradients = c.format("score_gradients")
     dS_entry = entry(c, gradients)
-    missing = left_out(c, gradients, operand_format(b.x, c))
-    last = _last_roundings(b.x)
+    missing = left_out(c, gradients, operand_format(x, c))
+    last = _last_roundings(x)
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
     scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
-    late = late_roundings(b.x, c)
+    late = late_roundings(x, c)
     G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *late, *scaling, *accumulated(c, n))
-    unscaled = own + G * total + (1 + G) * dS_entry.eta * seen * b.x.largest_factor
+    unscaled = sums.own + G * sums.total + (1 + G) * dS_entry.eta * sums.seen * raised
     stores, partial = stored_sums(c, n)
     tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
-    factor = b.x.largest_factor * last_factor(b.x)
-    entering = (operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + early
+    factor = raised * last_factor(x)
+    entering = (operand.eta + scaled.eta) * (sigma * sums.entered + factor * n * dS_entry.eta) + sums.early
     return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
 
 
@@ -267,28 +260,17 @@ def _last_roundings(x: Intermediates) -> int:
     return 3 * sum(not is_power_of(2, constant) for constant in constants)
 
 
-def _dv_error(b: ScoreGradientError) -> Approximation:
+def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximation:
     """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
-    c, w = b.c, b.weights
-    alone = b.x.problem.projects
-    over_group = (lambda per_head: per_head) if alone else b.x.over_group
-    n = b.x.visible.sum(axis=-2)[..., None] if alone else _queries(b.x)
-    cotangent, size = entry(c, c.format("output")), cotangent_sizes(b.g)
+    cotangent, n = entry(c, c.format("output")), sums.v.n
     missing = left_out(c, c.format("probabilities"), c.format("output"))
-    stages, dropped = (*weight_stages(c), "gradients"), b.x.dropped
-    factor, factor_eta = factor_roundings(b.x, c, *stages), factor_underflow(b.x, c, *stages)
-    P1A, weight_eta = dropped(w.P1A), dropped((w.eta + factor_eta) * b.x.visible)
+    stages = (*weight_stages(c), "gradients")
+    factor, factor_eta = factor_roundings(x, c, *stages), factor_underflow(x, c, *stages)
     G = growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
-    own = over_group(dropped(w.PA).swapaxes(-1, -2) @ size)
-    if (given := b.g.cotangent_error) is not None:
-        own = own + over_group(dropped(b.x.P).swapaxes(-1, -2) @ given)
-    total = over_group(P1A.swapaxes(-1, -2) @ size)
-    eta = over_group(weight_eta.swapaxes(-1, -2) @ size)
     stores, partial = stored_sums(c, n)
-    tiny = b.x.largest_factor * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
-    entered = over_group((P1A + weight_eta).sum(axis=-2)[..., None])
-    error = own + G * total + (1 + G) * (eta + cotangent.eta * entered) + tiny
-    return Approximation(b.g.of_v, total, error, c.format("gradient_accumulation"), c)
+    tiny = sums.raised * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
+    error = sums.v.own + G * sums.v.total + (1 + G) * (sums.v.eta + cotangent.eta * sums.v.entered) + tiny
+    return Approximation(sums.of_v, sums.v.total, error, c.format("gradient_accumulation"), c)
 
 
 def _queries(x: Intermediates) -> np.ndarray:

@@ -10,25 +10,24 @@ import numpy as np
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import late_roundings
+from attn_spec.error.gradient_key_sums import BiasSums
 from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, where_sums_fit
+from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
 
 
-def bias_error(b: ScoreGradientError) -> np.ndarray:
-    """dA summed over the broadcast axes of the bias, in any order."""
-    c, axes = b.c, b.x.problem.broadcast_axes("bias")
-    accumulator, stored = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores")
-    n = b.x.visible.sum(axis=axes, keepdims=True)
+def bias_error(x: Intermediates, c: ResolvedContract, sums: BiasSums, raised: float) -> np.ndarray:
+    """dA summed over the broadcast axes of the bias, in any order; dropout raises a weight by ``raised`` at most."""
+    accumulator, stored, n = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores"), sums.n
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stores, partial = stored_sums(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
-    stored_as = ((cast.u, 1), (narrow.u, 1), *late_roundings(b.x, c))
+    stored_as = ((cast.u, 1), (narrow.u, 1), *late_roundings(x, c))
     G = growth((accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), *stored_as)
-    total = (np.abs(b.g.dA) + b.dA).sum(axis=axes, keepdims=True)
     tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
-    return where_sums_fit(c, total, b.dA.sum(axis=axes, keepdims=True) + G * total + 2 * tiny * b.x.largest_factor)
+    return where_sums_fit(c, sums.total, sums.own + G * sums.total + 2 * tiny * raised)
 
 
 def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation]) -> dict[str, np.ndarray]:

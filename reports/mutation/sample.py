@@ -27,6 +27,7 @@ _MODULES = {
     "error": (
         *("intermediates", "roundoff", "products", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds"),
         *("domain", "score_gradient_bounds", "gradient_bounds", "readings", "running_error", "operand_bounds"),
+        *("block_sums", "gradient_key_sums"),
     ),
     "problem": ("masks",),
     "search": ("assertions", "verdict"),

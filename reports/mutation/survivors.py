@@ -116,11 +116,8 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "one more bit than is needed, where no score is as large as 1",
     (
-        "error.gradient_bounds",
-        (
-            "-        own=b.x.over_group(b.dS.swapaxes(-1, -2) @ size),\n"
-            "+        own=b.x.over_group(b.dS.swapaxes(-1, 2) @ size),"
-        ),
+        "error.gradient_key_sums",
+        ("-    return x.swapaxes(-1, -2)[:, :, keys]\n+    return x.swapaxes(-1, 2)[:, :, keys]"),
     ): _FOUR_AXES,
     (
         "judgement.measure",

@@ -11,13 +11,13 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "1 / (1 - p) at the end of dq and dk": "(missing, 1), [-*late, -]*scaling",
         },
         ("multiplicands", "late dropout, tiny cotangents, large scale, kept", "dk"): {
-            "underflow of dS on entry, raised": "dS_entry.eta * seen[- * b.x.largest_factor-]",
+            "underflow of dS on entry, raised": "dS_entry.eta * sums.seen[- * raised-]",
         },
         ("gradient_accumulation", "late dropout, tiny cotangents, scaled dS, kept", "dq"): {
-            "underflow of sums of dq and dk, raised": "factor = [-b.x.largest_factor * -]last_factor(b.x)",
+            "underflow of sums of dq and dk, raised": "factor = [-raised * -]last_factor(x)",
         },
         ("gradient_accumulation", "late dropout, small cotangents, large scale, kept", "dv"): {
-            "underflow of sums of dv, raised": "tiny = [-b.x.largest_factor * -](sum_eta(c) * 4",
+            "underflow of sums of dv, raised": "tiny = [-sums.raised * -](sum_eta(c) * 4",
         },
         ("softmax", "late dropout, one key, tiny cotangents, flushed", "dv"): {
             "underflow of dv when it is raised": "2 * (stores + n))[- + factor_eta-]\n",
@@ -28,12 +28,6 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("softmax", "a tiny gradient of a value kept", "dv"): {
             "underflow of the product of dV with 1 / (1 - p)": "(stores + n))[- + factor_eta-]",
         },
-        ("probabilities", "dropout, weights", "dv"): {
-            "weights of dV that are raised": "over_group([-dropped-](w.PA)",
-        },
-        ("gradient_accumulation", "dropout, weights", "dv"): {
-            "sums of weights that are raised": "P1A, weight_eta = [-dropped-](w.P1A)",
-        },
         ("gradients", "another seed", "dv"): {
             "a gradient's cast": "(error[- + out.u * (size + error)-] + out.eta)",
         },
@@ -42,7 +36,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("probabilities", "2 pieces, bfloat16, by LSE", "dq"): {
             "keys' own errors in dq": "apart = [-b.own @ size + -]b.G",
-            "roundings of dq and dk": "unscaled = own[- + G * total-] +",
+            "roundings of dq and dk": "unscaled = sums.own[- + G * sums.total-] +",
         },
         ("probabilities", "error of log, by LSE", "dq"): {
             "the row's weights in dq": "[-b.G * kept + -]b.D * shared",
@@ -61,10 +55,10 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "sums of dq and dk": "*scaling[-, *accumulated(c, n)-])",
         },
         ("probabilities", "one tile", "dk"): {
-            "the error of dS in dq and dk": "unscaled = [-own + -]G * total",
+            "the error of dS in dq and dk": "unscaled = [-sums.own + -]G * sums.total",
         },
         ("multiplicands", "tiny cotangents, large scale, kept", "dk"): {
-            "underflow of dS on entry": "G * total[- + (1 + G) * dS_entry.eta * seen * b.x.largest_factor-]",
+            "underflow of dS on entry": "G * sums.total[- + (1 + G) * dS_entry.eta * sums.seen * raised-]",
         },
         ("gradient_accumulation", "large bias, base 2", "dk"): {
             "underflow of dq's and dk's sums": "tiny = [-tiny_sum * 4 * terms(c, n) + -]partial.eta * 2",
@@ -79,7 +73,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("stored_scores", "tiny cotangents, scaled dS, kept", "dk"): {
-            "underflow of a dS that is scaled early": "n * dS_entry.eta)[- + early-]",
+            "underflow of a dS that is scaled early": "n * dS_entry.eta)[- + sums.early-]",
         },
         ("gradient_accumulation", "tiny cotangents, large scale, kept", "dq"): {
             "a scale that magnifies underflow": "[-factor * -]tiny + work.eta\n",
@@ -89,7 +83,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("multiplicands", "tiny queries, flushed", "dk"): {
             "underflow of operands in dq and dk": (
-                "[-(operand.eta + scaled.eta) * (sigma * entered + factor * n * dS_entry.eta) + -]early"
+                "[-(operand.eta + scaled.eta) * (sigma * sums.entered + factor * n * dS_entry.eta) + -]sums.early"
             ),
             "underflow of operands on entry in dq and dk": "entering = ([-operand.eta + -]scaled",
         },
@@ -100,17 +94,17 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*factor, *acc",
         },
         ("probabilities", "tiny values, inner, kept", "dv"): {
-            "sums of dv": "*factor[-, *accumulated(c, n)-])\n    own",
-            "roundings of dv": "error = own[- + G * total-] + (1",
+            "sums of dv": "*factor[-, *accumulated(c, n)-])",
+            "roundings of dv": "error = sums.v.own[- + G * sums.v.total-] + (1",
         },
         ("probabilities", "one tile", "dv"): {
-            "weights in dv": "error = [-own + -]G * total + (1",
+            "weights in dv": "error = [-sums.v.own + -]G * sums.v.total + (1",
         },
         ("several", "many light keys, probabilities", "dv"): {
-            "underflow of weights in dv": "(1 + G) * ([-eta + -]cotangent",
+            "underflow of weights in dv": "(1 + G) * ([-sums.v.eta + -]cotangent",
         },
         ("gradient_accumulation", "tiny cotangents, kept", "dv"): {
-            "underflow of dv's sums": "largest_factor * ([-sum_eta(c) * 4 * terms(c, n) + -]partial.eta",
+            "underflow of dv's sums": "sums.raised * ([-sum_eta(c) * 4 * terms(c, n) + -]partial.eta",
         },
         ("gradient_accumulation", "tiny cotangents, grouped, bias, kept", "dv"): {
             "several underflows of dv's sums": "sum_eta(c) * [-4 * -]terms(c, n)",
@@ -119,12 +113,20 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of dv's stores": "sum_eta(c) * 4 * terms(c, n)[- + partial.eta * 2 * (stores + n)-]",
         },
         ("multiplicands", "light keys, softcap, flushed", "dv"): {
-            "underflow of dO on entry": "(eta[- + cotangent.eta * entered-])",
+            "underflow of dO on entry": "(sums.v.eta[- + cotangent.eta * sums.v.entered-])",
+        },
+    },
+    "error.gradient_key_sums": {
+        ("probabilities", "dropout, weights", "dv"): {
+            "weights of dV that are raised": "_of_keys([-dropped-](w.PA)",
+        },
+        ("gradient_accumulation", "dropout, weights", "dv"): {
+            "sums of weights that are raised": "P1A, weight_eta = [-dropped-](w.P1A)",
         },
     },
     "error.option_gradient_bounds": {
         ("score_accumulation", "late dropout, one key, dL alone", "dbias"): {
-            "1 / (1 - p) at the end of dbias": "(narrow.u, 1)[-, *late_roundings(b.x, c)-])",
+            "1 / (1 - p) at the end of dbias": "(narrow.u, 1)[-, *late_roundings(x, c)-])",
         },
         ("gradient_accumulation", "grouped heads, bias", "dbias"): {
             "sums of dbias": "[-(accumulator.u, np.minimum(n, c.summation_depth or np.inf)), -](partial",
@@ -134,13 +136,13 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("score_gradients", "bias first", "dbias"): {
             "the cast of dbias": "stored_as = ([-(cast.u, 1), -](narrow",
-            "all roundings of dbias": "keepdims=True)[- + G * total-] + 2",
+            "all roundings of dbias": "sums.own[- + G * sums.total-] + 2",
         },
         ("probabilities", "tiny bias, flushed", "dbias"): {
-            "the error of dA in dbias": "total, [-b.dA.sum(axis=axes, keepdims=True) + -]G",
+            "the error of dA in dbias": "sums.total, [-sums.own + -]G",
         },
         ("score_gradients", "tiny cotangents, grouped, bias, kept", "dbias"): {
-            "underflow of dbias": "G * total[- + 2 * tiny * b.x.largest_factor-]",
+            "underflow of dbias": "G * sums.total[- + 2 * tiny * raised-]",
             "underflow of dA's cast in dbias": 'n * ([-rounding(c, "score_gradients").eta + -]stored',
         },
     },

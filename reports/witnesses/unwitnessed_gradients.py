@@ -173,7 +173,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "rounding attacked"
         ): {
             "the evaluation of gradients in float64": "error.shape)[- * INFLATION-]",
-            "the weights' evaluation in gradients": "out.eta)[- * _widening(b.near, name, error.shape)-]",
+            "the weights' evaluation in gradients": "out.eta)[- * _widening(alpha, name, error.shape)-]",
             "the evaluation of P k": "shared = np.abs(b.P_slope @ k)[- + evaluated * (b.P_slope @ size)-]",
         },
         ("no emulated kernel does what this allows: gradients that are scaled in a format of another precision"): {
@@ -203,10 +203,10 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of scaled operands in dq and dk": "entering = (operand.eta[- + scaled.eta-])",
         },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
-            "roundings make underflow grow in dv": "[-(1 + G) * -](eta + cotangent",
+            "roundings make underflow grow in dv": "[-(1 + G) * -](sums.v.eta + cotangent",
             "roundings make underflow grow in dq and dk": "sigma * unscaled + [-(1 + G) * -]entering",
-            "roundings make the underflow of dS grow": "G * total + [-(1 + G) * -]dS_entry",
-            "underflow of both factors of dq and dk": "(sigma * entered[- + factor * n * dS_entry.eta-])",
+            "roundings make the underflow of dS grow": "G * sums.total + [-(1 + G) * -]dS_entry",
+            "underflow of both factors of dq and dk": "(sigma * sums.entered[- + factor * n * dS_entry.eta-])",
         },
     },
     "error.option_gradient_bounds": {
@@ -222,14 +222,14 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "underflow of dbias's stored products": "accumulator.eta[- + partial.eta-])",
             "underflow of dbias's stores": "partial.eta)[- + stores * partial.eta-]",
-            "the factor 2 of dbias's underflow": "G * total + [-2 * -]tiny",
+            "the factor 2 of dbias's underflow": "G * sums.total + [-2 * -]tiny",
         },
         (
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
             "underflow of dA's store in dbias": 'rounding(c, "score_gradients").eta[- + stored.eta-] + acc',
-            "underflow of dbias, raised": "2 * tiny[- * b.x.largest_factor-])",
+            "underflow of dbias, raised": "2 * tiny[- * raised-])",
             "underflow of dbias's sums": "stored.eta[- + accumulator.eta-] + partial",
         },
     },
