@@ -163,7 +163,7 @@ def _judged(
         chosen = Sampled(np.arange(n), n, n) if sample is None else sample.of(part.problem, number, part.lse)
         heads = 1 if part.problem.projects else part.problem.query_heads
         found.of += heads * n
-        for block in _blocks(part.problem, chosen.index, memory, GLANCE if is_plain(part.problem) else THEOREMS):
+        for block in blocks_of(part.problem, chosen.index, memory, GLANCE if is_plain(part.problem) else THEOREMS):
             if not (found.refuted and found.decided >= ENOUGH):
                 _add(found, part, block, memory, agreed)
                 found.rows += heads * len(block)
@@ -182,7 +182,7 @@ def _add(found: RowJudgement, part: Part, rows: np.ndarray, memory: int, agreed:
         share = share.max(axis=(0, 1), initial=0.0)
         nearest = np.where(share <= 1, share, -1.0).argmax()
         open_ = np.flatnonzero(~(share <= 1) | (open_ == nearest))
-    for few in _blocks(part.problem, open_, memory, THEOREMS):
+    for few in blocks_of(part.problem, open_, memory, THEOREMS):
         known = Analysis(part.problem.rows(rows[few]))
         judgement = judge(known, found.contract, **{name: x[:, :, few] for name, x in answer.items()}, **agreed)  # type: ignore[arg-type]
         for tally in found.tallies.values():
@@ -190,7 +190,7 @@ def _add(found: RowJudgement, part: Part, rows: np.ndarray, memory: int, agreed:
         found.decided += len(few)
 
 
-def _blocks(problem: Problem, index: np.ndarray, memory: int, arrays: int) -> Iterator[np.ndarray]:
+def blocks_of(problem: Problem, index: np.ndarray, memory: int, arrays: int) -> Iterator[np.ndarray]:
     """Consecutive rows of an index for which so many arrays of scores fit the memory; one at least."""
     heads = problem.batch * problem.query_heads
     count = max(memory // (8 * arrays * heads * max(problem.key_length, 1)), 1)

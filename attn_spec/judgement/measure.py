@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.enclosure import Enclosed
+from attn_spec.attention.enclosure import Enclosed, Truth
 from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.error.roundoff import growth, rounding
@@ -164,9 +165,8 @@ def _judge(
     empty_lse: str,
 ) -> Judgement:
     """:func:`judge` under a contract that leaves nothing open."""
-    problem = known.problem
+    problem, measurements = known.problem, []
     truth, bound = known.truth_and_bound(contract)
-    measurements = []
     empty = problem.empty_rows
     if output is not None:
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, empty_row)
@@ -199,16 +199,23 @@ def judge_gradients(
     known = gradient_analysis_of(problem, cotangent, lse_cotangent)
 
     def judged(reading: ResolvedContract) -> Judgement:
-        truth, bound = known.truth_and_bound(reading, *found)
-        measurements = [
-            _measure(name, dtype, got, truth=truth[name], allowed=bound.allowed[name], measured=inside)
-            for name, got in found.items()
-            for inside in (np.broadcast_to(bound.domain_of(name, problem.query_group), got.shape),)
-            for dtype in (problem.dtype_of(name[1:], reading.gradients),)
-        ]
-        return Judgement(problem, reading, tuple(measurements))
+        return measured_gradients(problem, reading, found, *known.truth_and_bound(reading, *found))
 
     return _best(judged, gradient_readings(contract))
+
+
+@np.errstate(all="ignore")
+def measured_gradients(
+    problem: Problem, reading: ResolvedContract, found: Mapping[str, np.ndarray], truth: Truth, bound: GradientBound
+) -> Judgement:
+    """What gradients that were found are beside their truth and their bound."""
+    measurements = [
+        _measure(name, dtype, got, truth=truth[name], allowed=bound.allowed[name], measured=inside)
+        for name, got in found.items()
+        for inside in (np.broadcast_to(bound.domain_of(name, problem.query_group), got.shape),)
+        for dtype in (problem.dtype_of(name[1:], reading.gradients),)
+    ]
+    return Judgement(problem, reading, tuple(measurements))
 
 
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:

@@ -1,0 +1,165 @@
+"""One kv head and its query heads, block by block: dQ of the rows that are wanted, and the sums that dK and dV are."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.attention.enclosure import Enclosed
+from attn_spec.error.block_sums import BlockSums
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.domain import gradients_in_domain
+from attn_spec.error.gradient_blocks import Block, Finished, FinishedKeys, block_of, finished_bias, group_bound
+from attn_spec.error.gradient_bounds import GRADIENT_EVALUATION
+from attn_spec.error.gradient_key_sums import BiasSums, GroupSums, Keys
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.judgement.analysis import ORACLE_FRACTION
+from attn_spec.judgement.blocks import blocks_of
+from attn_spec.judgement.measure import Judgement, measured_gradients
+from attn_spec.judgement.oracle import SMALLEST_RADIUS, GradientOracle
+from attn_spec.problem.problem import Problem
+
+#: Arrays of float64 [rows, Sk] that the theorems of gradients hold at a time, at most.
+THEOREMS = 96
+
+
+@dataclass(frozen=True)
+class Given:
+    """One query head of a problem, [1, 1, ..], with its cotangents, and its dQ if that was found."""
+
+    problem: Problem
+    cotangent: np.ndarray
+    lse_cotangent: np.ndarray | None
+    dq: np.ndarray | None
+    #: All rows that are summed, and those whose dQ is judged.
+    summed: np.ndarray
+    judged: np.ndarray
+
+
+@dataclass(frozen=True)
+class OfRows:
+    """The judgement of dQ in some rows of a query head, provided that the domain holds."""
+
+    rows: np.ndarray
+    judgement: Judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed(BlockSums):
+    """What rows of query heads that share a kv head add up to, under the contract and under that of float64."""
+
+    allowed: GroupSums
+    evaluated: GroupSums
+
+
+@dataclass(frozen=True)
+class Head:
+    """All that was asked of one query head."""
+
+    #: Any block of it.
+    x: Intermediates
+    sums: Summed
+    of_rows: list[OfRows]
+    #: What it adds to dBias, [1, 1, Sq or 1, Sk or 1], under the contract and under that of float64.
+    bias: tuple[BiasSums, BiasSums] | None
+
+
+@np.errstate(all="ignore")
+def worked_through(given: Given, c: ResolvedContract, keys: Keys, memory: int) -> Head:
+    """One query head under one reading of a contract, with about so much memory."""
+    total, of_rows, bias, x = None, [], [], None
+    for rows in blocks_of(given.problem, given.summed, memory, THEOREMS):
+        block = block_of(*_evaluated(given, rows), c, keys)
+        x, total = block.x, block.keys if total is None else total + block.keys
+        if given.dq is not None:
+            of_rows += _judged_rows(given, c, block, rows)
+        bias += [] if block.bias is None else [block.bias]
+    assert x is not None, "a head without rows"
+    assert total is not None
+    sums = Summed(allowed=total.allowed.over_group(x, c), evaluated=total.evaluated.over_group(x, GRADIENT_EVALUATION))
+    return Head(x, sums, of_rows, _of_all_rows(bias, given.problem) if bias else None)
+
+
+def _evaluated(given: Given, rows: np.ndarray) -> tuple[Intermediates, GradientIntermediates]:
+    x = intermediates(given.problem.rows(rows))
+    dL = None if given.lse_cotangent is None else given.lse_cotangent[:, :, rows]
+    return x, gradient_intermediates(x, given.cotangent[:, :, rows], dL)
+
+
+def _judged_rows(given: Given, c: ResolvedContract, block: Block, rows: np.ndarray) -> list[OfRows]:
+    here = np.flatnonzero(np.isin(rows, given.judged))
+    if not len(here) or given.dq is None:
+        return []
+    of = Finished(block.g.gradients["dq"], block.dq, block.dq_evaluated)
+    evaluated = gradients_in_domain(
+        GRADIENT_EVALUATION, block.keys.evaluated.over_group(block.x, GRADIENT_EVALUATION).facts
+    )
+    truth = enclosed(of, evaluated)
+    if not _sharp(truth.radius, of.allowed):
+        truth = GradientOracle(block.x, block.g)(dq=ORACLE_FRACTION * of.allowed)["dq"]
+    truth = Enclosed(truth.value[:, :, here], truth.low[:, :, here], truth.radius[:, :, here])
+    bound = group_bound({"dq": of.allowed[:, :, here]}, np.ones((1, 1), dtype=bool))
+    found = {"dq": given.dq[:, :, rows[here]]}
+    return [OfRows(rows[here], measured_gradients(block.x.problem, c, found, {"dq": truth}, bound))]
+
+
+def _of_all_rows(blocks: list[tuple[BiasSums, BiasSums]], problem: Problem) -> tuple[BiasSums, BiasSums]:
+    """Blocks of a bias are added where it is broadcast along rows, and put below each other elsewhere."""
+    if np.shape(problem.bias)[2] == 1:
+        return functools.reduce(lambda one, other: (one[0] + other[0], one[1] + other[1]), blocks)
+    first, second = (_below(list(each)) for each in zip(*blocks, strict=True))
+    return first, second
+
+
+def _below(blocks: list[BiasSums]) -> BiasSums:
+    parts = zip(*((of.value, of.own, of.total, of.n) for of in blocks), strict=True)
+    return BiasSums(*(np.concatenate(part, axis=2) for part in parts))
+
+
+class BiasOfGroups:
+    """What all heads of a problem add to dBias, of the shape of the bias."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.shape = np.shape(problem.bias)
+        self.in_domain = self.evaluated_in_domain = np.ones((1, 1), dtype=bool)
+        self._sums = tuple(BiasSums(*(np.zeros(self.shape) for _ in range(4))) for _ in range(2))
+        self._alpha = [np.zeros(1), np.zeros(1)]
+        self._raised = 1.0
+
+    def add(self, head: Head, b: int, h: int) -> None:
+        """Add a head."""
+        self._x, at = head.x, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
+        assert head.bias is not None
+        for total, of in zip(self._sums, head.bias, strict=True):
+            for mine, more in ((total.value, of.value), (total.own, of.own), (total.total, of.total), (total.n, of.n)):
+                mine[at] += more[0, 0]
+        both = head.sums.allowed, head.sums.evaluated
+        self._alpha = [np.maximum(known, of.alpha) for known, of in zip(self._alpha, both, strict=True)]
+        self._raised = max(self._raised, float(both[0].raised))
+
+    def end(self, of: FinishedKeys) -> None:
+        """A group's heads have all been added."""
+        self.in_domain = self.in_domain & of.in_domain
+        self.evaluated_in_domain = self.evaluated_in_domain & of.evaluated_in_domain
+
+    def finished(self, c: ResolvedContract) -> Finished:
+        """The whole, of all groups."""
+        (first, second), (alpha, of_float64) = self._sums, self._alpha
+        return finished_bias(self._x, c, (first, second), alpha=(alpha, of_float64), raised=self._raised)
+
+
+def enclosed(of: Finished, in_domain: np.ndarray) -> Enclosed:
+    """The float64 truth; its radius is infinite where float64 overflows."""
+    usable = np.all(in_domain) & ~np.isnan(of.radius)
+    return Enclosed(of.value, np.zeros(of.value.shape), np.where(usable, of.radius, np.inf))
+
+
+def is_sharp(of: Finished, in_domain: np.ndarray) -> bool:
+    """Whether float64 is fine enough for the bound."""
+    return _sharp(enclosed(of, in_domain).radius, of.allowed)
+
+
+def _sharp(radius: np.ndarray, allowed: np.ndarray) -> bool:
+    return bool(np.all(radius <= np.maximum(ORACLE_FRACTION * allowed, SMALLEST_RADIUS)))
