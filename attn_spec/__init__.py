@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem as Problem
     from attn_spec.search.regimes import Recipe as Recipe
     from attn_spec.testing import assert_attention as assert_attention
+    from attn_spec.testing import assert_attention_gradients as assert_attention_gradients
 
 __version__ = "0.1.0"
 
@@ -26,9 +27,19 @@ _HOMES = {
     "Problem": "problem.problem",
     "Recipe": "search.regimes",
     "assert_attention": "testing",
+    "assert_attention_gradients": "testing",
     "kernel": "kernels.declaration",
 }
-__all__ = ["Contract", "Conventions", "Kernel", "Problem", "Recipe", "assert_attention", "kernel"]
+__all__ = [
+    "Contract",
+    "Conventions",
+    "Kernel",
+    "Problem",
+    "Recipe",
+    "assert_attention",
+    "assert_attention_gradients",
+    "kernel",
+]
 
 
 def __getattr__(name: str) -> Any:

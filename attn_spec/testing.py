@@ -12,22 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.presets import UNDECLARED, as_contract, describe
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, judge_parts
+from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.measure import presets_that_hold
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
+from attn_spec.kernels.gradient_call import pulled, sampled_keys
 from attn_spec.numbers.formats import FORMATS
 
 #: Conventions that a test may name, with their values where it names none: nothing is said of rows without keys.
 _AGREED = {"lse_base": ("e", "2"), "empty_row": ("zero", "mean_of_v", "nan"), "empty_lse": ("-inf", "+inf")}
 _DEFAULTS = {"lse_base": "e", "empty_row": "undeclared", "empty_lse": "undeclared"}
+
+
+Judged = TypeVar("Judged", bound=RowJudgement)
 
 
 class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
@@ -78,7 +83,47 @@ def assert_attention(
     resolved = _resolved(claimed, made.dtype, dtypes)
     sample = None if rows is None else RowSample(rows, seed)
     judgement = judge_parts(lambda: made.parts(answer), resolved, sample=sample, memory=memory, **agreed)
-    asked = Asked(made, words, claimed, agreed)
+    return _verdict(Asked(made, words, claimed, agreed), judgement, answer)
+
+
+def assert_attention_gradients(
+    gradients: Mapping[str, Any],
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    dlse: Any = None,
+    contract: str | Contract | None = None,
+    presentation: str = "BHSD",
+    rows: int | None = None,
+    keys: int | None = None,
+    seed: int = 0,
+    memory: int = MEMORY,
+    **words: Any,
+) -> GradientJudgement:
+    """Raise :class:`NotAttention` unless ``gradients`` are those of attention for the cotangent ``dout`` of its output.
+
+    ``gradients`` by name: "dq", "dk", "dv" of the shapes of q, k, v, and of options that have one, as "dbias". ``dlse``
+    [B, Hq, Sq] is the cotangent of the LSE. dQ is looked at in ``rows`` of each head, dK and dV at ``keys`` of each kv
+    head; None is all. Queries that see no key have to be constants, which ``empty_row="zero"`` says. Else as
+    :func:`assert_attention`.
+    """
+    agreed = _agreed(words)
+    made = call(q, k, v, presentation=presentation, **words)
+    given = pulled(made, gradients, dout, dlse)
+    if agreed["empty_row"] != "zero":
+        given.check_rows(memory)
+    dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
+    claimed = UNDECLARED if contract is None else as_contract(contract)
+    sample, chosen = None if rows is None else RowSample(rows, seed), sampled_keys(made, keys, seed)
+    resolved = _resolved(claimed, made.dtype, dtypes)
+    judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
+    return _verdict(Asked(made, words, claimed, agreed), judgement)
+
+
+def _verdict(asked: Asked, judgement: Judged, answer: Mapping[str, Any] | None = None) -> Judged:
+    """The judgement, if it is a pass."""
     if judgement.refuted:
         raise NotAttention(asked.failure(judgement, answer), judgement)
     if not judgement.exercised:
@@ -105,6 +150,8 @@ def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> Res
     if contract.lse in ("input", "work") and "lse" in answers:
         form, claimed = FORMATS[answers["lse"]], contract.at(dtype).format("lse")
         found["lse"] = answers["lse"] if form.precision < claimed.precision else claimed.name
+    if contract.gradients == "input" and (own := {answers[name] for name in ("dq", "dk", "dv") if name in answers}):
+        found["gradients"] = min(own, key=lambda name: FORMATS[name].precision)
     others = tuple(_resolved(other, dtype, answers) for other in contract.alternatives)
     return replace(contract.at(dtype), **found, alternatives=others)
 
@@ -118,11 +165,11 @@ class Asked:
     contract: Contract
     agreed: Mapping[str, str]
 
-    def failure(self, judgement: RowJudgement, answer: Mapping[str, Any]) -> str:
+    def failure(self, judgement: RowJudgement, answer: Mapping[str, Any] | None) -> str:
         """About ten lines: which element, how far, how far allowed, and what would explain it."""
         worst = judgement.worst
         assert worst is not None
-        hint = self._hint(worst, answer)
+        hint = "" if answer is None else self._hint(worst, answer)
         return "\n".join(
             [
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
@@ -160,7 +207,7 @@ class Asked:
 
     def _place(self, worst: WorstElement) -> tuple[int, ...]:
         """The index as the tensor given has it."""
-        if worst.quantity != "output":
+        if worst.quantity not in ("output", "dq", "dk", "dv"):
             return worst.index
         index = dict(zip("BHSD", worst.index, strict=True))
         return tuple(index[axis] for axis in self.made.presentation.axes)

@@ -11,7 +11,7 @@ import torch
 import attn_spec
 from attn_spec.error.contract import ContractError
 from attn_spec.kernels.call import CallError
-from attn_spec.testing import NotAttention, NotJudged, assert_attention
+from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 
 torch.manual_seed(0)
 SHAPE = (2, 4, 40, 16)
@@ -183,3 +183,82 @@ def test_the_fixture_tells_the_summary(pytester):
 
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["2 answers judged, up to 0.* of the error allowed: *.py::test_mine"])
+
+
+def differentiated(dtype=torch.float32, heads=2, **words):
+    """Gradients of PyTorch's own attention, with grouped heads."""
+    tensors = [x.to(dtype).clone().requires_grad_() for x in (q, k[:, :heads], v[:, :heads, :, :5])]
+    dout = torch.randn(2, 4, 40, 5).to(dtype)
+    sdpa(*tensors, enable_gqa=True, **words).backward(dout)
+    return {f"d{name}": x.grad for name, x in zip("qkv", tensors, strict=True)}, dout, *tensors
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sound_gradients_pass(dtype):
+    gradients, *tensors = differentiated(dtype, is_causal=True)
+
+    judgement = assert_attention_gradients(gradients, *tensors, is_causal=True)
+    assert 0 < judgement.ratio < 1
+    assert str(judgement) == "all 320 rows; 160 of 160 keys"
+    swapped = [x.transpose(1, 2) for x in tensors]
+    moved = {name: x.transpose(1, 2) for name, x in gradients.items()}
+    assert_attention_gradients(moved, *swapped, is_causal=True, presentation="BSHD")
+
+
+@pytest.mark.parametrize(("name", "place"), [("dq", "1, 3, 7, 2"), ("dk", "1, 1, 7, 2"), ("dv", "1, 1, 7, 2")])
+def test_a_wrong_gradient_fails_with_its_element(name, place):
+    gradients, *tensors = differentiated()
+    gradients[name][1, -1, 7, 2] += 0.05
+    with pytest.raises(NotAttention, match=rf"element +{name}\[{place}\]; 1 of"):
+        assert_attention_gradients(gradients, *tensors, contract="fp32")
+
+
+def test_gradients_of_a_bias_and_of_the_log_sum_exp():
+    bias = torch.randn(1, 4, 1, 40).requires_grad_()
+    x = [each.clone().requires_grad_() for each in (q, k, v)]
+    s = x[0] @ x[1].mT * 16**-0.5 + bias
+    dout, dlse = torch.randn(SHAPE), torch.randn(SHAPE[:3])
+    torch.autograd.backward([s.softmax(-1) @ x[2], s.logsumexp(-1)], [dout, dlse])
+    gradients = {f"d{name}": each.grad for name, each in zip((*"qkv", "bias"), (*x, bias), strict=True)}
+
+    assert_attention_gradients(gradients, dout, *x, dlse=dlse, bias=bias)
+    with pytest.raises(NotAttention, match=r"element +d"):
+        assert_attention_gradients(gradients, dout, *x, bias=bias)
+    gradients["dbias"] = gradients["dbias"][0]  # [H, 1, Sk], as the bias may be given too
+    assert_attention_gradients({"dbias": gradients["dbias"]}, dout, *x, dlse=dlse, bias=bias[0])
+
+
+def test_some_rows_and_some_keys():
+    gradients, *tensors = differentiated()
+
+    judgement = assert_attention_gradients(gradients, *tensors, contract="fp32", rows=16, keys=8)
+    assert (judgement.rows, judgement.of, judgement.keys, judgement.of_keys) == (128, 320, 32, 160)
+
+
+def test_gradients_of_queries_without_keys_are_judged_where_the_test_says_so():
+    mask = torch.ones(40, 40, dtype=torch.bool)
+    mask[7] = False
+    x = [each.clone().requires_grad_() for each in (q, k, v)]
+    sdpa(*x, attn_mask=mask).backward(dout := torch.randn(SHAPE))
+    gradients = {f"d{name}": each.grad for name, each in zip("qkv", x, strict=True)}
+
+    with pytest.raises(CallError, match="some query sees no key; what its gradients are depends on its output: say"):
+        assert_attention_gradients(gradients, dout, *x, attn_mask=mask)
+    assert_attention_gradients(gradients, dout, *x, attn_mask=mask, empty_row="zero")
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "text"),
+    [
+        ({}, {}, "gradients must be some of dq, dk, dv, dbias, .*, not none"),
+        ({"dx": q}, {}, "gradients must be some of .*, not dx"),
+        ({"dk": q[:, :1]}, {}, r"dk must have the shape \(2, 4, 40, 16\) here, not \(2, 1, 40, 16\)"),
+        ({"dbias": q}, {}, "dbias is the gradient of bias, which this call does not use"),
+        ({"dbias": q}, {"bias": torch.zeros(40)}, r"dbias must have the shape of bias, \(1, 1, 1, 40\), not"),
+        ({"dq": q}, {"dlse": q}, r"dlse must have the shape \(2, 4, 40\) here"),
+        ({"dq": q}, {"keys": 0}, "keys must be an integer of 1 or more, not 0"),
+    ],
+)
+def test_what_are_no_gradients_is_refused(change, words, text):
+    with pytest.raises(ValueError, match=text):
+        assert_attention_gradients(change, q, q, k, v, **words)

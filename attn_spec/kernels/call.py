@@ -59,18 +59,24 @@ class Call:
 
     def head(self, b: int, h: int) -> Problem:
         """The problem of one head, or of one batch entry of a layer."""
-        group = 1 if self.layer else self.q.shape[1] // self.k.shape[1]
-        kv = (self.k, self.v)
-        k, v = (values_of(x[b : b + 1, h // group : h // group + 1]) for x in kv)
-        return self._problem(
-            values_of(self.q[b : b + 1, h : h + 1]), k, v, {"B": b} if self.layer else {"B": b, "H": h}
-        )
+        kv = h // (self.q.shape[1] // self.k.shape[1])
+        return self._heads(b, slice(h, h + 1), slice(kv, kv + 1))
+
+    def group(self, b: int, kv: int) -> Problem:
+        """The problem of one kv head with its query heads, or of one batch entry of a layer."""
+        group = self.q.shape[1] // self.k.shape[1]
+        return self._heads(b, slice(kv * group, (kv + 1) * group), slice(kv, kv + 1))
+
+    def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
+        entry = slice(b, b + 1)
+        q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
+        return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
 
     def whole(self) -> Problem:
         """The problem of all heads."""
         return self._problem(values_of(self.q), values_of(self.k), values_of(self.v), {})
 
-    def _problem(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, int]) -> Problem:
+    def _problem(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, slice]) -> Problem:
         given, dtypes = {}, {}
         for name, value in self.options.items():
             row = OPTIONS[name]
@@ -117,15 +123,23 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
 def answered(made: Call, **tensors: Any) -> dict[str, Any]:
     """Views [B, Hq, Sq, Dv] of the output, [B, Hq, Sq] of the LSE, by name; None is none. Raises :class:`CallError`."""
     found = {name: tensor_of(name, x) for name, x in tensors.items() if x is not None}
-    for name, x in found.items():
-        wanted = made.output_shape if name == "output" else made.output_shape[:3]
-        shape = made.presentation.shape(wanted) if name == "output" else wanted
-        if tuple(x.shape) != shape:
-            other = _other_presentation(made, tuple(x.shape)) if name == "output" else ""
-            raise CallError(f"{name} must have the shape {shape} here, not {tuple(x.shape)}{other}")
+    wanted = made.output_shape[:3]
+    if "lse" in found and tuple(found["lse"].shape) != wanted:
+        raise CallError(f"lse must have the shape {wanted} here, not {tuple(found['lse'].shape)}")
     if "output" in found:
-        found["output"] = made.presentation.back(found["output"], made.output_shape[1])
+        output = checked(made, "output", found["output"], made.output_shape)
+        found["output"] = made.presentation.back(output, made.output_shape[1])
     return found
+
+
+def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
+    """A tensor that has the shape ``wanted`` [B, H, S, D] in the presentation. Raises :class:`CallError`."""
+    shape, own = tuple(x.shape), made.presentation.shape(tuple(wanted))
+    if shape != own:
+        fitting = [other for other, row in _whole().items() if row.shape(tuple(wanted)) == shape]
+        also = f"; that is its shape in the presentation {fitting[0]}" if fitting else ""
+        raise CallError(f"{name} must have the shape {own} here, not {shape}{also}")
+    return x
 
 
 def tensor_of(name: str, x: Any) -> Any:
@@ -232,10 +246,10 @@ def _value(row: Option, word: str, value: Any) -> Any:
         raise CallError(
             f"{word} must be a tensor of {'numbers' if wanted == 'float64' else wanted}, not of {own}{also}"
         )
-    return _with_all_axes(row, word, x)
+    return with_all_axes(row, word, x)
 
 
-def _with_all_axes(row: Option, word: str, x: Any) -> Any:
+def with_all_axes(row: Option, word: str, x: Any) -> Any:
     """The tensor with leading axes that it lacks, of those that its row has at all, and with the row's axes of 1."""
     if x.ndim == 4:
         return x
@@ -248,19 +262,13 @@ def _with_all_axes(row: Option, word: str, x: Any) -> Any:
     return x.reshape(tuple(shape))
 
 
-def _at(row: Option, x: Any, at: Mapping[str, int]) -> Any:
-    """Of a tensor of an option, what belongs to one head or batch entry."""
+def _at(row: Option, x: Any, at: Mapping[str, slice]) -> Any:
+    """Of a tensor of an option, what belongs to some heads or to a batch entry."""
     for place, axis in enumerate(row.axes):
         if axis in at and x.shape[place] != 1:
-            x = x[(slice(None),) * place + (slice(at[axis], at[axis] + 1),)]
+            x = x[(slice(None),) * place + (at[axis],)]
     return x
 
 
 def _exact(row: Option, x: Any) -> np.ndarray:
     return frameworks.of(x).take(x).astype(row.tensor)
-
-
-def _other_presentation(made: Call, shape: tuple[int, ...]) -> str:
-    """What the caller may have meant."""
-    fitting = [name for name, row in _whole().items() if row.shape(made.output_shape) == shape]
-    return f"; that is its shape in the presentation {fitting[0]}" if fitting else ""

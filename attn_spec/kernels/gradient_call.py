@@ -1,0 +1,113 @@
+"""The gradients of a call of attention as a test has them, kv head by kv head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attn_spec.judgement.blocks import blocks_of
+from attn_spec.judgement.gradient_blocks import GradientPart
+from attn_spec.kernels.call import Call, CallError, checked, tensor_of, with_all_axes
+from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import BACKWARD, QUANTITIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """Cotangents and gradients of a call, as views: of q, k, v and O [B, H, S, ..], of options with their four axes."""
+
+    made: Call
+    cotangent: Any
+    lse_cotangent: Any
+    found: Mapping[str, Any]
+
+    @property
+    def whole(self) -> bool:
+        """Whether some gradient is a sum over heads, so that none is looked at alone."""
+        return self.made.layer or bool(self.found.keys() - {"dq", "dk", "dv"})
+
+    def parts(self) -> Iterator[GradientPart]:
+        """The kv heads one after the other, with their query heads; or all at once."""
+        if self.whole:
+            yield self._part(self.made.whole(), (0, 0), slice(None), slice(None), slice(None))
+            return
+        for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
+            group = self.made.q.shape[1] // self.made.k.shape[1]
+            heads = slice(g * group, (g + 1) * group)
+            yield self._part(self.made.group(b, g), (b, g), slice(b, b + 1), heads, slice(g, g + 1))
+
+    def _part(self, problem: Problem, at: tuple[int, int], entry: slice, heads: slice, kv: slice) -> GradientPart:
+        own = {"dq": heads, "dk": kv, "dv": kv}
+        dL = self.lse_cotangent
+        return GradientPart(
+            problem,
+            values_of(self.cotangent[entry, heads]),
+            None if dL is None else values_of(dL[entry, heads]),
+            {name: values_of(x[entry, own[name]] if name in own else x) for name, x in self.found.items()},
+            at,
+        )
+
+    def check_rows(self, memory: int) -> None:
+        """Raise :class:`CallError` where some query sees no key."""
+        if any(OPTIONS[name].sees is not None for name in self.made.options):
+            for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
+                problem = self.made.whole() if self.made.layer else self.made.group(b, g)
+                for rows in blocks_of(problem, np.arange(problem.query_length), memory, 1):
+                    if problem.rows(rows).empty_rows.any():
+                        raise CallError(
+                            "some query sees no key; what its gradients are depends on its output: say "
+                            "empty_row='zero' if that is a constant, or leave such rows out"
+                        )
+
+
+def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pulled:
+    """Read gradients by name, "dq", "dk", "dv", or "d" and an option that has one. Raises :class:`CallError`."""
+    found = {name: tensor_of(name, x) for name, x in gradients.items() if x is not None}
+    shapes = {"dq": made.q.shape, "dk": made.k.shape, "dv": made.v.shape}
+    if not found or (unknown := sorted(found.keys() - set(BACKWARD))):
+        raise CallError(
+            f"gradients must be some of {', '.join(BACKWARD)}, not {', '.join(unknown) if found else 'none'}"
+        )
+    for name, x in found.items():
+        if name in shapes:
+            found[name] = made.presentation.back(checked(made, name, x, shapes[name]), shapes[name][1])
+        else:
+            found[name] = _of_option(made, name, x)
+    cotangent = checked(made, "dout", tensor_of("dout", dout), made.output_shape)
+    dL = None if dlse is None else tensor_of("dlse", dlse)
+    if dL is not None and tuple(dL.shape) != tuple(made.output_shape[:3]):
+        raise CallError(f"dlse must have the shape {tuple(made.output_shape[:3])} here, not {tuple(dL.shape)}")
+    return Pulled(
+        made=made,
+        cotangent=made.presentation.back(cotangent, made.output_shape[1]),
+        lse_cotangent=dL,
+        found=found,
+    )
+
+
+def _of_option(made: Call, name: str, x: Any) -> Any:
+    """The gradient of an option, with four axes."""
+    option = QUANTITIES[name].gradient_of
+    assert option is not None
+    if option not in made.options:
+        raise CallError(f"{name} is the gradient of {option}, which this call does not use")
+    given, whole = made.options[option], with_all_axes(OPTIONS[option], name, x)
+    if tuple(whole.shape) != tuple(given.shape):
+        raise CallError(f"{name} must have the shape of {option}, {tuple(given.shape)}, not {tuple(x.shape)}")
+    return whole
+
+
+def sampled_keys(made: Call, keys: int | None, seed: int) -> np.ndarray | None:
+    """So many keys of each kv head: the first, the last and others at random; None is all. Raises ``ValueError``."""
+    if keys is None:
+        return None
+    if isinstance(keys, bool) or not isinstance(keys, int) or keys < 1:
+        raise ValueError(f"keys must be an integer of 1 or more, not {keys!r}")
+    n = int(made.k.shape[2])
+    drawn = np.random.default_rng(seed).permutation(n)[: max(keys - 2, 0)]
+    return np.unique([0, *([n - 1] if keys > 1 else []), *drawn])[: min(keys, n)].astype(np.intp)
