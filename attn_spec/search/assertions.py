@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attn_spec.error.contract import ResolvedContract
+    from attn_spec.judgement.blocks import RowJudgement
     from attn_spec.judgement.measure import Judgement, Measurement
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem
@@ -50,15 +51,15 @@ def judged(subject: Subject, problem: Problem, answer: Answer, contract: Resolve
     )
 
 
-def assert_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> None:
+def assert_within_bound(
+    subject: Subject, problem: Problem, answer: Answer, *quantities: str
+) -> Judgement | RowJudgement:
     """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all.
 
     A long answer is judged in blocks of rows, which takes bounded memory and says the same.
     """
-    if is_long(problem):
-        assert_rows_of_long_answer(subject, problem, answer, *quantities)
-    else:
-        measured_within_bound(subject, problem, answer, *quantities)
+    judge = assert_rows_of_long_answer if is_long(problem) else measured_within_bound
+    return judge(subject, problem, answer, *quantities)
 
 
 def measured_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
