@@ -14,21 +14,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.kernels.defects import Defect
-from attn_spec.search.cases import InFlight, save
+from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.verdict import Row, Verdict, against
+from attn_spec.workers.sweep import sweep
+from attn_spec.workers.task import Task
 
 #: Deaths of the child after which the remaining properties are not exercised.
 DEATHS = 3
 #: Seconds between two looks at the report.
 POLL = 0.1
+#: Shares of the work that the workers of a cluster take, unless told otherwise.
+SHARES = 8
 #: Seconds without a word, beyond the limit of a call, after which the child is ended.
 PATIENCE = 600.0
 
@@ -63,6 +68,8 @@ class Request:
     known_defects: Path | None = None
     #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
     workers: int = 1
+    #: Address of the Dask scheduler whose workers take the shares.
+    scheduler: str | None = None
 
     def arguments(self) -> list[str]:
         """The options of the pytest plugin that say the same."""
@@ -126,6 +133,15 @@ class Progress:
             case {"kind": "end"}:
                 self.ended.add(share)
 
+    def take(self, other: Progress) -> None:
+        """Take in all that was reported on a share elsewhere."""
+        self.kernel, self.known_defects = other.kernel or self.kernel, other.known_defects or self.known_defects
+        self.shares |= other.shares
+        self.rows |= other.rows
+        self.blocks |= other.blocks
+        self.ended |= other.ended
+        self.refusal = self.refusal or other.refusal
+
     def add(self, row: Row, block: str = "") -> None:
         """Take in one verdict."""
         key = (row.property, row.kernel, row.dtype)
@@ -137,16 +153,15 @@ class Progress:
 def certify(
     request: Request, watch: Callable[[Progress], None] = lambda progress: None
 ) -> tuple[Certificate, Progress]:
-    """Examine a kernel; ``watch`` is called as the work goes on. Raises :class:`CannotRunError`."""
+    """Examine a kernel; ``watch`` is called as the work goes on.
+
+    Raises :class:`CannotRunError`, and :class:`attn_spec.workers.task.WorkersError` with a scheduler.
+    """
     progress = Progress()
-    with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
-        children = [_Child(request, Path(folder), share) for share in range(request.workers)]
-        going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
-        while going and not progress.refusal:
-            going = [one for one in going if next(one, False)]
-            watch(progress)
-            time.sleep(POLL)
-        output = children[0].output()
+    if request.scheduler is None:
+        output = _examine(request, range(request.workers), progress, watch)
+    else:
+        output = _examine_elsewhere(request, progress, watch)
     if progress.refusal:
         raise CannotRunError(progress.refusal)
     if progress.kernel is None or not progress.keys:
@@ -157,6 +172,72 @@ def certify(
             verdict = Verdict.NOT_EXERCISED
             progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
     return build(progress.kernel, [progress.rows[key] for key in progress.keys]), progress
+
+
+def _examine(request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]) -> str:
+    """Examine shares side by side; the last words of the first process. Raises :class:`CannotRunError`."""
+    with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
+        children = [_Child(request, Path(folder), share) for share in shares]
+        going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
+        while going and not progress.refusal:
+            going = [one for one in going if next(one, False)]
+            watch(progress)
+            time.sleep(POLL)
+        return children[0].output()
+
+
+def _examine_elsewhere(request: Request, progress: Progress, watch: Callable[[Progress], None]) -> str:
+    """Let the workers of a cluster examine the shares; a share of a worker that is lost is examined anew."""
+    tasks = [
+        Task.of(f"share {share} of {request.workers} of {request.kernel}", examined, request, share, os.getcwd())
+        for share in range(request.workers)
+    ]
+    output = ""
+    with contextlib.closing(sweep(tasks, scheduler=request.scheduler)) as every:
+        for found in every:
+            _check_alike(progress.kernel, found.progress.kernel)
+            progress.take(found.progress)
+            for name, text in found.cases.items():
+                atomic.write(HOME / "cases" / name, text)
+            watch(progress)
+            output = output or found.output
+            if progress.refusal:
+                break
+    return output
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What became of a share, to be sent to another machine."""
+
+    progress: Progress
+    output: str
+    #: The cases stored, and their scripts, by the names of the files.
+    cases: dict[str, str]
+
+
+def examined(request: Request, share: int, folder: str) -> Examined:
+    """Examine a share, in ``folder`` if this machine has it. Raises :class:`CannotRunError`."""
+    progress = Progress()
+    with contextlib.chdir(folder if Path(folder).is_dir() else "."):
+        output = _examine(request, [share], progress, lambda _: None)
+        known = [row.case for row in progress.rows.values() if row.case]
+        files = [path for case in known for path in sorted((HOME / "cases").glob(f"{case}.*"))]
+        return Examined(progress, output, {path.name: path.read_text(encoding="utf-8") for path in files})
+
+
+def _check_alike(one: Event | None, other: Event | None) -> None:
+    """A certificate is of one kernel in one environment. Raises :class:`CannotRunError`."""
+    if one is None or other is None:
+        return
+    apart = [
+        f"{kind}.{name}: {one[kind].get(name)} and {other[kind].get(name)}"
+        for kind in ("subject", "environment", "suite", "configuration", "claims")
+        for name in sorted({*one[kind], *other[kind]})
+        if one[kind].get(name) != other[kind].get(name)
+    ]
+    if apart:
+        raise CannotRunError(f"the workers are not alike, and a certificate is of one machine: {'; '.join(apart)}")
 
 
 class _Child:

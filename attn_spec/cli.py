@@ -17,6 +17,7 @@ import click
 
 from attn_spec import __version__
 from attn_spec.search.profiles import PROFILES
+from attn_spec.workers.sweep import SCHEDULER
 
 CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
 COLOURS = {"certified": "green", "refuted": "red"}
@@ -75,24 +76,34 @@ def main() -> None:
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
 @click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
 @click.option(
-    "--workers", type=click.IntRange(1), help="Processes. Default: two on a CPU with two cores or more, one elsewhere."
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes. Default: two on a CPU with two cores or more, one elsewhere. With --scheduler, the shares into "
+    "which the work is cut, 8 by default: each costs a start.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help=f"{SCHEDULER} They must be alike, and find KERNEL by the same name in the same folder, or installed.",
 )
 @output("certificate.json", "Where the certificate goes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
 def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNEL: file.py:name, package.module:name, or a short name."""
     from attn_spec import screen
-    from attn_spec.certify import CannotRunError, Request
+    from attn_spec.certify import SHARES, CannotRunError, Request
     from attn_spec.certify import certify as run
     from attn_spec.evidence import certificate
+    from attn_spec.workers.task import WorkersError
 
     live = screen.Live()
     if chosen["workers"] is None:  # each imports the kernel's framework anew, and properties left out take no time
-        several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1 and not chosen["only"]
-        chosen["workers"] = 2 if several else 1
+        several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1
+        most = SHARES if chosen["scheduler"] else 2 if several else 1
+        chosen["workers"] = 1 if chosen["only"] else most
     try:
         document, progress = run(Request(kernel=kernel, **chosen), live.show)
-    except CannotRunError as error:
+    except (CannotRunError, WorkersError) as error:
         raise CouldNotRun(str(error)) from None
     finally:
         live.clear()
@@ -147,7 +158,8 @@ def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
 @main.command()
 @click.argument("document", required=False, type=click.Path(path_type=Path))
 @click.option("--sample", type=int, help="So many mutants only, dealt over their families; the rest in proportion.")
-@click.option("--workers", type=int, default=2, show_default=True, help="Processes.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
+@click.option("--scheduler", metavar="ADDRESS", help=SCHEDULER)
 @click.option("--seed", type=int, default=0, show_default=True)
 @output("teeth.html", PAGE)
 def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
@@ -220,10 +232,11 @@ def _write(name: str, path: Path, **chosen: Any) -> list[Path]:
     from attn_spec.evidence import report
     from attn_spec.evidence.certificate import CertificateError
     from attn_spec.kernels.kernel import KernelError
+    from attn_spec.workers.task import WorkersError
 
     try:
         written = report.writer(name)(path, **chosen)
-    except (KernelError, CertificateError, report.ReportError) as error:
+    except (KernelError, CertificateError, WorkersError, report.ReportError) as error:
         raise CouldNotRun(str(error)) from None
     for file in written:
         click.echo(f"{name}: {file}")

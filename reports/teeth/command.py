@@ -18,24 +18,30 @@ from .measurement import Watch, measure
 
 
 def write_teeth(
-    path: Path, *, document: Path | None = None, sample: int | None = None, workers: int = 2, seed: int = 0
+    path: Path,
+    *,
+    document: Path | None = None,
+    sample: int | None = None,
+    workers: int = 2,
+    seed: int = 0,
+    scheduler: str | None = None,
 ) -> list[Path]:
     """Measure, or read what a ``document`` holds, and write PATH.html, PATH.md and PATH.json.
 
-    Raises :class:`teeth.TeethError` for a sample or a document that cannot be used and :class:`svg.FigureError`
-    without matplotlib. Nothing is written unless everything is.
+    Raises :class:`teeth.TeethError` for a sample or a document that cannot be used, :class:`svg.FigureError`
+    without matplotlib and :class:`attn_spec.workers.task.WorkersError`. Nothing is written unless everything is.
     """
     svg.matplotlib()
-    made = measured(sample, workers, seed) if document is None else read(document)
+    made = measured(sample, workers, seed, scheduler) if document is None else read(document)
     texts = {".html": page.html(made), ".md": page.markdown(made), ".json": made.to_json()}
     stem = path.with_suffix("") if path.suffix in texts else path
     return [atomic.write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
 
 
-def measured(sample: int | None, workers: int, seed: int) -> teeth.Teeth:
+def measured(sample: int | None, workers: int, seed: int, scheduler: str | None = None) -> teeth.Teeth:
     """The measurement, with a bar on a terminal that says how far it has come."""
     with _progress() as watch:
-        made = measure(sample=sample, budget=BUDGET, workers=workers, seed=seed, watch=watch)
+        made = measure(sample=sample, budget=BUDGET, workers=workers, seed=seed, watch=watch, scheduler=scheduler)
     known = {name: value for name, value in environment("cpu").items() if value is not None}
     made.environment = {"attn-spec": __version__, "seed": str(seed), "budget": str(BUDGET), **known}
     return made

@@ -14,7 +14,7 @@ import argparse
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby, product
@@ -26,6 +26,8 @@ from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
+from attn_spec.workers.sweep import add_options, refusals, sweep
+from attn_spec.workers.task import Task
 
 from ..peers.trial import MOST_PROBLEMS, PEERS, try_out
 from ..peers.work import Meter
@@ -71,19 +73,20 @@ def measure(
     seed: int = 0,
     watch: Callable[[list[Power]], None] = lambda powers: None,
     jobs: int = 1,
+    scheduler: str | None = None,
 ) -> list[Power]:
     """The power of every contestant against every size of each defect at each dtype, contestant after contestant.
 
     ``watch`` is told what one contestant reached against one defect at one dtype. Raises :class:`LimitsError`.
     """
     tasks = [
-        (defect, dtype, name, trials, work, seed)
+        Task.of(f"{defect} {dtype} {name}", _curve_of, (defect, dtype), name, trials, work, seed)
         for defect, dtype in product(_known(defects, DEFECTS), _known(dtypes, DTYPES))
         for name in contestants(dtype)
     ]
     found: list[Power] = []
-    with ProcessPoolExecutor(jobs) as pool:
-        for powers in map(_curve_of, tasks) if jobs == 1 else pool.map(_curve_of, tasks):
+    with closing(sweep(tasks, jobs=jobs, scheduler=scheduler)) as curves:
+        for powers in curves:
             watch(powers)
             found += powers
     return found
@@ -142,9 +145,9 @@ def threshold(caught: Callable[[int], bool], count: int, guess: int) -> int:
     return low + 1 + bisect_left(range(low + 1, high), x=True, key=caught)
 
 
-def _curve_of(task: tuple[str, str, str, int, int, int]) -> list[Power]:
-    defect, dtype, name, trials, work, seed = task
-    return curve(defect, dtype, name, trials=trials, work=work, seed=seed)
+def _curve_of(shown: tuple[str, str], name: str, trials: int, work: int, seed: int) -> list[Power]:
+    """Call :func:`curve` by position, as tasks do."""
+    return curve(*shown, name, trials=trials, work=work, seed=seed)
 
 
 def _refutes(claims: Sequence[str], subject: Subject, work: int, seed: int) -> bool:
@@ -184,19 +187,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=TRIALS, help=f"seeds (default {TRIALS})")
     parser.add_argument("--work", type=int, default=WORK, help="multiply-adds of one trial (default 2**26)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    add_options(parser)
     parser.add_argument("--defect", choices=DEFECTS, action="append", help="may be repeated (default: every defect)")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="may be repeated (default: every dtype)")
     chosen = parser.parse_args(arguments)
-    measure(
-        chosen.defect or tuple(DEFECTS),
-        chosen.dtype or DTYPES,
-        trials=chosen.trials,
-        work=chosen.work,
-        seed=chosen.seed,
-        watch=lambda powers: print(line(powers), flush=True),
-        jobs=chosen.jobs,
-    )
+    with refusals(parser):
+        measure(
+            chosen.defect or tuple(DEFECTS),
+            chosen.dtype or DTYPES,
+            trials=chosen.trials,
+            work=chosen.work,
+            seed=chosen.seed,
+            watch=lambda powers: print(line(powers), flush=True),
+            jobs=chosen.jobs,
+            scheduler=chosen.scheduler,
+        )
     return 0
 
 

@@ -1,18 +1,16 @@
-"""Measure the power of the suite, in several processes: ``attn-spec teeth``."""
+"""Measure the power of the suite, in several processes or on many machines: ``attn-spec teeth``."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from attn_spec.search.profiles import PROFILES
+from attn_spec.workers.sweep import sweep
+from attn_spec.workers.task import Task
 
 from ..validation import false_alarms
 from ..validation.false_alarms import Alarms
@@ -32,23 +30,27 @@ TRIALS, WORK = 3, 2**24
 Watch = Callable[[int, int, str], None]
 #: What a task adds to the document: rows by the name of their list.
 Rows = dict[str, list[Any]]
-Task = tuple[str, Callable[..., Rows], tuple[Any, ...]]
 
 
-def measure(*, sample: int | None, budget: int, workers: int, seed: int, watch: Watch) -> Teeth:
+def measure(
+    *, sample: int | None, budget: int, workers: int, seed: int, watch: Watch, scheduler: str | None = None
+) -> Teeth:
     """Measure everything, or a stratified sample of the mutants and the same share of the rest.
 
-    Raises :class:`TeethError`.
+    So many ``workers`` do it, processes, or those of a Dask ``scheduler``. Raises :class:`TeethError` and
+    :class:`attn_spec.workers.task.WorkersError`.
     """
     zoo = chosen(sample, seed)
     made = Teeth(environment={}, properties=[claim.id for claim in catalogue()])
     made.mutants = [_told(mutant) for mutant in zoo]
     tasks = list(_tasks(zoo, budget, seed, share=len(zoo) / len(mutants.load_all()[0])))
-    for done, (name, rows) in enumerate(_run(tasks, workers), start=1):
-        for kind, found in rows.items():
-            getattr(made, kind).extend(found)
-        watch(done, len(tasks), name)
-    _in_order(made)
+    with closing(sweep(tasks, jobs=workers, scheduler=scheduler, apart=True)) as results:
+        for done, (task, rows) in enumerate(zip(tasks, results, strict=True), start=1):
+            for kind, found in rows.items():
+                getattr(made, kind).extend(found)
+            watch(done, len(tasks), task.name)
+    made.alarms = [_together(made.alarms)]
+    made.powers.sort(key=lambda power: (power.defect, power.dtype, power.contestant, power.size))
     return made
 
 
@@ -90,47 +92,17 @@ def limited(defect: str, dtype: str, seed: int) -> Rows:
 
 def _tasks(zoo: Sequence[mutants.Mutant], budget: int, seed: int, share: float) -> Iterator[Task]:
     for mutant in zoo:
-        yield mutant.id, examined, (mutant.id, budget, seed)
+        yield Task.of(mutant.id, examined, mutant.id, budget, seed)
     for part in range(max(round(share * EXAMPLES / SHARE), 1)):
-        yield "false alarms", alarmed, (SHARE, seed + part)
+        yield Task.of("false alarms", alarmed, SHARE, seed + part)
     if share == 1:
         for defect in limits.DEFECTS:
             for dtype in limits.DTYPES:
-                yield f"limits of {defect}", limited, (defect, dtype, seed)
-
-
-def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[str, Rows]]:
-    """The results as they come. Each process works in a folder of its own, with one thread."""
-    os.environ |= {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    with (
-        tempfile.TemporaryDirectory(prefix="attn-spec-") as folder,
-        ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), initializer=_elsewhere, initargs=(folder,)
-        ) as pool,
-    ):
-        waiting: dict[Future[Rows], str] = {pool.submit(function, *given): name for name, function, given in tasks}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
-
-
-def _elsewhere(folder: str) -> None:
-    """Cases in flight are written to the working directory."""
-    own = Path(folder) / str(os.getpid())
-    own.mkdir()
-    os.chdir(own)
+                yield Task.of(f"limits of {defect}", limited, defect, dtype, seed)
 
 
 def _told(mutant: mutants.Mutant) -> Told:
     return Told(**{name: getattr(mutant, name) for name in (column.name for column in fields(Told))})
-
-
-def _in_order(made: Teeth) -> None:
-    """Rows in the same order, whichever process was faster."""
-    rank = {mutant.id: place for place, mutant in enumerate(made.mutants)}
-    for rows in (made.cells, made.kills, made.outcomes):
-        rows.sort(key=lambda row: rank[row.mutant])
-    made.alarms = [_together(made.alarms)]
-    made.powers.sort(key=lambda power: (power.defect, power.dtype, power.contestant, power.size))
 
 
 def _together(runs: Sequence[Alarms]) -> Alarms:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from attn_spec.reports.mutation import report as mutation
 from attn_spec.reports.mutation import sample as mutation_sample
+from attn_spec.reports.mutation import trial
 from attn_spec.reports.mutation.report import MutationError, main, run
 from attn_spec.reports.mutation.sample import MODULES, Mutant, path_of, places, sampled
 from attn_spec.reports.mutation.survivors import REASONS
@@ -65,7 +66,7 @@ def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
     broken = Mutant("problem.masks", "core/AddNot", source + "\nraise ValueError\n")
     equal = Mutant("problem.masks", "none", source + "\nUNUSED = 1\n")
 
-    as_it_is, killed, survived = run([None, broken, equal], 1, ("problem/masks",))
+    as_it_is, killed, survived = run([None, broken, equal], tests=("problem/masks",))
 
     assert as_it_is.killed_by is None
     assert killed.killed_by is not None
@@ -74,21 +75,28 @@ def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
     assert not hasattr(masks, "UNUSED")
 
 
-def test_a_mutant_that_never_ends_is_killed_even_if_it_stops_the_clock(monkeypatch):
+def test_a_mutant_that_never_ends_is_killed_even_if_it_stops_the_clock():
     """As the limit of a kernel's call does, when it ends."""
-    monkeypatch.setattr(mutation, "LIMIT", 1)
     endless = "\nimport signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
 
-    (found,) = run([Mutant("problem.masks", "none", source_of(masks) + endless)], 1, ("problem/masks",))
+    (found,) = run([Mutant("problem.masks", "none", source_of(masks) + endless)], tests=("problem/masks",), limit=1)
 
     assert found.killed_by is not None
+
+
+def test_a_mutant_that_ends_its_process_is_killed_by_that():
+    dying = "\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+
+    (found,) = run([Mutant("problem.masks", "none", source_of(masks) + dying)], tests=("problem/masks",))
+
+    assert found.killed_by == "the death of the process, exit code -11"
 
 
 def test_whoever_asks_for_the_source_of_a_mutant_gets_the_mutated_one():
     """Witnesses delete terms from the source that the loader gives."""
     mutant = Mutant("problem.masks", "none", source_of(masks) + "\nUNUSED = 1\n")
 
-    assert mutation._Mutated(mutant).get_source("attn_spec.problem.masks") == mutant.source
+    assert trial._Mutated(mutant).get_source("attn_spec.problem.masks") == mutant.source
 
 
 def test_every_reason_is_of_a_line_that_stands_in_its_module():
@@ -100,7 +108,7 @@ def test_every_reason_is_of_a_line_that_stands_in_its_module():
 
 
 def test_a_survivor_without_a_reason_fails_the_run(monkeypatch, capsys):
-    monkeypatch.setattr(mutation, "run", lambda sample, _: (mutation.Outcome(one, None, 0.0) for one in sample))
+    monkeypatch.setattr(mutation, "run", lambda sample, *_: (mutation.Outcome(one, None, 0.0) for one in sample))
 
     assert main(["--mutants", "2", "--module", "problem.masks", "--jobs", "1"]) == 1
 
@@ -111,7 +119,7 @@ def test_a_survivor_without_a_reason_fails_the_run(monkeypatch, capsys):
 
 
 def test_tests_that_fail_without_a_mutation_are_named(monkeypatch):
-    monkeypatch.setattr(mutation, "run", lambda *_: iter([mutation.Outcome(None, "test_x", 0.0)]))
+    monkeypatch.setattr(mutation, "run", lambda *_: (one for one in [mutation.Outcome(None, "test_x", 0.0)]))
 
     with pytest.raises(MutationError, match="the tests fail without a mutation: test_x; mend that first"):
         main(["--mutants", "1", "--module", "problem.masks"])
@@ -119,7 +127,7 @@ def test_tests_that_fail_without_a_mutation_are_named(monkeypatch):
 
 def test_missing_tests_are_named():
     with pytest.raises(MutationError, match=r"no test file .*test_nothing.py: run this in a checkout"):
-        list(run([None], 1, ("nothing",)))
+        list(run([None], tests=("nothing",)))
 
 
 def test_every_module_exists():
