@@ -15,14 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate, build
-from attn_spec.kernels.defects import Defect
+from attn_spec.progress import Event, Progress, Request
 from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.verdict import Row, Verdict, against
 from attn_spec.workers.sweep import sweep
@@ -42,112 +40,9 @@ ALONE = ("--import-mode=importlib", "--assert=plain", "--noconftest", "-p", "no:
 #: Options that run the properties, and only those without a verdict.
 SUITE = ("-p", "attn_spec.pytest_plugin", "--pyargs", "attn_spec.properties", "--attn-continue")
 
-Event = dict[str, Any]
-
 
 class CannotRunError(Exception):
     """The kernel could not be examined at all; the text says why and what to do next."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A request to certify. Empty fields leave the choice to the kernel or the profile."""
-
-    kernel: str
-    dtypes: tuple[str, ...] = ()
-    #: Parts of the ids of the properties to exercise.
-    only: tuple[str, ...] = ()
-    device: str = "cpu"
-    profile: str = "smoke"
-    seed: int | None = None
-    call_limit: float = 60.0
-    framework: str | None = None
-    contract: str | None = None
-    supports: str | None = None
-    #: TOML file of known defects.
-    known_defects: Path | None = None
-    #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
-    workers: int = 1
-    #: Address of the Dask scheduler whose workers take the shares.
-    scheduler: str | None = None
-
-    def arguments(self) -> list[str]:
-        """The options of the pytest plugin that say the same."""
-        pairs = [("kernel", self.kernel), ("device", self.device)]
-        pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
-        pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
-        pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
-        pairs += [("known-defects", self.known_defects and self.known_defects.resolve())]
-        return [f"--attn-{name}={value}" for name, value in pairs if value is not None]
-
-
-@dataclass
-class Progress:
-    """The events that the child has written so far."""
-
-    kernel: Event | None = None
-    #: Refutations of it that somebody expects.
-    known_defects: list[Defect] = field(default_factory=list)
-    #: Every (property, kernel, dtype) there is to examine, by share.
-    shares: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
-    #: Those under examination, by share, the last one begun last.
-    begun: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    #: Problems that the last of them has seen.
-    examples: int = 0
-    rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
-    #: Failure blocks of refuted and suspect properties.
-    blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
-    refusal: str | None = None
-    #: Shares whose examination is complete.
-    ended: set[int] = field(default_factory=set)
-
-    @property
-    def keys(self) -> list[tuple[str, ...]]:
-        """Every (property, kernel, dtype) there is to examine, in the order of collection: shares take turns."""
-        turns = zip_longest(*(self.shares[number] for number in sorted(self.shares)))
-        return [key for turn in turns for key in turn if key is not None]
-
-    @property
-    def current(self) -> tuple[str, ...] | None:
-        """The last begun of those under examination."""
-        return next(reversed(self.begun.values()), None)
-
-    def hear(self, event: Event, share: int = 0) -> None:
-        """Take in one line of the report on a share."""
-        match event:
-            case {"kind": "kernel"}:
-                self.kernel = event
-                self.known_defects = [Defect(**row) for row in event["known_defects"]]
-            case {"kind": "collected"}:
-                self.shares.setdefault(share, [tuple(key) for key in event["keys"]])
-            case {"kind": "start"}:
-                self.begun.pop(share, None)
-                self.begun[share], self.examples = tuple(event["key"]), 0
-            case {"kind": "tick"}:
-                self.examples = event["examples"]
-            case {"kind": "row"}:
-                self.begun.pop(share, None)
-                self.add(Row.from_json(event["row"]), event.get("block", ""))
-            case {"kind": "refusal"}:
-                self.refusal = event["message"]
-            case {"kind": "end"}:
-                self.ended.add(share)
-
-    def take(self, other: Progress) -> None:
-        """Take in all that was reported on a share elsewhere."""
-        self.kernel, self.known_defects = other.kernel or self.kernel, other.known_defects or self.known_defects
-        self.shares |= other.shares
-        self.rows |= other.rows
-        self.blocks |= other.blocks
-        self.ended |= other.ended
-        self.refusal = self.refusal or other.refusal
-
-    def add(self, row: Row, block: str = "") -> None:
-        """Take in one verdict."""
-        key = (row.property, row.kernel, row.dtype)
-        self.rows[key] = row
-        if row.verdict in {Verdict.REFUTED, Verdict.SUSPECT}:
-            self.blocks[key] = block
 
 
 def certify(
@@ -189,7 +84,7 @@ def _examine(request: Request, shares: Iterable[int], progress: Progress, watch:
 def _examine_elsewhere(request: Request, progress: Progress, watch: Callable[[Progress], None]) -> str:
     """Let the workers of a cluster examine the shares; a share of a worker that is lost is examined anew."""
     tasks = [
-        Task.of(f"share {share} of {request.workers} of {request.kernel}", examined, request, share, os.getcwd())
+        Task.of(f"share {share} of {request.workers} of {request.kernel}", examined, request, share, str(Path.cwd()))
         for share in range(request.workers)
     ]
     output = ""

@@ -91,9 +91,10 @@ def main() -> None:
 def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNEL: file.py:name, package.module:name, or a short name."""
     from attn_spec import screen
-    from attn_spec.certify import SHARES, CannotRunError, Request
+    from attn_spec.certify import SHARES, CannotRunError
     from attn_spec.certify import certify as run
     from attn_spec.evidence import certificate
+    from attn_spec.progress import Request
     from attn_spec.workers.task import WorkersError
 
     live = screen.Live()

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from attn_spec.certify import Progress
 from attn_spec.evidence.certificate import Certificate, PropertyResult
+from attn_spec.progress import Progress
 from attn_spec.search.verdict import LEFT_OUT, Verdict, denominator
 
 #: Failure blocks shown; every case can be replayed.

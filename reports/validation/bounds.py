@@ -32,6 +32,7 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import BACKWARD, FORWARD
 from attn_spec.search import assertions, strategies
+from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.workers.sweep import add_options, refusals, sweep
 from attn_spec.workers.task import Task
 
@@ -121,6 +122,7 @@ def kernel_of(name: str) -> Kernel:
     return SOUND[name] if name in SOUND else resolve(name)
 
 
+@of_the_seed_alone()
 def searched(which: str, name: str, dtype: str, problems: int, start: int) -> Tally:
     """:func:`search` in a pass by its name, for a kernel by its name, which processes can tell one another."""
     return search(PASSES[which], Subject(kernel_of(name), dtype), problems, start)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from attn_spec.error.presets import describe
 from attn_spec.kernels.subject import Subject
+from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
@@ -103,6 +104,7 @@ def _tasks(seed: int) -> Iterator[Task]:
         yield Task.of(f"random kernel {own}", examine_seed, own)
 
 
+@of_the_seed_alone()
 def examine_seed(seed: int) -> Alarms:
     """:func:`examine` for a seed, which processes can send to one another, as they cannot a kernel."""
     return examine(random_kernel(seed))
