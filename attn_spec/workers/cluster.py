@@ -28,11 +28,12 @@ _PROCESSES = Processes()
 
 
 @contextlib.contextmanager
-def at(address: str, patience: float = PATIENCE) -> Iterator[Executor]:
+def at(address: str, patience: float | None = None) -> Iterator[Executor]:
     """An executor of tasks at the cluster of a scheduler. Raises :class:`SchedulerError`.
 
     With the block, tasks that no worker has begun are cancelled. What one has begun it finishes, for nobody.
     """
+    patience = PATIENCE if patience is None else patience
     try:
         from distributed import Client
     except ModuleNotFoundError as error:

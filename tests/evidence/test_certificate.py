@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from attn_spec import certify, cli
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, load, save
+from attn_spec.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
 
 KERNEL = {
@@ -167,7 +168,7 @@ def test_comparing_names_every_difference():
 )
 def test_a_kernel_stays_certified_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
     rows = [row(verdict=verdict), row("p.two", verdict=Verdict.SUSPECT, ratio=2.5, message="too large")]
-    progress = certify.Progress()
+    progress = Progress()
     for one in rows:
         progress.add(one, f"{one.verdict.upper()}  s\n  property  {one.property}")
     document = build({**KERNEL, "catalogue": [{**KERNEL["catalogue"][0]}, FALSE_ALARM]}, rows)

@@ -1,0 +1,11 @@
+"""A task of a real sweep that waits until a test says go."""
+
+from attn_spec.reports.validation.bounds import searched
+
+from tests.workers.held_tasks import note
+
+
+def held_search(name, dtype, folder):
+    """A chunk of the validation of bounds, once the test says go."""
+    note(f"{name} {dtype}", folder)
+    return searched("forward", name, dtype, 6, 0)
