@@ -14,6 +14,8 @@ READY  := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS ?= 2
+# make validate SCHEDULER=tcp://host:8786 gives its sweeps to the workers of a Dask cluster; so do teeth and mutation.
+SWEEPERS := $(if $(SCHEDULER),--scheduler $(SCHEDULER),--jobs $(WORKERS))
 
 .PHONY: certify test lint exhaustive validate teeth mutation gpu clean
 
@@ -38,18 +40,18 @@ exhaustive: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) -m exhaustive tests
 
 validate: exhaustive
-	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000
-	$(BIN)/python -m attn_spec.reports.validation.bounds --pass backward --problems 2000
+	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000 $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.validation.bounds --pass backward --problems 2000 $(SWEEPERS)
 	$(BIN)/python -m attn_spec.reports.adversary.report
 	$(BIN)/python -m attn_spec.reports.witnesses.report
-	$(BIN)/python -m attn_spec.reports.plain.examination --jobs $(WORKERS)
-	$(BIN)/python -m attn_spec.reports.validation.false_alarms --examples 50000 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.plain.examination $(SWEEPERS)
+	$(BIN)/python -m attn_spec.reports.validation.false_alarms --examples 50000 $(SWEEPERS)
 
 teeth: $(READY)
-	$(BIN)/attn-spec teeth --workers $(WORKERS) --output teeth.html
+	$(BIN)/attn-spec teeth --workers $(WORKERS) $(if $(SCHEDULER),--scheduler $(SCHEDULER)) --output teeth.html
 
 mutation: $(READY)
-	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 100 --jobs $(WORKERS)
+	$(BIN)/python -m attn_spec.reports.mutation.report --mutants 100 $(SWEEPERS)
 
 # The tests run whatever the verdicts are, which decide on the exit code then; not where there is no GPU.
 gpu: $(READY)

@@ -74,9 +74,12 @@ class Processes:
                 self._free.append(process)
 
     def _drop(self, process: _Process) -> None:
+        """End a process, unless another thread does."""
         with self._lock:
+            known = process in self._all
             self._all.discard(process)
-        process.end()
+        if known:
+            process.end()
 
 
 @contextlib.contextmanager

@@ -23,25 +23,13 @@ from tests.workers.held_search import held_search
 from tests.workers.held_tasks import begun, die, end_nothing, fail, square
 
 #: Light in-tree and emulated kernels, so that a chunk takes a second.
-SUBJECTS = (
-    ("numpy_naive", "float32"),
-    ("numpy_tiled", "float32"),
-    ("numpy_naive", "float64"),
-    ("numpy_tiled", "float64"),
-)
+SUBJECTS = (("numpy_naive", "float32"), ("numpy_tiled", "float32"), ("numpy_naive", "float64"))
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
     """Cases in flight are written to the working directory."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="module", name="address")
-def _address():
-    """The scheduler of a cluster of two workers."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as two:
-        yield two.scheduler_address
 
 
 def chunks(folder):
@@ -211,7 +199,7 @@ def test_processes_end_with_whoever_started_them(number, tmp_path):
     running.send_signal(number)
     _, told = running.communicate(timeout=30)
 
-    assert running.returncode == -number
+    assert running.returncode == -number, told.decode()
     assert told.decode().count("KeyboardInterrupt") == (number == signal.SIGINT)
     until(lambda: not any(is_alive(own) for _, _, own in begun(tmp_path)), seconds=10)
 
@@ -248,7 +236,7 @@ def test_a_worker_with_another_attn_spec_is_refused(address, monkeypatch):
 
 
 def test_words_of_dask_are_put_in_ours():
-    task, killed = Task.of("task", fail, 1), KilledWorker("key", None, 3, "")
+    task, killed = Task.of("task", fail, 1), KilledWorker("key", None, 3)
 
     assert str(cluster.explained(task, killed)).startswith("task was lost: each of 4 workers that ran it died")
     assert str(cluster.explained(task, CancelledError())).startswith("the Dask scheduler is gone, and with it task;")
