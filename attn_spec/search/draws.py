@@ -20,7 +20,9 @@ def of_the_seed_alone() -> Iterator[None]:
     if found is None:
         yield
         return
-    none = providers.Constants()
+    from hypothesis.internal.constants_ast import Constants
+
+    none = Constants()
     setattr(providers, name, lambda: none)
     providers.CONSTANTS_CACHE.cache.clear()
     try:
