@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..adversary.attack import Attack
 from ..adversary.cases import WAYS, narrowed
 from .ways_gradients import GRADIENT_ATTACKS, GRADIENT_WAYS
+from .ways_layers import LAYER_WAYS
 from .ways_linear import LINEAR_ATTACKS, LINEAR_WAYS
 from .ways_linear_gradients import LINEAR_GRADIENT_ATTACKS, LINEAR_GRADIENT_WAYS
 from .ways_output import OUTPUT_ATTACKS, OUTPUT_WAYS
@@ -19,7 +20,7 @@ _BESIDE = SCORE_ATTACKS | WEIGHT_ATTACKS | OUTPUT_ATTACKS | GRADIENT_ATTACKS | L
 
 #: Stages that are narrow together, by a name for them; a way may name others that are.
 _TOGETHER: dict[str, tuple[str, ...]] = {"several": (), "scores": ("score_accumulation", "stored_scores")}
-_NAMED = (*SCORE_WAYS, *WEIGHT_WAYS, *OUTPUT_WAYS, *GRADIENT_WAYS, *LINEAR_WAYS, *LINEAR_GRADIENT_WAYS)
+_NAMED = (*SCORE_WAYS, *WEIGHT_WAYS, *OUTPUT_WAYS, *GRADIENT_WAYS, *LINEAR_WAYS, *LINEAR_GRADIENT_WAYS, *LAYER_WAYS)
 _BY_NAME = {way.name: way for way in (*WAYS, *_NAMED)}
 
 

@@ -1,0 +1,210 @@
+"""How layers are rounded: projections, their errors in scores, values and cotangents, and sums over heads.
+
+Terms by module and by the attack that exceeds a bound without them: stage, way and quantity.
+"""
+
+from __future__ import annotations
+
+LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
+    "error.projection_bounds": {
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
+            "errors of heads in the output of a layer": (
+                'error = np.where(x.keys == 0, 0.0, [-heads.allowed["output"]-]{+0.0 * x.O+})'
+            ),
+        },
+        ("stored_scores", "layer of one head, one key, large outputs, large cotangents", "doutput_projection"): {
+            "errors of heads in the gradient of W_O": "of_heads = Approximation(x.O, np.abs(x.O), [-o-]{+0.0 * o+}, c",
+        },
+        ("output", "layer of one head, two keys, tiny queries, tiny keys, biases, large cotangents", "output"): {
+            "the bias of the output": (
+                "total = [-RunningErrors(c).shifted(total, "
+                'p["output_projection_bias"].changed(lambda part: part[:, :1]), o)-]{+total+}'
+            ),
+            "the cast of the output of a layer": (
+                "allowed = total.error + [-growth((cast.u, 1)) * (total.size + total.error) + -]rounding"
+            ),
+        },
+        (
+            "gradient_accumulation",
+            "layer of two heads, one key, tiny keys, biases, large cotangents, head by head",
+            "dv",
+        ): {
+            "sums of dv over heads": (
+                'return {"dv": [-summed_over_group(x, c, dv, x.problem.head_value_dim)-]{+x.over_group(dv.error)+}}'
+            ),
+        },
+        (
+            "score_accumulation",
+            "layer of two heads, three keys, biases, large cotangents, bias first, flushed",
+            "doutput_projection_bias",
+        ): {
+            "the sum over rows of dO": (
+                'found["output_projection_bias"] = '
+                "[-A.transposed(A.total(A.transposed(dO)))-]{+A.transposed(A.transposed(dO).chang"
+                "ed(lambda part: part.sum(axis=-1, keepdims=True)))+}"
+            ),
+        },
+        ("output", "layer of one head, one key, large inputs, tiny values, delta of P", "output"): {
+            "underflow of the output of a layer": '(total.size + total.error)[- + rounding(c, "output").eta-]',
+        },
+    },
+    "error.operand_bounds": {
+        ("operands", "layer of one head, one key", "dv"): {
+            "the cast of an operand": ("error = x.error + [-growth((cast.u, 1)) * (x.size + x.error) + -]kept.eta"),
+            "errors of queries": ("return _stored(score.queries.value(A, q, p)).error[-, -]{+ * 0.0, +}_stored"),
+            "errors of keys": ("_stored(score.keys.value(A, k, p)).error[--]{+ * 0.0+}\n\n\ndef value_format"),
+            "errors of cotangents of heads": "cotangent_error=of_heads.error[--]{+ * 0.0+})",
+            "the store of cotangents of heads": (
+                "of_heads = [-_stored(-]outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0][-)-]"
+            ),
+            "the store of the gradient of a value": (
+                "return score_of(x.problem).values.pull(RunningErrors(c), v, parameters_given(x, "
+                "c), [-_stored(gradient)-]{+gradient+})"
+            ),
+        },
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
+            "underflow of an operand": "(x.size + x.error)[- + kept.eta-]",
+            "errors of values": (
+                "return np.where(np.any(x.seen, axis=2)[..., None], [-_value_errors(x, c)-]{+0.0 * x.v+}, 0.0)"
+            ),
+            "the outputs of heads are operands": (
+                "return [-replace(c, output=stored_outputs(c)) if x.problem.projects else -]c"
+            ),
+        },
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "dk"): {
+            "the store of the gradient of an operand": '{"q": q, "k": k}[name], p, [-_stored(gradient)-]{+gradient+})',
+        },
+        (
+            "stored_scores",
+            "layer of two heads, one key, tiny cotangents, by LSE, bias first, rounded",
+            "dvalue_projection_bias",
+        ): {
+            "errors of cotangents of heads in their sizes": "else np.abs(g.cotangent)[- + g.cotangent_error-]\n",
+        },
+    },
+    "error.value_spread": {
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
+            "errors of values carry the output": (
+                "return 0.0 if error is None else [-x.dropped(x.P) @ error-]{+0.0 * x.O+}"
+            ),
+        },
+    },
+    "error.bounds": {
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
+            "values that are off": (
+                "X = np.fmin(X, hull_error(x, c, w, o, e) + slack + e.outside_hull)\n    return (X[- + off-] + e.finish"
+            ),
+        },
+        (
+            "multiplicands",
+            "layer of one head, one key, tiny queries, large keys, by LSE, rounded",
+            "doutput_projection",
+        ): {
+            "values that are off, by LSE": "_by_lse_error(x, c, w, o, slack)[- + off * INFLATION-]",
+        },
+    },
+    "error.score_bounds": {
+        ("operands", "layer of one head, one key", "dv"): {
+            "errors of both operands of a score": (
+                "underflow = underflow + [-(1 + relative) * (x.q_size @ f + e @ "
+                "(x.k_size.swapaxes(-1, -2) + f))-]{+0.0+}"
+            ),
+            "errors of keys in a score": "([-x.q_size @ f + -]e @ (x.k",
+            "errors of queries in a score": "(x.q_size @ f[- + e @ (x.k_size.swapaxes(-1, -2) + f)-])",
+        },
+    },
+    "error.gradient_bounds": {
+        ("operands", "layer of one head, one key", "dv"): {
+            "errors of cotangents in dv": "own = own[- + over_group(dropped(b.x.P).swapaxes(-1, -2) @ given)-]",
+        },
+        ("operands", "layer of one head, one key", "dk"): {
+            "errors of dS in the gradient of an operand": "own=[-dS_error @ size + -]dS @ off,",
+        },
+        ("several", "layer of two heads, three keys, dL, gradient accumulation and partial gradients", "dq"): {
+            "sums of dq over heads": ("summed_over_group(b.x, b.c, dq, width) if [-projects-]{+False+} else dq.error"),
+        },
+        (
+            "stored_scores",
+            "layer of two heads, three keys, tiny keys, normalized weights, flushed",
+            "dquery_projection",
+        ): {
+            "errors of the other operand": "own=dS_error @ size[- + dS @ off-],",
+        },
+    },
+    "error.option_gradient_bounds": {
+        (
+            "gradient_accumulation",
+            "layer of three heads, one key, small keys, biases, dL, bias first",
+            "dvalue_projection_bias",
+        ): {
+            "sums of a parameter's gradient": (
+                'errors[f"d{name}"] = [-accumulated_again(summed, b.c, terms)-]{+summed+}.error'
+            ),
+            "the accumulators of a parameter's gradient": "G = growth([-*accumulated(c, n), -](rounding(c",
+        },
+    },
+    "error.gradient_sums": {
+        (
+            "gradient_accumulation",
+            "layer of two heads, one key, tiny keys, biases, large cotangents, head by head",
+            "dv",
+        ): {
+            "sums over heads, in any order": "error = error + [-G * (size + error) + -]2 * terms",
+        },
+    },
+    "error.running_error": {
+        ("operands", "layer of one head, one key", "dv"): {
+            "errors of x in a product": "error = x.size @ y.error + [-x.error @ y.size + -]x.error @ y.error",
+        },
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
+            "errors of a summand": ("self.value + other.value, self.size + other.size, [-self.error + -]other.error)"),
+        },
+        ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection_bias"): {
+            "sums of a product": "1)[-, *factors-])\n        size = x",
+            "roundings of a product": ("error = error + [-G * (size + error) + -](1 + G) * tiny\n        enter ="),
+            "the roundings of an operation": "G = growth([-(work.u, roundings), -](narrowed",
+            "sums of rows": "roundings=[-max(terms - 1, 1)-]{+0+})",
+        },
+        ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection"): {
+            "underflow of a product": "G * (size + error)[- + (1 + G) * tiny-]\n        enter =",
+            "underflow of sums of a product": (
+                'tiny = tiny + [-2 * terms(c, n) * sum_underflow(c, "score_accumulation")-]{+0.0+}'
+            ),
+            "several underflows of sums of a product": "tiny = tiny + [-2 * -]terms(c, n) * sum_underflow(c",
+            "underflow of every sum of a product": (
+                '2 * [-terms(c, n) * -]sum_underflow(c, "score_accumulation")\n        error = error'
+            ),
+        },
+        ("stored_scores", "layer of one head, one key, large outputs, large cotangents", "doutput_projection"): {
+            "errors of y in a product": "error = [-x.size @ y.error + -]x.error @ y.size + x",
+            "the store of an operation": "(work.u, roundings)[-, (narrowed, stores)-])",
+        },
+        ("several", "layer of two heads, three keys, small values, rounded, multiplicands and output", "output"): {
+            "entry of x to a product": "G = growth([-(of_x.u, 1), -](of_y",
+            "entry of y to a product": "(of_x.u, 1), [-(of_y.u, 1), -](left",
+        },
+        (
+            "multiplicands",
+            "layer of one head, one key, tiny queries, large keys, by LSE, rounded",
+            "doutput_projection",
+        ): {
+            "underflow of y on entry": "of_x.eta * columns + [-of_y.eta * rows + -]n * of_x",
+        },
+        (
+            "stored_scores",
+            "layer of two heads, three keys, tiny inputs, small queries, large cotangents, flushed",
+            "dkey_projection",
+        ): {
+            "underflow of the store of an operation": "roundings * work.eta[- + stores * stored.eta-])",
+        },
+        ("score_accumulation", "layer of two heads, three keys, biases, tiny cotangents, bias first, rounded", "lse"): {
+            "sums that begin with a bias": "error=y.error + [-G * (b.size + b.error) + -]tiny)",
+        },
+        ("multiplicands", "layer of one head, three keys, tiny keys, tiny cotangents", "dvalue_projection"): {
+            "underflow of x on entry": "tiny = [-of_x.eta * columns + -]of_y.eta * rows",
+        },
+        ("multiplicands", "layer of one head, one key, wide heads, delta of P", "dvalue_projection"): {
+            "entry of x and y to a product": "G = growth([-(of_x.u, 1), (of_y.u, 1), -](left",
+        },
+    },
+}

@@ -1,0 +1,132 @@
+"""Ways of computing a layer in which one rounding decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attn_spec.emulation.passes import TwoPasses
+
+from ..adversary.cases import Way
+from ..adversary.problems import NARROW, small_layer
+from .layer_steps import BiasFirst, HeadByHead
+
+_KEPT: dict[str, Any] = {"float16_subnormals": "kept"}
+_FLUSHED: dict[str, Any] = {"float16_subnormals": "flushed"}
+#: One head of one number, one query and one key; two of such heads; and more of their keys and rows.
+_ONE: dict[str, Any] = {"heads": 1, "n": 1, "Sq": 1, "width": 1, "head_width": 1}
+
+
+def _way(name: str, contract: dict[str, Any] = _KEPT, **fields: Any) -> Way:
+    return Way(name=name, contract=contract, made_by=small_layer, **fields)
+
+
+LAYER_WAYS = (
+    _way("layer of one head, one key", _KEPT, problem=_ONE | {"seed": 1}),
+    _way(
+        "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P",
+        _KEPT | {"delta": "probabilities"},
+        problem=_ONE | {"n": 2, "biases": 2.0**-15, "values": 2.0**-18},
+        cotangent=2.0**-12,
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of one head, two keys, tiny inputs, biases",
+        _KEPT,
+        problem=_ONE | {"n": 2, "seed": 4, "biases": 1.0, "inputs": 2.0**-15},
+    ),
+    _way(
+        "layer of one head, one key, large outputs, large cotangents",
+        _KEPT,
+        problem=_ONE | {"seed": 3, "outputs": 8.0},
+        cotangent=8.0,
+    ),
+    _way(
+        "layer of two heads, three keys, small values, rounded, multiplicands and output",
+        _KEPT | {"multiplicands": NARROW, "output": NARROW},
+        problem={"seed": 1, "form": "float64", "values": 0.125},
+    ),
+    _way(
+        "layer of one head, two keys, tiny queries, tiny keys, biases, large cotangents",
+        _KEPT,
+        problem=_ONE | {"n": 2, "Sq": 2, "seed": 4, "biases": 1.0, "queries": 2.0**-18, "keys": 2.0**-18},
+        cotangent=8.0,
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of two heads, one key, tiny keys, biases, large cotangents, head by head",
+        _KEPT,
+        problem=_ONE | {"heads": 2, "seed": 4, "biases": 1.0, "keys": 2.0**-18},
+        cotangent=8.0,
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of three heads, one key, small keys, biases, dL, bias first",
+        _KEPT,
+        problem=_ONE | {"heads": 3, "shared": True, "seed": 5, "keys": 2.0**-6, "biases": 1.0},
+        lse_cotangent=1.0,
+        layer=BiasFirst,
+    ),
+    _way(
+        "layer of one head, one key, tiny queries, large keys, by LSE, rounded",
+        _KEPT | {"normalize": "by_lse"},
+        problem=_ONE | {"seed": 1, "form": "float64", "inputs": 2.0**-15, "queries": 2.0**-9, "keys": 8.0},
+        steps=TwoPasses,
+    ),
+    _way(
+        "layer of two heads, three keys, tiny inputs, small queries, large cotangents, flushed",
+        _FLUSHED,
+        problem={"seed": 5, "inputs": 2.0**-9, "queries": 0.125},
+        cotangent=8.0,
+    ),
+    _way(
+        "layer of two heads, three keys, biases, large cotangents, bias first, flushed",
+        _FLUSHED,
+        problem={"seed": 1, "inputs": 0.125, "queries": 2.0**-9, "outputs": 8.0, "biases": 1.0},
+        cotangent=8.0,
+        layer=BiasFirst,
+    ),
+    _way(
+        "layer of two heads, three keys, dL, gradient accumulation and partial gradients",
+        _KEPT | {"gradient_accumulation": NARROW, "partial_gradients": NARROW},
+        problem={"seed": 2},
+        lse_cotangent=1.0,
+    ),
+    _way(
+        "layer of two heads, three keys, biases, tiny cotangents, bias first, rounded",
+        _KEPT,
+        problem={"seed": 5, "form": "float64", "inputs": 0.125, "biases": 1.0},
+        cotangent=2.0**-12,
+        layer=BiasFirst,
+    ),
+    _way(
+        "layer of one head, three keys, tiny keys, tiny cotangents",
+        _KEPT,
+        problem=_ONE | {"n": 3, "seed": 4, "keys": 2.0**-9},
+        cotangent=2.0**-12,
+    ),
+    _way(
+        "layer of one head, one key, wide heads, delta of P",
+        _KEPT | {"delta": "probabilities"},
+        problem=_ONE | {"head_width": 3},
+    ),
+    _way(
+        "layer of two heads, three keys, tiny keys, normalized weights, flushed",
+        _FLUSHED | {"normalize": "before_product"},
+        problem={"seed": 2, "keys": 2.0**-15},
+        steps=TwoPasses,
+    ),
+    _way(
+        "layer of one head, one key, large inputs, tiny values, delta of P",
+        _KEPT | {"delta": "probabilities"},
+        problem=_ONE | {"seed": 2, "inputs": 8.0, "values": 2.0**-18},
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of two heads, one key, tiny cotangents, by LSE, bias first, rounded",
+        _KEPT | {"normalize": "by_lse"},
+        problem=_ONE | {"heads": 2, "form": "float64", "biases": 1.0, "keys": 8.0},
+        cotangent=2.0**-15,
+        steps=TwoPasses,
+        layer=BiasFirst,
+    ),
+)
