@@ -234,24 +234,28 @@ def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, rai
     the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
     have its factor 1 / (1 - p) here, see ``dropout_bounds``.
     """
-    n, sigma = sums.n, abs(x.problem.scale_value)
-    # The product may reuse the q or k that the forward pass had scaled before entry.
+    n, sigma, G = sums.n, abs(x.problem.scale_value), product_growth(x, c, sums.n)
     operand, scaled = operand_entry(x, c), operand_scaling(x, c)
-    work, tiny_sum = rounding(c, "score_accumulation"), sum_eta(c)
-    gradients = c.format("score_gradients")
-    dS_entry = entry(c, gradients)
-    missing = left_out(c, gradients, operand_format(x, c))
-    last = _last_roundings(x)
-    widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
-    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
-    late = late_roundings(x, c)
-    G = growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *late, *scaling, *accumulated(c, n))
+    work, tiny_sum, dS_entry = rounding(c, "score_accumulation"), sum_eta(c), entry(c, c.format("score_gradients"))
     unscaled = sums.own + G * sums.total + (1 + G) * dS_entry.eta * sums.seen * raised
     stores, partial = stored_sums(c, n)
     tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
     factor = raised * last_factor(x)
     entering = (operand.eta + scaled.eta) * (sigma * sums.entered + factor * n * dS_entry.eta) + sums.early
     return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
+
+
+def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
+    """Relative error of a sum of n products of dS with k or q, after its scale; ``x`` is any row of the problem."""
+    # The product may reuse the q or k that the forward pass had scaled before entry.
+    operand, scaled = operand_entry(x, c), operand_scaling(x, c)
+    gradients, work = c.format("score_gradients"), rounding(c, "score_accumulation")
+    dS_entry, missing = entry(c, gradients), left_out(c, gradients, operand_format(x, c))
+    last = _last_roundings(x)
+    widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
+    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
+    late = late_roundings(x, c)
+    return growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *late, *scaling, *accumulated(c, n))
 
 
 def _last_roundings(x: Intermediates) -> int:
@@ -262,15 +266,19 @@ def _last_roundings(x: Intermediates) -> int:
 
 def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximation:
     """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
-    cotangent, n = entry(c, c.format("output")), sums.v.n
-    missing = left_out(c, c.format("probabilities"), c.format("output"))
-    stages = (*weight_stages(c), "gradients")
-    factor, factor_eta = factor_roundings(x, c, *stages), factor_underflow(x, c, *stages)
-    G = growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
+    cotangent, n, G = entry(c, c.format("output")), sums.v.n, value_growth(x, c, sums.v.n)
+    factor_eta = factor_underflow(x, c, *weight_stages(c), "gradients")
     stores, partial = stored_sums(c, n)
     tiny = sums.raised * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
     error = sums.v.own + G * sums.v.total + (1 + G) * (sums.v.eta + cotangent.eta * sums.v.entered) + tiny
     return Approximation(sums.of_v, sums.v.total, error, c.format("gradient_accumulation"), c)
+
+
+def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
+    """Relative error of a sum of n products of weights with dO."""
+    cotangent, missing = entry(c, c.format("output")), left_out(c, c.format("probabilities"), c.format("output"))
+    factor = factor_roundings(x, c, *weight_stages(c), "gradients")
+    return growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
 
 
 def _queries(x: Intermediates) -> np.ndarray:

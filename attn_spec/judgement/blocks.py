@@ -57,6 +57,8 @@ class Tally:
     rows_outside: int = 0
     #: Largest error over the allowed one in rows that the theorems decided on.
     ratio: float = 0.0
+    #: Largest error of keys over the part of what is allowed that cleared them at a glance.
+    share: float = 0.0
     nearest: WorstElement | None = None
 
     def add(self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray) -> None:
@@ -190,10 +192,13 @@ def _add(found: RowJudgement, part: Part, rows: np.ndarray, memory: int, agreed:
         found.decided += len(few)
 
 
-def blocks_of(problem: Problem, index: np.ndarray, memory: int, arrays: int) -> Iterator[np.ndarray]:
-    """Consecutive rows of an index for which so many arrays of scores fit the memory; one at least."""
+def blocks_of(
+    problem: Problem, index: np.ndarray, memory: int, arrays: int, most: int | None = None
+) -> Iterator[np.ndarray]:
+    """Consecutive rows of an index for which so many of scores fit the memory: one at least, ``most`` at most."""
     heads = problem.batch * problem.query_heads
     count = max(memory // (8 * arrays * heads * max(problem.key_length, 1)), 1)
+    count = min(count, most or count)
     for start in range(0, len(index), count):
         yield index[start : start + count]
 

@@ -50,8 +50,17 @@ def is_plain(problem: Problem) -> bool:
 @np.errstate(all="ignore")
 def glance(problem: Problem) -> Glance:
     """Evaluate a problem that :func:`is_plain`. Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk]."""
-    group, cap, D = problem.group, problem.softcap, problem.head_dim
-    k, v = (np.repeat(x, group, axis=1) if group > 1 else x for x in (problem.k, problem.v))
+    s, keys, delta = masked_scores(problem)
+    return _of_scores(s, _repeated(problem, problem.v), keys, delta)
+
+
+def _repeated(problem: Problem, x: np.ndarray) -> np.ndarray:
+    return np.repeat(x, problem.group, axis=1) if problem.group > 1 else x
+
+
+def masked_scores(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, -inf where hidden, [B, Hq, Sq, Sk]; of each row [B, Hq, Sq] its keys, and how far scores are off."""
+    cap, D, k = problem.softcap, problem.head_dim, _repeated(problem, problem.k)
     s = problem.q @ k.swapaxes(-1, -2)
     s *= problem.scale_value
     lengths = np.linalg.norm(k, axis=-1).max(axis=-1, initial=0.0)[..., None]
@@ -71,7 +80,7 @@ def glance(problem: Problem) -> Glance:
         delta = delta + 4 * (abs(problem.alibi_slopes)[..., 0] * far.max(axis=-1, initial=0))
     visible = problem.visible
     np.copyto(s, -np.inf, where=~visible)
-    return _of_scores(s, v, visible.sum(axis=-1), delta * U * SLACK + TINY)
+    return s, visible.sum(axis=-1), delta * U * SLACK + TINY
 
 
 def _of_scores(s: np.ndarray, v: np.ndarray, keys: np.ndarray, delta: np.ndarray) -> Glance:

@@ -14,20 +14,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_blocks import FinishedKeys, finished_keys, group_bound
 from attn_spec.error.gradient_key_sums import ALL, Keys
 from attn_spec.error.readings import gradient_readings
 from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally
+from attn_spec.judgement.gradient_glance import is_glanced, left_open
 from attn_spec.judgement.gradient_groups import (
     THEOREMS,
     BiasOfGroups,
     Given,
+    Head,
     enclosed,
     is_sharp,
     worked_through,
 )
+from attn_spec.judgement.gradient_parts import GradientPart, first_head, is_additive, one_group
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
 from attn_spec.judgement.row_sample import RowSample, Sampled
 from attn_spec.problem.problem import Problem
@@ -38,20 +40,6 @@ FAR = 4
 
 class MemoryExceededError(ValueError):
     """A problem that has to be judged whole takes far more memory than is allowed."""
-
-
-@dataclass(frozen=True)
-class GradientPart:
-    """One kv head with its query heads, [1, group, ..]; or a whole problem, where gradients are sums over heads."""
-
-    problem: Problem
-    #: dO [1, group, Sq, Dv], and dL [1, group, Sq] or None.
-    cotangent: np.ndarray
-    lse_cotangent: np.ndarray | None
-    #: Gradients by name, "dq", "dk", "dv", "dbias", ..
-    found: dict[str, np.ndarray]
-    #: Batch entry and kv head.
-    at: tuple[int, int] = (0, 0)
 
 
 @dataclass(kw_only=True)
@@ -65,33 +53,6 @@ class GradientJudgement(RowJudgement):
     def __str__(self) -> str:
         """What was looked at, in one sentence."""
         return f"{super().__str__()}; {self.keys} of {self.of_keys} keys"
-
-
-def gradient_parts_of(
-    problem: Problem,
-    cotangent: np.ndarray,
-    found: dict[str, np.ndarray],
-    lse_cotangent: np.ndarray | None = None,
-) -> list[GradientPart]:
-    """The parts of a whole problem: by batch entry and kv head, unless some gradient is a sum over these."""
-    whole = GradientPart(problem, cotangent, lse_cotangent, found)
-    if problem.projects or found.keys() - {"dq", "dk", "dv"}:
-        return [whole]
-    return [_part(whole, b, g) for b, g in np.ndindex(problem.k.shape[:2])]
-
-
-def _part(part: GradientPart, b: int, g: int) -> GradientPart:
-    """One kv head of a part."""
-    problem, dL = part.problem, part.lse_cotangent
-    entry, group = slice(b, b + 1), slice(g * part.problem.group, (g + 1) * part.problem.group)
-    heads = {"dq": group, "dk": slice(g, g + 1), "dv": slice(g, g + 1)}
-    return GradientPart(
-        problem.take("B", [b]).take("H", [g]),
-        part.cotangent[entry, group],
-        None if dL is None else dL[entry, group],
-        {name: x[entry, heads[name]] for name, x in part.found.items()},
-        (part.at[0] + b, part.at[1] + g),
-    )
 
 
 def judge_gradient_parts(
@@ -122,11 +83,6 @@ def judge_gradient_parts(
             return found[-1]
     silent = [judgement for judgement in found if not judgement.refuted]
     return silent[0] if silent else min(found, key=lambda judgement: judgement.ratio)
-
-
-def is_additive(problem: Problem) -> bool:
-    """Whether the gradients of a problem are made of sums over rows here."""
-    return score_of(problem).plain and problem.feature_map is None and not problem.projects
 
 
 @dataclass
@@ -167,38 +123,89 @@ class _Judging:
         judgement = judge_gradients(problem, found.contract, part.cotangent, part.found, part.lse_cotangent)
         b, g = part.at
         for name, values in part.found.items():
-            self._count(judgement, name, (b, _first_head(part) if name == "dq" else g), np.arange(values.shape[2]))
+            self._count(judgement, name, (b, first_head(part) if name == "dq" else g), np.arange(values.shape[2]))
         if "dq" in part.found:
             rows = problem.q[..., 0].size
             found.rows, found.drawn, found.decided = found.rows + rows, found.drawn + rows, found.decided + rows
         found.keys += problem.k[..., 0].size if part.found.keys() & {"dk", "dv"} else 0
 
-    def _count(self, judgement: Judgement, name: str, at: tuple[int, int], rows: np.ndarray) -> None:
+    def _count(
+        self, judgement: Judgement, name: str, at: tuple[int, int], rows: np.ndarray, *, elements: bool = True
+    ) -> None:
         (m,) = (m for m in judgement.measurements if m.name == name)
         tally = self.judgement.tallies.setdefault(name, Tally(name=name))
-        tally.elements += m.got.size
+        tally.elements += m.got.size if elements else 0
         tally.add(judgement, at, rows)
 
     def _group(self, part: GradientPart, b: int, g: int, bias: BiasOfGroups | None) -> None:
-        problem, c = part.problem, self.judgement.contract
-        one = problem.take("B", [b])
-        total, heads, x = None, [], None
-        for h in range(g * problem.group, (g + 1) * problem.group):
-            head = worked_through(self._given(part, one, b, h), c, self.keys, self.memory)
-            total, x = head.sums if total is None else total + head.sums, head.x
-            heads.append((h, head.of_rows))
-            if bias is not None and head.bias is not None:
-                bias.add(head, b, h)
-        assert total is not None
-        assert x is not None
-        of = finished_keys(x, c, total.allowed, total.evaluated)
+        one, group = part.problem.take("B", [b]), part.problem.group
+        heads = [self._given(part, one, b, h) for h in range(g * group, (g + 1) * group)]
+        if bias is None and is_glanced(part.problem) and self._cleared(part, b, g, heads):
+            return
+        of_heads, of = self._summed(heads, self.keys)
         if bias is not None:
             bias.end(of)
-        for h, of_rows in heads:
-            at = part.at[0] + b, _first_head(part) + h
-            for each in of_rows:
-                self._count(_within(each.judgement, of.in_domain), "dq", at, each.rows)
+        for h, head in enumerate(of_heads, g * group):
+            if bias is not None:
+                bias.add(head, b, h)
+            for each in head.of_rows:
+                self._count(_within(each.judgement, of.in_domain), "dq", self._place(part, b, h), each.rows)
         self._add_keys(part, b, g, of)
+
+    def _place(self, part: GradientPart, b: int, h: int) -> tuple[int, int]:
+        """Batch entry and query head of all."""
+        return part.at[0] + b, first_head(part) + h
+
+    def _summed(self, heads: Sequence[Given], keys: Keys) -> tuple[list[Head], FinishedKeys]:
+        """What the theorems say of the query heads of one kv head."""
+        c, found, total = self.judgement.contract, [], None
+        for given in heads:
+            head = worked_through(given, c, keys, self.memory)
+            found.append(head)
+            total = head.sums if total is None else total + head.sums
+            self.judgement.decided += len(given.summed)
+        assert total is not None
+        return found, finished_keys(found[0].x, c, total.allowed, total.evaluated)
+
+    def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given]) -> bool:
+        """Whether all that is looked at is within its bound: at a glance, or by the theorems where that left it open.
+
+        These are asked for the rows that a key is seen by, since others add nothing to it, and regardless of the
+        domain: where something is outside they are asked again, for all rows.
+        """
+        own = {name: part.found[name][b, g] for name in ("dk", "dv") if name in part.found}
+        every = np.arange(part.problem.key_length)[self.keys]
+        left = left_open(heads, self.judgement.contract, own, every, self.memory)
+        narrowed = [
+            replace(given, summed=_rows_of(given, left.keys, rows), judged=rows)
+            for given, rows in zip(heads, left.rows, strict=True)
+        ]
+        asked = [(h, given) for h, given in enumerate(narrowed, g * part.problem.group) if len(given.summed)]
+        judged: list[tuple[str, tuple[int, int], np.ndarray, Judgement]] = []
+        if asked:
+            of_heads, of = self._summed([given for _, given in asked], left.keys)
+            for (h, _), head in zip(asked, of_heads, strict=True):
+                judged += [("dq", self._place(part, b, h), each.rows, each.judgement) for each in head.of_rows]
+            if len(left.keys) and own:
+                if not all(is_sharp(of.gradients[name], of.evaluated_in_domain) for name in own):
+                    return False
+                judgement = self._of_keys(part, {name: x[None, None, left.keys] for name, x in own.items()}, of)
+                judged += [(name, (part.at[0] + b, part.at[1] + g), left.keys, judgement) for name in own]
+        if any(judgement.refuted for *_, judgement in judged):
+            return False
+        tallies = self.judgement.tallies
+        for name, at, rows, judgement in judged:
+            self._count(judgement, name, at, rows, elements=False)
+        for name in part.found:
+            tally = tallies.setdefault(name, Tally(name=name))
+            tally.share = max(tally.share, float(left.shares.get(name, 0.0)))
+            tally.elements += (
+                own[name][every].size
+                if name in own
+                else sum(given.dq[:, :, given.judged].size for given in heads if given.dq is not None)
+            )
+        self.judgement.keys += len(every) if own else 0
+        return True
 
     def _given(self, part: GradientPart, one: Problem, b: int, h: int) -> Given:
         """A query head, and the rows of it that are looked at."""
@@ -208,7 +215,6 @@ class _Judging:
         summed = chosen.index if part.found.keys() <= {"dq"} else np.arange(n)
         if "dq" in part.found:
             found.rows, found.drawn = found.rows + len(chosen.index), found.drawn + chosen.drawn
-        found.decided += len(summed)
         at = slice(b, b + 1), slice(h, h + 1)
         dL, dq = part.lse_cotangent, part.found.get("dq")
         return Given(
@@ -223,16 +229,18 @@ class _Judging:
     def _add_keys(self, part: GradientPart, b: int, g: int, of: FinishedKeys) -> None:
         own = {name: part.found[name][b : b + 1, g : g + 1] for name in ("dk", "dv") if name in part.found}
         if not all(is_sharp(of.gradients[name], of.evaluated_in_domain) for name in own):
-            self._whole(replace(_part(part, b, g), found=own))
+            self._whole(replace(one_group(part, b, g), found=own))
             return
-        truth = {name: enclosed(of.gradients[name], of.evaluated_in_domain) for name in own}
-        bound = group_bound({name: of.gradients[name].allowed for name in own}, of.in_domain)
-        some = {name: values[:, :, self.keys] for name, values in own.items()}
-        judgement = measured_gradients(part.problem, self.judgement.contract, some, truth, bound)
+        judgement = self._of_keys(part, {name: values[:, :, self.keys] for name, values in own.items()}, of)
         keys = np.arange(part.problem.key_length)[self.keys]
         for name in own:
             self._count(judgement, name, (part.at[0] + b, part.at[1] + g), keys)
         self.judgement.keys += len(keys) if own else 0
+
+    def _of_keys(self, part: GradientPart, found: dict[str, np.ndarray], of: FinishedKeys) -> Judgement:
+        truth = {name: enclosed(of.gradients[name], of.evaluated_in_domain) for name in found}
+        bound = group_bound({name: of.gradients[name].allowed for name in found}, of.in_domain)
+        return measured_gradients(part.problem, self.judgement.contract, found, truth, bound)
 
     def _add_bias(self, part: GradientPart, bias: BiasOfGroups) -> None:
         of, found = bias.finished(self.judgement.contract), {"dbias": part.found["dbias"]}
@@ -245,9 +253,12 @@ class _Judging:
         self._count(judgement, "dbias", (0, 0), np.arange(of.value.shape[2]))
 
 
-def _first_head(part: GradientPart) -> int:
-    """The number of the part's first query head."""
-    return part.at[1] * part.problem.query_group
+def _rows_of(given: Given, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows of a head, and those that see any of some keys; one at least if there are keys."""
+    if not len(keys):
+        return rows
+    seen = [given.problem.rows(block).visible[0, 0][:, keys].any(axis=-1) for block in np.array_split(given.summed, 64)]
+    return np.union1d(rows, given.summed[np.concatenate(seen)] if np.concatenate(seen).any() else given.summed[:1])
 
 
 def _within(judgement: Judgement, in_domain: np.ndarray) -> Judgement:

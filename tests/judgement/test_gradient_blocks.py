@@ -7,7 +7,9 @@ import pytest
 
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import EAGER, FP64
-from attn_spec.judgement.gradient_blocks import MemoryExceededError, gradient_parts_of, judge_gradient_parts
+from attn_spec.judgement.gradient_blocks import MemoryExceededError, judge_gradient_parts
+from attn_spec.judgement.gradient_glance import is_glanced
+from attn_spec.judgement.gradient_parts import gradient_parts_of
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.problem.problem import Problem
@@ -67,6 +69,9 @@ def test_blocks_are_judged_as_the_whole_is(options, memory):
             tally = judgement.tallies[m.name]
             assert tally.outside == m.outside.sum()
             assert (tally.elements, tally.unmeasured) == (m.outside.size, (~m.measured).sum())
+            if answer is right and is_glanced(problem) and problem.bias is None:
+                assert tally.ratio <= m.ratio * (1 + 1e-4) <= max(tally.share, m.name == "dq")
+                continue
             # One alpha for all heads of a batch entry widens the whole a little more.
             assert tally.ratio == pytest.approx(m.ratio, rel=1e-4)
             assert tally.worst.index == m.worst
@@ -81,7 +86,8 @@ def test_a_row_at_a_time():
     judgement = judge_gradient_parts(gradient_parts_of(problem, dO, right, dL), CONTRACT, memory=1)
     assert judgement.exercised
     assert not judgement.refuted
-    assert judgement.ratio == pytest.approx(judge_gradients(problem, CONTRACT, dO, right, dL).ratio, rel=1e-5)
+    whole = judge_gradients(problem, CONTRACT, dO, right, dL)
+    assert 0 < judgement.ratio <= whole.ratio * (1 + 1e-5)
 
 
 def test_a_layer_is_judged_whole():
@@ -90,11 +96,11 @@ def test_a_layer_is_judged_whole():
     problem = Recipe(**shape, **dict.fromkeys(names, "normal")).problem()
     dO, _ = cotangents(problem)
     wrong = found(problem, dO, None)
-    wrong["dkey_projection"][0, 0, 2, 3] += 9.0
+    wrong["dkey_projection"][-1, -1, -1, -1] += 9.0
 
     judgement = judge_gradient_parts(gradient_parts_of(problem, dO, wrong), CONTRACT)
     assert judgement.worst.quantity == "dkey_projection"
-    assert judgement.worst.index == (0, 0, 2, 3)
+    assert judgement.worst.index == tuple(n - 1 for n in wrong["dkey_projection"].shape)
     assert judgement.tallies["dq"].outside == 0
 
 
@@ -171,7 +177,7 @@ def test_rows_alone_are_not_summed():
     answer = {"dq": found(problem, dO, None)["dq"]}
 
     judgement = judge_gradient_parts(gradient_parts_of(problem, dO, answer), CONTRACT, sample=RowSample(32))
-    assert (judgement.rows, judgement.decided, judgement.keys) == (64, 64, 0)
+    assert (judgement.rows, judgement.decided, judgement.keys) == (64, 2, 0)
     answer["dq"][0, 1, 199] += 1
     assert judge_gradient_parts(gradient_parts_of(problem, dO, answer), CONTRACT, sample=RowSample(32)).worst.index[
         :3

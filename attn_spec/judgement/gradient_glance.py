@@ -1,0 +1,212 @@
+"""dQ, dK and dV that keep within a part of their bounds, cleared without the theorems of scores.
+
+One float64 evaluation of the closed form, block by block, with the error that Higham's model allows it. Symbols as in
+``score_gradient_bounds``; of a row with n keys, weights are off by rho relatively (``glance``), and |dP|, |D| <= a with
+a = |dO| max_j |v_j| by Cauchy and Schwarz. With U the unit roundoff of float64,
+
+    |dP^ - dP| <= (Dv + 1) U a    |D^ - D| <= (rho + (n + Dv + 3) U) a    |dS^ - dS| <= c P
+
+with c = e + (rho + 3 U)(2 a + |dL|), where e, the sum of both and of the roundings of X = dP - D + dL, bounds the error
+of X. Neither rho nor c depends on a key. So sums over keys are off by c max_j |k_j|, since weights add up to 1, and
+sums over rows by max_i |q_i| sum_i c_i P_ij, beside the roundings of a sum, which are at most (number of terms) U sum
+of sizes. What is cleared lies within the part of its bound that ``error.least_gradient_bounds`` tells, for certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attn_spec.error.block_sums import MAXIMUM, BlockSums
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import Intermediates, intermediates
+from attn_spec.error.least_gradient_bounds import least_gradient_error
+from attn_spec.error.roundoff import elementary_error
+from attn_spec.error.row_sum_bounds import EVALUATION
+from attn_spec.judgement.blocks import blocks_of
+from attn_spec.judgement.glance import SLACK, TINY, U, is_plain, masked_scores
+from attn_spec.judgement.gradient_groups import Given
+from attn_spec.problem.problem import Problem
+
+#: Arrays of float64 [rows, Sk] that a glance holds at a time, at most, and rows that it looks at together: few enough
+#: that keys which none of them sees can be left out.
+GLANCE, TOGETHER = 9, 256
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A gradient [rows, D] in float64, how far it may be off, the least sum of sizes of its terms, and how many."""
+
+    value: np.ndarray
+    radius: np.ndarray
+    size: np.ndarray
+    n: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysSeen(BlockSums):
+    """What rows of query heads add to dK and dV of the one kv head that they read."""
+
+    #: dS^T q, |dS|^T |q|, P^T dO, P^T |dO|, [Sk, ..]; sums of c P and rho P, and of visible queries, [Sk, 1].
+    of_k: np.ndarray
+    k_size: np.ndarray
+    of_v: np.ndarray
+    v_size: np.ndarray
+    c: np.ndarray
+    rho: np.ndarray
+    n: np.ndarray
+    #: Rows in all; the largest entries of q and dO, [D] and [Dv], and the absolute term of one row.
+    rows: int
+    q: np.ndarray = field(metadata=MAXIMUM)
+    dO: np.ndarray = field(metadata=MAXIMUM)
+    tiny: float = field(metadata=MAXIMUM)
+
+    def of_first(self, length: int) -> KeysSeen:
+        """The same of so many keys, of which these are the first, others being hidden."""
+        missing = length - len(self.n)
+        names = ("of_k", "k_size", "of_v", "v_size", "c", "rho", "n")
+        return replace(self, **{name: np.pad(getattr(self, name), ((0, missing), (0, 0))) for name in names})
+
+    def finished(self, scale: float) -> dict[str, Seen]:
+        """dK and dV, when all rows of all heads have been added."""
+        roundings, tiny = (2 * self.rows + 8) * U, (self.rows + 8) * self.tiny
+        off = self.q * self.c * SLACK + tiny, self.dO * self.rho * SLACK + tiny
+        both = (self.of_k, self.k_size, off[0], scale), (self.of_v, self.v_size, off[1], 1.0)
+        dk, dv = (
+            Seen(sigma * of, abs(sigma) * (off + roundings * size * SLACK), _least(size, roundings, off), self.n)
+            for of, size, off, sigma in both
+        )
+        return {"dk": dk, "dv": dv}
+
+
+def _least(size: np.ndarray, roundings: np.ndarray | float, off: np.ndarray) -> np.ndarray:
+    return np.maximum(size * (1 - roundings * SLACK) - off, 0.0)
+
+
+def is_glanced(problem: Problem) -> bool:
+    """Whether the formulas here are those of the problem's gradients."""
+    return is_plain(problem) and problem.softcap is None
+
+
+def look_at(given: Given, rows: np.ndarray) -> tuple[Seen, KeysSeen]:
+    """:func:`look` at rows of a head, without the last keys that none of them sees."""
+    problem, length = given.problem.rows(rows), given.problem.key_length
+    seen = np.flatnonzero(problem.visible.any(axis=(0, 1, 2)))
+    end = int(seen[-1]) + 1 if len(seen) else 1
+    dL = None if given.lse_cotangent is None else given.lse_cotangent[0, 0, rows]
+    problem = problem if end == length else problem.take("K", np.arange(end))
+    dq, keys = look(problem, given.cotangent[0, 0, rows], dL)
+    return dq, keys if end == length else keys.of_first(length)
+
+
+@np.errstate(all="ignore")
+def look(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None) -> tuple[Seen, KeysSeen]:
+    """Evaluate rows of one head [1, 1, ..] for dO [rows, Dv] and dL [rows]: dQ, and what they add to dK and dV."""
+    s, n, delta = (x[0, 0] for x in masked_scores(problem))
+    q, k, v, dO = problem.q[0, 0], problem.k[0, 0], problem.v[0, 0], cotangent
+    visible, P = np.isfinite(s).sum(axis=0)[:, None], _weights(s)
+    n = n[:, None]
+    alpha = delta[:, None] + (747 * U + elementary_error(EVALUATION, "exp_error")) * SLACK
+    rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * n + 6) * U) * SLACK, np.inf)
+    a = (np.linalg.norm(dO, axis=-1) * np.linalg.norm(v, axis=-1).max(initial=0.0))[:, None] * SLACK
+    dL = 0.0 if lse_cotangent is None else lse_cotangent[:, None]
+    X = dO @ v.T
+    X -= np.einsum("ij,ij->i", P, X)[:, None]
+    X += dL
+    Dv, most = v.shape[-1], 2 * a + np.abs(dL)
+    e = ((Dv + 1) * U + rho + (n + Dv + 3) * U) * a + 4 * U * most
+    c = (e + (rho + 3 * U) * most) * SLACK
+    largest = 1 + max(np.abs(x).max(initial=0.0) for x in (q, k, dO))
+    tiny = TINY * largest * (1 + most.max(initial=0.0)) * (1 + n.max(initial=0.0))
+    columns = P.T @ np.concatenate([dO, np.abs(dO), c, rho], axis=1)
+    dS = np.multiply(P, X, out=X)
+    of_q, of_k = dS @ k, dS.T @ q
+    np.abs(dS, out=dS)
+    sigma, size, off = problem.scale_value, dS @ np.abs(k), c * np.abs(k).max(axis=0, initial=0.0) * SLACK + tiny
+    roundings = (n + 8) * U
+    dq = Seen(sigma * of_q, abs(sigma) * (off + roundings * size * SLACK), _least(size, roundings, off), n)
+    keys = KeysSeen(
+        of_k=of_k,
+        k_size=dS.T @ np.abs(q),
+        of_v=columns[:, :Dv],
+        v_size=columns[:, Dv : 2 * Dv],
+        c=columns[:, -2:-1],
+        rho=columns[:, -1:],
+        n=visible,
+        rows=len(q),
+        q=np.abs(q).max(axis=0, initial=0.0),
+        dO=np.abs(dO).max(axis=0, initial=0.0),
+        tiny=tiny,
+    )
+    return dq, keys
+
+
+def _weights(s: np.ndarray) -> np.ndarray:
+    """P of scores that are -inf where hidden, which are overwritten; 0 in rows that see no key."""
+    M = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    s -= np.where(np.isneginf(M), 0.0, M)
+    P = np.exp(s, out=s)
+    N = P.sum(axis=-1, keepdims=True)
+    P /= np.where(N == 0, 1.0, N)
+    return P
+
+
+@np.errstate(all="ignore")
+def share(x: Intermediates, c: ResolvedContract, name: str, seen: Seen, found: np.ndarray) -> np.ndarray:
+    """How much of the part of its bound the worst element of each row takes, at most; inf where nothing is known.
+
+    ``found`` and the result are [rows, D] and [rows]; ``x`` is any row of the problem, ``c`` one reading.
+    """
+    value = np.maximum(np.abs(seen.value) - seen.radius, 0.0)
+    allowed = least_gradient_error(x, c, name, n=seen.n, value=value, size=seen.size)
+    taken = (np.abs(found - seen.value) + seen.radius) / allowed
+    taken = np.where(np.isfinite(taken) & (allowed > 0), taken, np.inf).max(axis=-1, initial=0.0)
+    return np.where(seen.n[:, 0] > 0, taken, np.inf)
+
+
+@dataclass(frozen=True)
+class Open:
+    """What of one kv head was not cleared."""
+
+    #: Rows of dQ of each query head, the one nearest to its bound among them.
+    rows: list[np.ndarray]
+    #: Keys of dK and dV.
+    keys: np.ndarray
+    #: The largest part of a bound that what was cleared takes, by name.
+    shares: dict[str, float]
+
+
+def left_open(
+    heads: Sequence[Given], c: ResolvedContract, found: dict[str, np.ndarray], keys: np.ndarray, memory: int
+) -> Open:
+    """Look at the query heads of one kv head; ``found`` are its "dk", "dv" [Sk, ..], wanted at some ``keys``."""
+    x, total, rows = intermediates(heads[0].problem.rows(heads[0].summed[:1])), None, []
+    cleared: dict[str, float] = {}
+    for given in heads:
+        taken = np.zeros(len(given.summed))
+        for block in blocks_of(given.problem, np.arange(len(given.summed)), memory, GLANCE, most=TOGETHER):
+            dq, more = look_at(given, given.summed[block])
+            total = more if total is None else total + more
+            if given.dq is not None:
+                taken[block] = share(x, c, "dq", dq, given.dq[0, 0, given.summed[block]])
+        rows.append(_open_rows(given, taken, cleared))
+    assert total is not None, "no query head"
+    open_ = np.zeros(len(keys), dtype=bool)
+    for name, seen in total.finished(x.problem.scale_value).items():
+        if name in found:
+            taken = share(x, c, name, seen, found[name])[keys]
+            open_ |= ~(taken <= 1)
+            cleared[name] = taken.max(where=taken <= 1, initial=0.0)
+    return Open(rows, keys[open_], cleared)
+
+
+def _open_rows(given: Given, taken: np.ndarray, cleared: dict[str, float]) -> np.ndarray:
+    if given.dq is None:
+        return given.summed[:0]
+    judged = np.isin(given.summed, given.judged)
+    inside = np.where(judged & (taken <= 1), taken, -1.0)
+    cleared["dq"] = max(cleared.get("dq", 0.0), inside.max(initial=0.0))
+    nearest = np.arange(len(taken)) == inside.argmax()
+    return given.summed[judged & (~(taken <= 1) | nearest)]

@@ -1,0 +1,61 @@
+"""Gradients by kv head, as a long problem is judged; and whole, where they are sums over heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.attention.scores import score_of
+from attn_spec.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class GradientPart:
+    """One kv head with its query heads, [1, group, ..]; or a whole problem, where gradients are sums over heads."""
+
+    problem: Problem
+    #: dO [1, group, Sq, Dv], and dL [1, group, Sq] or None.
+    cotangent: np.ndarray
+    lse_cotangent: np.ndarray | None
+    #: Gradients by name, "dq", "dk", "dv", "dbias", ..
+    found: dict[str, np.ndarray]
+    #: Batch entry and kv head.
+    at: tuple[int, int] = (0, 0)
+
+
+def gradient_parts_of(
+    problem: Problem,
+    cotangent: np.ndarray,
+    found: dict[str, np.ndarray],
+    lse_cotangent: np.ndarray | None = None,
+) -> list[GradientPart]:
+    """The parts of a whole problem: by batch entry and kv head, unless some gradient is a sum over these."""
+    whole = GradientPart(problem, cotangent, lse_cotangent, found)
+    if problem.projects or found.keys() - {"dq", "dk", "dv"}:
+        return [whole]
+    return [one_group(whole, b, g) for b, g in np.ndindex(problem.k.shape[:2])]
+
+
+def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
+    """One kv head of a part."""
+    problem, dL = part.problem, part.lse_cotangent
+    entry, group = slice(b, b + 1), slice(g * part.problem.group, (g + 1) * part.problem.group)
+    heads = {"dq": group, "dk": slice(g, g + 1), "dv": slice(g, g + 1)}
+    return GradientPart(
+        problem.take("B", [b]).take("H", [g]),
+        part.cotangent[entry, group],
+        None if dL is None else dL[entry, group],
+        {name: x[entry, heads[name]] for name, x in part.found.items()},
+        (part.at[0] + b, part.at[1] + g),
+    )
+
+
+def is_additive(problem: Problem) -> bool:
+    """Whether the gradients of a problem are made of sums over rows here."""
+    return score_of(problem).plain and problem.feature_map is None and not problem.projects
+
+
+def first_head(part: GradientPart) -> int:
+    """The number of the part's first query head."""
+    return part.at[1] * part.problem.query_group
