@@ -140,8 +140,10 @@ class _Judging:
     def _group(self, part: GradientPart, b: int, g: int, bias: BiasOfGroups | None) -> None:
         one, group = part.problem.take("B", [b]), part.problem.group
         heads = [self._given(part, one, b, h) for h in range(g * group, (g + 1) * group)]
+        decided = self.judgement.decided
         if bias is None and is_glanced(part.problem) and self._cleared(part, b, g, heads):
             return
+        self.judgement.decided = decided  # all rows are asked for again
         of_heads, of = self._summed(heads, self.keys)
         if bias is not None:
             bias.end(of)

@@ -88,7 +88,7 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of operands on entry in dq and dk": "entering = ([-operand.eta + -]scaled",
         },
         ("lse", "2 pieces, bfloat16", "dv"): {
-            "entry of dO": "G = growth([-(cotangent.u, 1), -](missing, 1), *factor, *acc",
+            "entry of dO": "return growth([-(cotangent.u, 1), -](missing, 1), *factor, *acc",
         },
         ("stored_scores", "2 pieces, bfloat16, by LSE", "dv"): {
             "pieces left out of dv": "(cotangent.u, 1), [-(missing, 1), -]*factor, *acc",

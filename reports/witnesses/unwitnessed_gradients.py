@@ -183,7 +183,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
             "unused than it takes"
         ): {
-            "the scaled operand's entry in dq and dk": "G = growth([-(operand.u, 1), -](dS_entry",
+            "the scaled operand's entry in dq and dk": "return growth([-(operand.u, 1), -](dS_entry",
             "dS's entry": "(operand.u, 1), [-(dS_entry.u, 1), -](missing",
             "pieces left out of dq and dk": "(dS_entry.u, 1), [-(missing, 1), -]*late",
             "the operand that was scaled for dq and dk": "scaling = ([-(scaled.u, 1), -](widened",
