@@ -1,0 +1,27 @@
+"""Properties of layers leave alone what no contract speaks of: a head whose exponentials overflow."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.search.property import load_all
+
+LAYER = ("query_projection", "key_projection", "value_projection", "output_projection")
+KERNEL = emulate("without_maximum", replace(PRECISE, reference="zero", reference_range=16.0), supports=LAYER)
+SAYS_NOTHING = "layers.a_head_without_an_output_projection_has_no_say"
+
+
+@pytest.mark.parametrize("head", [0, 1])
+def test_a_silent_head_that_is_no_number_is_not_held_against_a_kernel(head):
+    """The property silences one of two heads, drawn from the problem: each of them is the one of no numbers once."""
+    problem = Problem(
+        **dict.fromkeys(("q", "k", "v"), np.ones((1, 1, 1, 1))),
+        **dict.fromkeys(LAYER, np.ones((1, 2, 1, 1))),
+    ).replace(query_projection=np.where(np.arange(2) == head, 1e3, 1.0)[None, :, None, None])
+
+    load_all()[SAYS_NOTHING].check(Subject(KERNEL, "float32"), problem)
