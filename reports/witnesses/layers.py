@@ -102,6 +102,9 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ): {
             "values that are off, by LSE": "_by_lse_error(x, c, w, o, slack)[- + off * INFLATION-]",
         },
+        ("operands", "layer of one head, one key, large values, large cotangents", "output"): {
+            "an output that values carry": "slack = slack[- + off-]\n",
+        },
     },
     "error.score_bounds": {
         ("operands", "layer of one head, one key", "dv"): {
@@ -111,6 +114,12 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
             "errors of keys in a score": "([-x.q_size @ f + -]e @ (x.k",
             "errors of queries in a score": "(x.q_size @ f[- + e @ (x.k_size.swapaxes(-1, -2) + f)-])",
+        },
+        ("operands", "layer of one head, one key", "lse"): {
+            "errors of both operands, multiplied": "e @ (x.k_size.swapaxes(-1, -2)[- + f-])",
+        },
+        ("score_accumulation", "layer of four heads, one key, tiny cotangents", "lse"): {
+            "roundings make errors of operands grow": "underflow = underflow + [-(1 + relative) * -](x.q_size @ f",
         },
     },
     "error.gradient_bounds": {

@@ -86,6 +86,12 @@ LAYER_WAYS = (
         layer=BiasFirst,
     ),
     _way(
+        "layer of one head, one key, large values, large cotangents",
+        _KEPT,
+        problem=_ONE | {"seed": 2, "values": 8.0},
+        cotangent=8.0,
+    ),
+    _way(
         "layer of two heads, three keys, dL, gradient accumulation and partial gradients",
         _KEPT | {"gradient_accumulation": NARROW, "partial_gradients": NARROW},
         problem={"seed": 2},
@@ -97,6 +103,12 @@ LAYER_WAYS = (
         problem={"seed": 5, "form": "float64", "inputs": 0.125, "biases": 1.0},
         cotangent=2.0**-12,
         layer=BiasFirst,
+    ),
+    _way(
+        "layer of four heads, one key, tiny cotangents",
+        _KEPT,
+        problem=_ONE | {"heads": 4, "seed": 5},
+        cotangent=2.0**-12,
     ),
     _way(
         "layer of one head, three keys, tiny keys, tiny cotangents",
