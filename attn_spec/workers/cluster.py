@@ -21,7 +21,7 @@ from .processes import Processes
 from .task import LostTaskError, SchedulerError, Task
 
 #: Seconds in which a scheduler must answer, and have a worker.
-PATIENCE = 10.0
+PATIENCE = 5.0
 
 #: Of a worker: kept for the next task, from whomever.
 _PROCESSES = Processes()
@@ -36,9 +36,11 @@ def at(address: str, patience: float | None = None) -> Iterator[Executor]:
     patience = PATIENCE if patience is None else patience
     try:
         from distributed import Client
+        from distributed.comm import resolve_address
     except ModuleNotFoundError as error:
         raise SchedulerError(f"--scheduler needs Dask: pip install 'attn-spec[dask]' ({error})") from None
     try:
+        resolve_address(address)  # a client of what is no address takes 20 s to go away
         client = Client(address, timeout=patience, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise SchedulerError(
