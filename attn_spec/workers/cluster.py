@@ -36,7 +36,7 @@ def at(address: str, patience: float | None = None) -> Iterator[Executor]:
     patience = PATIENCE if patience is None else patience
     try:
         from distributed import Client
-        from distributed.comm import resolve_address
+        from distributed.comm.addressing import resolve_address
     except ModuleNotFoundError as error:
         raise SchedulerError(f"--scheduler needs Dask: pip install 'attn-spec[dask]' ({error})") from None
     try:
