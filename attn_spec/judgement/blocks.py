@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.readings import readings
 from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.engine import Engine, engine_of
 from attn_spec.judgement.glance import is_plain, shares
 from attn_spec.judgement.measure import Judgement, judge
 from attn_spec.judgement.row_sample import RowSample, Sampled, missed
@@ -139,48 +141,52 @@ def judge_parts(
     *,
     sample: RowSample | None = None,
     memory: int = MEMORY,
+    engine: str = "numpy",
     **agreed: str,
 ) -> RowJudgement:
     """Compare the rows of all parts with the truth, under a resolved contract: those of a ``sample``, or all.
 
     Where the contract leaves a choice open, one choice has to explain all parts. ``memory`` is about how many bytes are
     held at a time beside the parts themselves; ``agreed`` are conventions as of :func:`measure.judge`. A refuted answer
-    is not looked at further than ENOUGH rows. ``parts`` are asked for once for each reading.
+    is not looked at further than ENOUGH rows. ``parts`` are asked for once for each reading. ``engine`` evaluates what
+    rows are glanced at, as "torch:cuda". Raises :class:`engine.EngineError` for one that there is not.
     """
     found = []
+    how: dict[str, Any] = {"memory": memory, "engine": engine_of(engine), "agreed": agreed}
     for reading in readings(contract):
-        found.append(_judged(parts() if callable(parts) else iter(parts), reading, sample, memory, agreed))
+        found.append(_judged(parts() if callable(parts) else iter(parts), reading, sample, **how))
         if found[-1].exercised and not found[-1].refuted:
             return found[-1]
     silent = [judgement for judgement in found if not judgement.refuted]
     return silent[0] if silent else min(found, key=lambda judgement: judgement.ratio)
 
 
-def _judged(
-    parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, memory: int, agreed: dict[str, str]
-) -> RowJudgement:
+def _judged(parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:
     found = RowJudgement(contract=c)
     for number, part in enumerate(parts):
         n = part.problem.query_length
         chosen = Sampled(np.arange(n), n, n) if sample is None else sample.of(part.problem, number, part.lse)
         heads = 1 if part.problem.projects else part.problem.query_heads
         found.of += heads * n
-        for block in blocks_of(part.problem, chosen.index, memory, GLANCE if is_plain(part.problem) else THEOREMS):
+        arrays = GLANCE if is_plain(part.problem) else THEOREMS
+        for block in blocks_of(part.problem, chosen.index, how["memory"], arrays):
             if not (found.refuted and found.decided >= ENOUGH):
-                _add(found, part, block, memory, agreed)
+                _add(found, part, block, **how)
                 found.rows += heads * len(block)
         found.drawn += chosen.drawn
     return found
 
 
-def _add(found: RowJudgement, part: Part, rows: np.ndarray, memory: int, agreed: dict[str, str]) -> None:
+def _add(
+    found: RowJudgement, part: Part, rows: np.ndarray, *, memory: int, engine: Engine, agreed: dict[str, str]
+) -> None:
     """Judge a block of rows."""
     answer = part.answer(rows)
     for name, values in answer.items():
         found.tallies.setdefault(name, Tally(name=name)).elements += values.size
     open_ = np.arange(len(rows))
     if is_plain(part.problem):
-        share = shares(part.problem.rows(rows), found.contract, answer, agreed.get("lse_base", "e"))
+        share = shares(part.problem.rows(rows), found.contract, answer, agreed.get("lse_base", "e"), engine)
         share = share.max(axis=(0, 1), initial=0.0)
         nearest = np.where(share <= 1, share, -1.0).argmax()
         open_ = np.flatnonzero(~(share <= 1) | (open_ == nearest))

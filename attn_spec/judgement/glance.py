@@ -1,23 +1,27 @@
 """Rows that keep within a part of their bound: most rows of a long problem, cleared without the theorems of scores.
 
-One float64 evaluation of the textbook's formulas, with the error that Higham's model (*Accuracy and Stability of
-Numerical Algorithms*, sections 3.1 and 4.2) allows it, and the part of the bound that ``error.least_bounds`` tells. A
-row is cleared when it lies within that part for certain. Others are neither right nor wrong: the whole bound decides.
+One float64 evaluation of the textbook's formulas, by NumPy or by PyTorch on any device (``engine``), with the error
+that Higham's model (*Accuracy and Stability of Numerical Algorithms*, sections 3.1 and 4.2) allows it, and the part of
+the bound that ``error.least_bounds`` tells. A row is cleared when it lies within that part for certain. Others are
+neither right nor wrong: the whole bound decides.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.least_bounds import least_lse_error, least_output_error
 from attn_spec.error.roundoff import elementary_error
 from attn_spec.error.row_sum_bounds import EVALUATION
+from attn_spec.judgement.engine import NUMPY, Engine
 from attn_spec.problem.problem import Problem
 
 #: Unit roundoff of float64.
@@ -48,57 +52,72 @@ def is_plain(problem: Problem) -> bool:
 
 
 @np.errstate(all="ignore")
-def glance(problem: Problem) -> Glance:
+def glance(problem: Problem, engine: Engine = NUMPY) -> Glance:
     """Evaluate a problem that :func:`is_plain`. Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk]."""
-    s, keys, delta = masked_scores(problem)
-    return _of_scores(s, _repeated(problem, problem.v), keys, delta)
+    s, keys, delta = masked_scores(problem, engine)
+    v = _repeated(problem, problem.v)
+    summed = [engine.take(x) for x in _summed(s, engine.give(v))]
+    return _of_sums(summed, v, keys, delta)
 
 
 def _repeated(problem: Problem, x: np.ndarray) -> np.ndarray:
     return np.repeat(x, problem.group, axis=1) if problem.group > 1 else x
 
 
-def masked_scores(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, -inf where hidden, [B, Hq, Sq, Sk]; of each row [B, Hq, Sq] its keys, and how far scores are off."""
+def masked_scores(problem: Problem, engine: Engine = NUMPY) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Scores, -inf where hidden, [B, Hq, Sq, Sk], as an array of the engine.
+
+    Of each row [B, Hq, Sq], its keys, and how far scores are off.
+    """
     cap, D, k = problem.softcap, problem.head_dim, _repeated(problem, problem.k)
-    s = problem.q @ k.swapaxes(-1, -2)
+    q_given, k_given = engine.give(problem.q), engine.give(k)
+    xp = array_namespace(q_given)
+    s = xp.matmul(q_given, xp.matrix_transpose(k_given))
     s *= problem.scale_value
     lengths = np.linalg.norm(k, axis=-1).max(axis=-1, initial=0.0)[..., None]
     largest = abs(problem.scale_value) * np.linalg.norm(problem.q, axis=-1) * lengths
     delta = (D + 8) * largest
     if cap is not None:
         s /= cap
-        np.tanh(s, out=s)
+        s = xp.tanh(s)
         s *= cap
         delta = delta + (4 + elementary_error(EVALUATION, "tanh_error") / U) * cap
     if problem.bias is not None:
-        s += problem.bias
+        s += engine.give(problem.bias)
         delta = delta + 4 * np.where(np.isfinite(problem.bias), abs(problem.bias), 0.0).max(axis=-1, initial=0.0)
     if problem.alibi_slopes is not None:
         far = abs(problem.distances)
-        s -= problem.alibi_slopes * far
+        s -= engine.give(problem.alibi_slopes * far)
         delta = delta + 4 * (abs(problem.alibi_slopes)[..., 0] * far.max(axis=-1, initial=0))
     visible = problem.visible
-    np.copyto(s, -np.inf, where=~visible)
+    s[engine.give(np.broadcast_to(~visible, s.shape))] = -np.inf
     return s, visible.sum(axis=-1), delta * U * SLACK + TINY
 
 
-def _of_scores(s: np.ndarray, v: np.ndarray, keys: np.ndarray, delta: np.ndarray) -> Glance:
-    """The rows of scores, -inf where hidden, that are off by ``delta`` [.., Sq] at most; ``s`` is overwritten.
+def _summed(s: Any, v: Any) -> tuple[Any, Any, Any, Any]:
+    """M, log N [.., Sq, 1] and P v, P |v| of scores, -inf where hidden, which are overwritten; arrays of any engine."""
+    xp = array_namespace(s, v)
+    if s.shape[-1] == 0:  # the standard knows no largest of no numbers
+        s, v = xp.full((*s.shape[:-1], 1), -np.inf, dtype=s.dtype, device=device(s)), v.sum(axis=-2, keepdims=True)
+    M = xp.max(s, axis=-1, keepdims=True)
+    s -= M
+    w = xp.exp(s)
+    N = xp.sum(w, axis=-1, keepdims=True)
+    return M, xp.log(N), xp.matmul(w, v) / N, xp.matmul(w, xp.abs(v)) / N
+
+
+def _of_sums(summed: Sequence[np.ndarray], v: np.ndarray, keys: np.ndarray, delta: np.ndarray) -> Glance:
+    """The rows of what :func:`_summed` gave of scores that are off by ``delta`` [.., Sq] at most.
 
     An argument of exp is rounded by U times its size, at most 746 where exp is no 0. Numerator and row sum share their
     weights, of which each is off by alpha; they have n products and n sums each, and a division.
     """
-    M = s.max(axis=-1, keepdims=True, initial=-np.inf)
-    s -= M
-    w = np.exp(s, out=s)
-    N = w.sum(axis=-1, keepdims=True)
-    L = (M + np.log(N))[..., 0]
+    M, log_N, output, size = summed
+    L = (M + log_N)[..., 0]
     alpha = delta + (747 * U + elementary_error(EVALUATION, "exp_error")) * SLACK
     rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * keys + 4) * U) * SLACK, np.inf)[..., None]
-    output, size = w @ v / N, w @ np.abs(v) / N
     underflow = (keys[..., None] + 1) * TINY * (1 + np.abs(v).max(axis=(-1, -2), keepdims=True, initial=0.0))
-    of_log = elementary_error(EVALUATION, "log_error") * (1 + np.abs(np.log(N[..., 0])))
+    of_log = elementary_error(EVALUATION, "log_error") * (1 + np.abs(log_N[..., 0]))
     of_lse = (alpha + (keys + 2) * U + of_log + 2 * U * (np.abs(L) + np.abs(M[..., 0]))) * SLACK + TINY
     return Glance(
         output=output,
@@ -111,13 +130,19 @@ def _of_scores(s: np.ndarray, v: np.ndarray, keys: np.ndarray, delta: np.ndarray
 
 
 @np.errstate(all="ignore")
-def shares(problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str = "e") -> np.ndarray:
+def shares(
+    problem: Problem,
+    c: ResolvedContract,
+    answer: Mapping[str, np.ndarray],
+    lse_base: str = "e",
+    engine: Engine = NUMPY,
+) -> np.ndarray:
     """How much of the part of its bound the worst element of each row takes, at most, [B, Hq, Sq].
 
     A row is within its bound for certain where this is 1 or less; it is inf where nothing is known. ``answer`` holds
     "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq] or both; ``c`` is one reading of a contract.
     """
-    seen = glance(problem)
+    seen = glance(problem, engine)
     found = np.where(seen.keys > 0, 0.0, np.inf)
     if "output" in answer:
         least_o = np.maximum(np.abs(seen.output) - seen.output_radius, 0.0)

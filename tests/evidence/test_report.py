@@ -15,5 +15,7 @@ def test_reports_are_found_by_name():
 
 
 def test_an_unknown_report_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ReportError, match=r"no report is called 'teehts'; installed are: report, statistics, teeth"):
+    with pytest.raises(
+        ReportError, match=r"no report is called 'teehts'; installed are: gpu, report, statistics, teeth"
+    ):
         writer("teehts")
