@@ -41,7 +41,8 @@ def measured(device: str, profile: str, *, timing: bool) -> page.Measured:
     if device.partition(":")[0] != "cuda":
         raise GpuError(f"{device} is no GPU; write cuda or cuda:N")
     if reason := examination.missing(device):
-        raise GpuError(f"{reason}. Nothing was examined, and nothing written")
+        what = reason.partition(";")[0]
+        raise GpuError(f"{what}; run this where there is one. Nothing was examined, and nothing written")
     environment = {**examination.machine(device), "profile": profile}
     examined = examination.examine(examination.cuda_kernels(), device, profile, _say)
     costs = list(measurement.costs(TIMED, measurement.cases(), device)) if timing else []

@@ -16,7 +16,7 @@ import pytest
 #: Of each product of integers: its operands, and the type that it is computed in.
 PRODUCTS = re.compile(r"arith\.muli (%\S+), (%[^ ,:]+)[^:\n]*: (\S+)")
 OFFSETS = re.compile(r"tt\.addptr .*, (?:tensor<\S*x)?(i\d+)>?")
-LAUNCHES = ["forward", "backward_queries", "backward_keys"]
+LAUNCHES = {"forward": [8, 3], "backward_queries": [8, 3], "backward_keys": [4, 4]}
 #: Case -> dtype, whether the last two axes are swapped in memory, which tile, whether every option is on.
 CASES = {
     "packed": ("float16", False, 0, False),
@@ -42,21 +42,27 @@ class Pretended:
 def main(dtype, swapped, which, with_options):
     import torch
     from attn_spec.implementations import triton_tiled
-    from triton.runtime import driver
+    from triton.runtime import Autotuner, driver
 
     found = {}
 
-    def compiled(jitted, programs, length, block, known):
-        taken = {name: x for name, x in known.items() if name in jitted.arg_names}
-        code = jitted.fn.warmup(grid=(1, 1), **taken, **triton_tiled.TILES[which].all_kwargs()).asm["ttir"]
-        found[jitted.fn.__name__] = {"products": PRODUCTS.findall(code), "offsets": OFFSETS.findall(code)}
+    def run(tuner, *args, grid, **known):
+        """Compile for one of the tiles, where an autotuner would measure them all, and launch nothing."""
+        tile = triton_tiled.TILES[which].all_kwargs()
+        known |= tile | {"warmup": True}
+        code = tuner.fn.run(*args, grid=grid, **known).asm["ttir"]
+        found[tuner.fn.__name__] = {
+            "grid": grid(tile),
+            "products": PRODUCTS.findall(code),
+            "offsets": OFFSETS.findall(code),
+        }
 
     def given(*shape):
         x = torch.ones(shape, dtype=getattr(torch, dtype))
         return x.transpose(-1, -2).contiguous().transpose(-1, -2) if swapped else x
 
     driver.set_active(Pretended())
-    triton_tiled.launch = compiled
+    Autotuner.run = run
     q, k, v = given(2, 4, 40, 64), given(2, 2, 50, 64), given(2, 2, 50, 32)
     mask = torch.ones(2, 1, 40, 50, dtype=torch.bool)
     options = {"causal": True, "window": (9, None), "softcap": 2.0, "rotary": "half", "rotary_base": 1e4}
@@ -71,12 +77,13 @@ def main(dtype, swapped, which, with_options):
 @pytest.mark.parametrize("case", CASES)
 def test_every_launch_compiles_with_offsets_of_64_bits(case, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, case]
+    command = [sys.executable, "-W", "error", __file__, case]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
 
-    assert list(found) == LAUNCHES
+    # 2 batch entries of 4 heads of 40 queries, and of 2 heads of 50 keys, in tiles of 16.
+    assert {name: launch["grid"] for name, launch in found.items()} == LAUNCHES
     for name, launch in found.items():
         assert set(launch["offsets"]) == {"i64"}, name
         # What is left in 32 bits are numbers of rows: whole tiles, by their size.
