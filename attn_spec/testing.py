@@ -59,6 +59,7 @@ def assert_attention(
     rows: int | None = None,
     seed: int = 0,
     memory: int = MEMORY,
+    engine: str = "numpy",
     **words: Any,
 ) -> RowJudgement:
     """Raise :class:`NotAttention` unless ``out``, and ``lse``, are the attention of q, k and v within their bounds.
@@ -70,7 +71,8 @@ def assert_attention(
     ``words`` are options, by their names or those of other libraries (``is_causal``, ``attn_mask``, ``softmax_scale``,
     ``window_size``, ..), and conventions: ``lse_base``, ``empty_row``, ``empty_lse``. Rows that see no key are judged
     where the last two say how. ``rows`` of each head are looked at, drawn by strata and by ``seed``; None is all.
-    ``memory`` is about how many bytes are used at a time, beside the tensors.
+    ``memory`` is about how many bytes are used at a time, beside the tensors; ``engine="torch:cuda"`` looks at most
+    rows on a GPU, in float64.
 
     Returns the judgement, which says how near to its bound the answer came and what was looked at. Raises
     :class:`NotJudged` if nothing could be judged, :class:`CallError` for arguments that are no call of attention.
@@ -82,7 +84,7 @@ def assert_attention(
     claimed = UNDECLARED if contract is None else as_contract(contract)
     resolved = _resolved(claimed, made.dtype, dtypes)
     sample = None if rows is None else RowSample(rows, seed)
-    judgement = judge_parts(lambda: made.parts(answer), resolved, sample=sample, memory=memory, **agreed)
+    judgement = judge_parts(lambda: made.parts(answer), resolved, sample=sample, memory=memory, engine=engine, **agreed)
     return _verdict(Asked(made, words, claimed, agreed), judgement, answer)
 
 

@@ -150,6 +150,7 @@ def test_a_layer():
         ({"contract": "flash"}, ContractError, "unknown contract 'flash'; known are fused"),
         ({"empty_row": "skip"}, CallError, "empty_row must be one of 'zero', 'mean_of_v', 'nan', not 'skip'"),
         ({"rows": 0}, ValueError, "rows must be an integer of 1 or more, not 0"),
+        ({"engine": "jax"}, ValueError, "no engine is called 'jax'; write numpy, torch, torch:cuda"),
         ({"softcap": -1.0}, ValueError, "softcap must be a positive number or None, not -1.0"),
         ({"deterministic": True}, CallError, "unknown option 'deterministic'"),
     ],
