@@ -1,9 +1,12 @@
 """Gradients of long problems, judged in blocks of query rows whose memory is bounded.
 
 dQ of a row is made of that row alone; dK, dV and dBias are sums over rows, and so are the terms of their bounds
-(``error.gradient_key_sums``). Scores that are no product of q and k themselves, linear attention and layers are judged
-whole, those without parameters by batch entry and kv head; :class:`MemoryExceededError` says where that would take more
-memory than was allowed. So are sums that float64 is too coarse for, whose truth is enclosed as that of the whole is.
+(``error.gradient_key_sums``). Most of plain gradients is cleared at a glance (``gradient_glance``); the theorems decide
+on the rest, and nothing is called wrong but by sums over all rows that are looked at, in the domain.
+
+Scores that are no product of q and k themselves, linear attention and layers are judged whole, those without parameters
+by batch entry and kv head; :class:`MemoryExceededError` says where that would take more memory than was allowed. So are
+sums that float64 is too coarse for, whose truth is enclosed as that of the whole is.
 """
 
 from __future__ import annotations
@@ -66,11 +69,11 @@ def judge_gradient_parts(
     """Compare gradients with the truth, under a resolved contract.
 
     dQ is looked at in the rows of a ``sample``, or in all; dK and dV at the ``keys`` of that index, or at all, to which
-    all rows add. Without dK, dV and dBias among what was found, other rows are left out, and so is what they say of the
-    domain. Where the contract leaves a choice open, one choice has to explain all parts. ``memory`` is about how many
-    bytes are held at a time beside the parts and what is as large as their gradients. ``parts`` are asked for once for
-    each reading. A refuted answer is not looked at further than the part that has ENOUGH rows. Raises
-    :class:`MemoryExceededError`.
+    all rows add; the domain is then told by the sums of these. Without dK, dV and dBias among what was found, other
+    rows are left out, and so is what they say of the domain. Where the contract leaves a choice open, one choice has to
+    explain all parts. ``memory`` is about how many bytes are held at a time beside the parts and what is as large as
+    their gradients. ``parts`` are asked for once for each reading. A refuted answer is not looked at further than the
+    part that has ENOUGH rows. Raises :class:`MemoryExceededError`.
     """
     chosen = ALL if keys is None else np.asarray(keys, dtype=np.intp)
     found = []
