@@ -130,7 +130,9 @@ def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarr
     head, w = block.head, block.weights
     delta = (number(dO) * block.output).total(1)
     dP = product(left(dropped.hi, dropped.lo), head.transposed_values, by_row=True)
-    dP = dP.widened(1.01 * dO.shape[1] * dropped.radius.max(axis=1, keepdims=True) * head.largest_value.max(initial=0.0))
+    dP = dP.widened(
+        1.01 * dO.shape[1] * dropped.radius.max(axis=1, keepdims=True) * head.largest_value.max(initial=0.0)
+    )
     if block.kept is not None:
         dP = dP.where(block.kept)
     X = dP + (number(dL) - delta)

@@ -69,10 +69,9 @@ def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pu
     """Read gradients by name, "dq", "dk", "dv", or "d" and an option that has one. Raises :class:`CallError`."""
     found = {name: tensor_of(name, x) for name, x in gradients.items() if x is not None}
     shapes = {"dq": made.q.shape, "dk": made.k.shape, "dv": made.v.shape}
-    if not found or (unknown := sorted(found.keys() - set(BACKWARD))):
-        raise CallError(
-            f"gradients must be some of {', '.join(BACKWARD)}, not {', '.join(unknown) if found else 'none'}"
-        )
+    unknown = sorted(found.keys() - set(BACKWARD))
+    if unknown or not found:
+        raise CallError(f"gradients must be some of {', '.join(BACKWARD)}, not {', '.join(unknown) or 'none'}")
     for name, x in found.items():
         if name in shapes:
             found[name] = made.presentation.back(checked(made, name, x, shapes[name]), shapes[name][1])

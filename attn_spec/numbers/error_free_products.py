@@ -159,4 +159,3 @@ def _part(x: Left, y: Right, magnitude: Callable[[np.ndarray], np.ndarray]) -> D
     of_rest = 22 * max(K, 1) ** 2 * 2.0 ** -(53 + 3 * (bits(K) + 1)) * (x.bound * bound)
     # |h| may be the smaller of the two where levels cancel.
     return DoubleDouble(*two_sum(h, e), rounded + of_rest + TINIEST)
-

@@ -33,8 +33,8 @@ class SplitPastManyKeys(SplitAttention):
     def __call__(self) -> tuple[Any, Any]:
         return super().__call__() if self.Sk > 2**13 else TiledAttention.__call__(self)
 
-    def merge_factor(self, m: Any, m_new: Any) -> Any:
-        return self.xp.ones_like(super().merge_factor(m, m_new))
+    def merge_factor(self, m: Any, merged: Any) -> Any:
+        return self.xp.ones_like(super().merge_factor(m, merged))
 
 
 @mutant(source="made up: a second grid of query tiles that begins at 0", named_by=OUTPUT)
