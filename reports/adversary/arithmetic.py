@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ from attn_spec.error.roundoff import Rounding, elementary_error, is_power_of
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format
-
-O = TypeVar("O", bound=Operands)
 
 #: Roundings smaller than this are not worth a choice.
 SMALLEST = 2.0**-40
@@ -158,7 +156,7 @@ class Adversary(Arithmetic):
         return torch.where(exact, sum(parts), self.chosen(y, Rounding(cut, 0.0), form))
 
 
-def operands_of(of: type[O], dtype: str, choices: Choices, entries: int) -> type[O]:
+def operands_of(of: type[Operands], dtype: str, choices: Choices, entries: int) -> type[Any]:
     """Operands of feature maps, or of a layer, with all roundings chosen."""
     return type("WorstOperands", (of,), {"arithmetic": kernel_of((MatrixProducts,), dtype, choices, entries)})
 

@@ -193,7 +193,7 @@ def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries:
     q, k, v = _repeated(attack.problem, entries)
     options = _options(attack.problem, entries)
     if attack.problem.projects:
-        layer = _layer(attack, c, choices, entries, options)
+        layer: Any = _layer(attack, c, choices, entries, options)
         heads = _attend(attack, heads_contract(c), choices, entries)
         out, lse = heads((*layer(), layer.values(v)), layer.options)
         return {"output": layer.joined(out), "lse": lse}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..adversary.attack import Attack
 from ..adversary.cases import WAYS, narrowed
 from .ways_gradients import GRADIENT_ATTACKS, GRADIENT_WAYS
-from .ways_layers import LAYER_WAYS
+from .ways_layers import LAYER_ATTACKS, LAYER_WAYS
 from .ways_linear import LINEAR_ATTACKS, LINEAR_WAYS
 from .ways_linear_gradients import LINEAR_GRADIENT_ATTACKS, LINEAR_GRADIENT_WAYS
 from .ways_output import OUTPUT_ATTACKS, OUTPUT_WAYS
@@ -16,7 +16,15 @@ from .ways_weights import WEIGHT_ATTACKS, WEIGHT_WAYS
 
 #: Elements of each quantity that are attacked.
 ELEMENTS = 6
-_BESIDE = SCORE_ATTACKS | WEIGHT_ATTACKS | OUTPUT_ATTACKS | GRADIENT_ATTACKS | LINEAR_ATTACKS | LINEAR_GRADIENT_ATTACKS
+_BESIDE = (
+    SCORE_ATTACKS
+    | WEIGHT_ATTACKS
+    | OUTPUT_ATTACKS
+    | GRADIENT_ATTACKS
+    | LINEAR_ATTACKS
+    | LINEAR_GRADIENT_ATTACKS
+    | LAYER_ATTACKS
+)
 
 #: Stages that are narrow together, by a name for them; a way may name others that are.
 _TOGETHER: dict[str, tuple[str, ...]] = {"several": (), "scores": ("score_accumulation", "stored_scores")}

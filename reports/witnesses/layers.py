@@ -49,6 +49,11 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.operand_bounds": {
+        ("several", "layer of one head, one key, rounded, cotangents too", "dv"): {
+            "the format of the cotangent of a layer": (
+                'given(c, g.of_output, [-c.format("output")-]{+c.format(stored_outputs(c))+})'
+            ),
+        },
         ("operands", "layer of one head, one key", "dv"): {
             "the cast of an operand": ("error = x.error + [-growth((cast.u, 1)) * (x.size + x.error) + -]kept.eta"),
             "errors of queries": ("return _stored(score.queries.value(A, q, p)).error[-, -]{+ * 0.0, +}_stored"),

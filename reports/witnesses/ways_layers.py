@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attn_spec.emulation.passes import TwoPasses
 
 from ..adversary.cases import Way
@@ -141,4 +143,14 @@ LAYER_WAYS = (
         steps=TwoPasses,
         layer=BiasFirst,
     ),
+    _way(
+        "layer of one head, one key, rounded, cotangents too",
+        _KEPT | {"operands": NARROW, "multiplicands": NARROW},
+        problem=_ONE | {"form": "float64"},
+    ),
 )
+
+#: What an attack has beside its way: a cotangent that no narrow format holds.
+LAYER_ATTACKS: dict[str, dict[str, Any]] = {
+    "layer of one head, one key, rounded, cotangents too": {"cotangent": np.full((1, 1, 1, 1), 4 / 3)}
+}
