@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
-from attn_spec.testing import assert_attention
+from attn_spec.testing import assert_attention, assert_attention_gradients
 
+from .side_by_side import side_by_side
 from .statistics.memory import growth
 
 #: Queries, and keys, of the problems that show how time and memory grow.
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
-#: Rows of each head of these.
+#: Rows of each head of these, and keys.
 ROWS = 256
+#: How often each is timed.
+ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,34 +66,56 @@ def in_float64(size: Size) -> Callable[[], object]:
     return lambda: size.attention(*tensors)
 
 
-def seconds(run: Callable[[], object], rounds: int) -> float:
+def judging_gradients(size: Size) -> Callable[[], object]:
+    """The judgement of sound gradients."""
+    tensors = [x.requires_grad_() for x in size.tensors()]
+    dout = torch.ones_like(tensors[0])
+    size.attention(*tensors).backward(dout)
+    found = {f"d{name}": x.grad for name, x in zip("qkv", tensors, strict=True)}
+    words = {"causal": size.causal, "contract": "fused", "rows": size.rows, "keys": size.rows}
+    return lambda: assert_attention_gradients(found, dout, *tensors, **words)
+
+
+def differentiated_in_float64(size: Size) -> Callable[[], object]:
+    """Attention of the same tensors in float64, and its gradients."""
+    tensors = [x.double().requires_grad_() for x in size.tensors()]
+    dout = torch.ones_like(tensors[0])
+    return lambda: torch.autograd.grad(size.attention(*tensors), tensors, dout)
+
+
+def seconds(run: Callable[[], object]) -> float:
     """The median of some calls, after one that is not counted."""
-    run()
-    taken = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+    return side_by_side({"": run}, ROUNDS)[""]
 
 
-def peak(size: Size) -> int:
+def peak(judged: Callable[[Size], Callable[[], object]], size: Size) -> int:
     """Bytes that judging takes at most beside the tensors, in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        return process.submit(_peak, size).result()
+        return process.submit(_peak, judged, size).result()
 
 
-def _peak(size: Size) -> int:
-    judging(Size(length=16))()  # which loads what it calls
-    return growth(judging(size))
+def _peak(judged: Callable[[Size], Callable[[], object]], size: Size) -> int:
+    judged(Size(length=16))()  # which loads what it calls
+    return growth(judged(size))
 
 
-def lines(rounds: int, lengths: tuple[int, ...] = LENGTHS, sizes: tuple[Size, ...] = (WHOLE, SAMPLED)) -> Iterator[str]:
+def compared(
+    name: str, judged: Callable[[Size], Callable[[], object]], beside: Callable[[], object], size: Size
+) -> str:
+    """One line: how long judging takes, in terms of what it is compared with, and in how much memory."""
+    taken = side_by_side({"judged": judged(size), "beside": beside}, ROUNDS)
+    ratio, mebibytes = taken["judged"] / taken["beside"], peak(judged, size) / 2**20
+    return f"  {name}, {size}: {taken['judged']:.2f} s, {ratio:.2f} of float64 attention, {mebibytes:,.0f} MiB"
+
+
+def lines(lengths: tuple[int, ...] = LENGTHS, whole: Size = WHOLE, sampled: Size = SAMPLED) -> Iterator[str]:
     """The report, line by line."""
-    for size in sizes:
-        judged, float64 = seconds(judging(size), rounds), seconds(in_float64(size), rounds)
-        yield f"{size}: {judged:.2f} s, {judged / float64:.2f} of float64 attention, {peak(size) / 2**20:,.0f} MiB"
-    yield f"{ROWS} rows of one head of more and more keys"
+    yield "judging bfloat16 answers by assert_attention, beside float64 attention of PyTorch"
+    for size in (whole, sampled):
+        yield compared("output", judging, in_float64(size), size)
+    yield compared("gradients", judging_gradients, differentiated_in_float64(whole), whole)
+    yield f"  output, {ROWS} rows of one head of more and more keys"
     for length in lengths:
         size = Size(length=length, rows=ROWS)
-        yield f"  S={length:<7,}{seconds(judging(size), rounds):>9.3f} s{peak(size) / 2**20:>8,.0f} MiB"
+        taken, mebibytes = seconds(judging(size)), peak(judging, size) / 2**20
+        yield f"    S={length:<7,}{taken:>9.3f} s{mebibytes:>8,.0f} MiB"

@@ -7,7 +7,6 @@ tier 0 give the log-sum-exp too.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +28,9 @@ from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
+
+from . import long_speed
+from .side_by_side import side_by_side, timed
 
 #: Bits of the definition and of the enclosure, those of a quadruple-precision number.
 PRECISION = 113
@@ -78,6 +80,8 @@ def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
         click.echo(f"  {property_id:<60}{rate:>8.1f}")
     taken = timed(lambda: certify(Request(kernel=kernel, profile="smoke")))
     click.echo(f"certificate of {kernel}, every dtype, profile smoke: {taken:.1f} s")
+    for line in long_speed.lines():
+        click.echo(line)
 
 
 def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
@@ -111,14 +115,6 @@ def _run(kernel: Kernel, problem: Problem) -> Callable[[], object]:
     return lambda: subject(problem)
 
 
-def side_by_side(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, taken in turns after one unmeasured turn."""
-    for run in runs.values():
-        run()
-    turns = [{name: timed(run) for name, run in runs.items()} for _ in range(rounds)]
-    return {name: statistics.median(turn[name] for turn in turns) for name in runs}
-
-
 def ratios(seconds: dict[str, float]) -> list[Ratio]:
     """The definition against both tiers, both tiers against the float64 attention."""
     faster = [("definition", name, EXPECTED[name]) for name in EXPECTED]
@@ -136,13 +132,6 @@ def example_rates(subject: Subject, only: str = "") -> Iterator[tuple[str, float
             start = time.perf_counter()
             row, _ = search(claim, subject, PROFILES["smoke"], seed=0)
             yield property_id, row.examples / (time.perf_counter() - start)
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Seconds one call takes."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from attn_spec.reports import speed
+from attn_spec.reports import long_speed, side_by_side, speed
 from click.testing import CliRunner
 
 from attn_spec.attention import definition
@@ -19,15 +19,15 @@ def test_candidates_take_turns_after_one_unmeasured_turn():
     order = []
     runs = {name: lambda name=name: order.append(name) for name in ("a", "b")}
 
-    assert set(speed.side_by_side(runs, rounds=3)) == {"a", "b"}
+    assert set(side_by_side.side_by_side(runs, rounds=3)) == {"a", "b"}
     assert order == ["a", "b"] * 4
 
 
 def test_the_median_of_the_rounds_counts(monkeypatch):
     taken = itertools.chain([1.0, 9.0, 2.0])
-    monkeypatch.setattr(speed, "timed", lambda run: next(taken))
+    monkeypatch.setattr(side_by_side, "timed", lambda run: next(taken))
 
-    assert speed.side_by_side({"a": lambda: None}, rounds=3) == {"a": 2.0}
+    assert side_by_side.side_by_side({"a": lambda: None}, rounds=3) == {"a": 2.0}
 
 
 def test_ratios_name_both_sides_and_what_was_expected():
@@ -80,6 +80,7 @@ def test_the_command_prints_ratios_rates_and_the_time_of_a_certificate(monkeypat
     asked = []
     monkeypatch.setattr(speed, "example_rates", lambda subject: [("accuracy.output", 41.3)])
     monkeypatch.setattr(speed, "certify", asked.append)
+    monkeypatch.setattr(long_speed, "lines", lambda: ["output, B=1 H=8"])
     result = CliRunner().invoke(speed.main, ["--length=8", "--head-dim=4", "--rounds=1"])
 
     assert result.exit_code == 0, result.output
@@ -91,8 +92,37 @@ def test_the_command_prints_ratios_rates_and_the_time_of_a_certificate(monkeypat
         "accuracy.output",
         "41.3",
         "certificate of",
+        "output, B=1 H=8",
     ):
         assert line in result.output
+
+
+def test_long_answers_are_sound_ones_beside_float64_attention_of_the_same_tensors():
+    size = long_speed.Size(heads=2, length=24, head_dim=8, rows=4)
+    judgement = long_speed.judging(size)()
+    gradients = long_speed.judging_gradients(size)()
+
+    assert (judgement.rows, judgement.of) == (gradients.rows, gradients.of) == (8, 48)
+    assert gradients.keys == 8
+    for run, count in ((long_speed.in_float64, 1), (long_speed.differentiated_in_float64, 3)):
+        found = run(size)()
+        tensors = found if isinstance(found, tuple) else (found,)
+        assert [tuple(x.shape) for x in tensors] == count * [(1, 2, 24, 8)]
+
+
+def test_the_report_of_long_answers(monkeypatch):
+    monkeypatch.setattr(long_speed, "peak", lambda judged, size: 3 * 2**20)
+    small = long_speed.Size(length=16, head_dim=4)
+    lines = list(long_speed.lines(lengths=(16, 32), whole=small, sampled=small))
+
+    assert [line.split(":")[0].split(",")[0].strip() for line in lines[1:5]] == [
+        "output",
+        "output",
+        "gradients",
+        "output",
+    ]
+    assert all("of float64 attention, 3 MiB" in line for line in lines[1:4])
+    assert lines[5].startswith("    S=16 ")
 
 
 @pytest.mark.parametrize("option", ["--kernel", "--length", "--rounds"])
