@@ -67,11 +67,11 @@ def in_float64(size: Size) -> Callable[[], object]:
 
 
 def judging_gradients(size: Size) -> Callable[[], object]:
-    """The judgement of sound gradients."""
-    tensors = [x.requires_grad_() for x in size.tensors()]
-    dout = torch.ones_like(tensors[0])
-    size.attention(*tensors).backward(dout)
-    found = {f"d{name}": x.grad for name, x in zip("qkv", tensors, strict=True)}
+    """The judgement of sound gradients: found in float32, stored in bfloat16."""
+    tensors = size.tensors()
+    wide, dout = [x.float().requires_grad_() for x in tensors], torch.ones_like(tensors[0])
+    gradients = torch.autograd.grad(size.attention(*wide), wide, dout.float())
+    found = {f"d{name}": x.bfloat16() for name, x in zip("qkv", gradients, strict=True)}
     words = {"causal": size.causal, "contract": "fused", "rows": size.rows, "keys": size.rows}
     return lambda: assert_attention_gradients(found, dout, *tensors, **words)
 

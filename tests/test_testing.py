@@ -201,6 +201,7 @@ def test_sound_gradients_pass(dtype):
     judgement = assert_attention_gradients(gradients, *tensors, is_causal=True)
     assert 0 < judgement.ratio < 1
     assert str(judgement) == "all 320 rows; 160 of 160 keys"
+    assert repr(judgement).startswith("GradientJudgement(dq, dk, dv: up to 0.")
     swapped = [x.transpose(1, 2) for x in tensors]
     moved = {name: x.transpose(1, 2) for name, x in gradients.items()}
     assert_attention_gradients(moved, *swapped, is_causal=True, presentation="BSHD")

@@ -125,7 +125,7 @@ class RowJudgement:
         return 0.0 if self.rows == self.of else missed(share, self.drawn)
 
     def __repr__(self) -> str:
-        return f"RowJudgement({', '.join(self.tallies)}: up to {self.ratio:.3g} of the error allowed, {self})"
+        return f"{type(self).__name__}({', '.join(self.tallies)}: up to {self.ratio:.3g} of the error allowed, {self})"
 
     def __str__(self) -> str:
         """What was looked at, in one sentence."""

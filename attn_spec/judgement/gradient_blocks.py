@@ -45,7 +45,7 @@ class MemoryExceededError(ValueError):
     """A problem that has to be judged whole takes far more memory than is allowed."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class GradientJudgement(RowJudgement):
     """The verdict on gradients: rows are those of dQ."""
 
