@@ -24,17 +24,17 @@ import numpy as np
 from attn_spec.attention.enclosure import Enclosed, Truth, sees_nonfinite
 from attn_spec.attention.scores import score_of
 from attn_spec.numbers.double_double import DoubleDouble, as_floats, number
-from attn_spec.numbers.error_free_products import SLICES, Left, Right, left, product, right
+from attn_spec.numbers.error_free_products import SLICES, Left, Right, keep_freed_memory, left, product, right
 from attn_spec.numbers.powers_of_two import (
     LARGEST_RADIUS,
     LEAST_EXPONENT,
     POWER_ERROR,
     UNDERFLOW,
     constants,
-    exp2,
     inverse_root,
     log,
     power,
+    tanh,
 )
 from attn_spec.problem.problem import Problem
 
@@ -257,11 +257,6 @@ def is_safe(x: np.ndarray | float) -> bool:
     return bool(largest == 0 or _SMALLEST <= largest <= _LARGEST)
 
 
-def keep_freed_memory() -> None:
-    """Free 30 MiB: glibc keeps what is freed after that, else a third of the time is spent on returning pages."""
-    np.empty(30 * 2**17)
-
-
 def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
     """t [R, Sk] of all keys, and the slope of the softcap."""
     head, p, log2_e = block.head, block.problem, constants()["log2 e"]
@@ -271,7 +266,7 @@ def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
     t = product(left(q.hi, q.lo), head.transposed_keys, by_row=True)
     t = t.widened(1.01 * p.head_dim * q.radius.max(axis=1, keepdims=True) * np.abs(head.k).max(initial=0.0))
     if cap is not None:
-        t, slope = _capped(t)
+        t, slope = tanh(t)
         t = t * (number(cap) * log2_e)
     if p.bias is not None:
         bias = np.broadcast_to(p.bias, p.score_shape)[0, 0]
@@ -280,15 +275,6 @@ def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
         m = np.broadcast_to(p.alibi_slopes, (1, 1, 1, 1))[0, 0]
         t = t - number(m) * number(np.abs(p.distances)) * log2_e
     return t, slope
-
-
-def _capped(t: DoubleDouble) -> tuple[DoubleDouble, DoubleDouble]:
-    """tanh x and 1 - tanh^2 x for t = 2 x log2 e: (1 - y) / (1 + y) and 4 y / (1 + y)^2 with y = 2^-|t| <= 1."""
-    sign, far = np.where(t.hi < 0, -1.0, 1.0), np.abs(t.hi) > 900
-    size = DoubleDouble(np.where(far, 900.0, sign * t.hi), np.where(far, 0.0, sign * t.lo), t.radius)
-    y, one = exp2(-size).widened(np.where(far, 2.0**-890, 0.0)), number(1.0)
-    tanh = (one - y) / (one + y)
-    return DoubleDouble(sign * tanh.hi, sign * tanh.lo, tanh.radius), number(4.0) * y / ((one + y) * (one + y))
 
 
 def _weights(block: Block) -> Weights:

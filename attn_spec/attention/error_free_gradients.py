@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, Truth
-from attn_spec.attention.error_free import UNDEFINED, Block, Head, finite, heads, is_safe, keep_freed_memory
+from attn_spec.attention.error_free import UNDEFINED, Block, Head, finite, heads, is_safe
 from attn_spec.attention.gradients import check_cotangents
 from attn_spec.numbers.double_double import PRODUCT_ERROR, DoubleDouble, as_floats, number
-from attn_spec.numbers.error_free_products import left, left_of_transposed, product, right
+from attn_spec.numbers.error_free_products import keep_freed_memory, left, left_of_transposed, product, right
 from attn_spec.numbers.powers_of_two import UNDERFLOW
 from attn_spec.problem.problem import Problem
 
@@ -27,8 +27,8 @@ from attn_spec.problem.problem import Problem
 def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> Truth:
     """Enclose "dq", "dk", "dv" and "dbias", if there is a bias, of a problem to which ``error_free`` applies.
 
-    The cotangents are dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0. Radii are near 2^-90 of the largest terms, or infinite,
-    around 0. NaN with infinite radius is as in ``gradient_enclosure``. Raises :class:`ProblemError`.
+    The cotangents are dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0. Radii are near 2^-90 of the largest terms, or
+    infinite, around 0. NaN with infinite radius is as in ``gradient_enclosure``. Raises :class:`ProblemError`.
     """
     check_cotangents(problem, cotangent, lse_cotangent)
     keep_freed_memory()
@@ -40,7 +40,7 @@ def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np
         if head.is_safe and is_safe(cotangent[b, h]) and is_safe(dL[b, h]):
             for block in head.blocks():
                 with np.errstate(all="ignore"):
-                    _add(sums, b, h, block, cotangent[b, h, block.index], dL[b, h, block.index, None])
+                    _add(sums, (b, h), block, cotangent[b, h, block.index], dL[b, h, block.index, None])
         else:
             _give_up(sums, b, h, head)
     return {name: total.enclosed() for name, total in sums.items()}
@@ -77,26 +77,28 @@ def _give_up(sums: dict[str, _Sum], b: int, h: int, head: Head) -> None:
 
 
 @dataclass(frozen=True)
-class _ScoreGradients:
-    """w X of a block [R, Sk], a double-double within w ``error`` [R, 1] of the truth, |X| at most ``largest``."""
+class _OfPairs:
+    """Weights w of a block times X, [R, Sk], within w ``error`` [R, 1] of the truth, |X| <= ``largest`` [R, 1]."""
 
     hi: np.ndarray
     lo: np.ndarray
     error: np.ndarray
     largest: np.ndarray
 
-    def times(self, slope: DoubleDouble | None) -> _ScoreGradients:
+    def through(self, slope: DoubleDouble | None) -> _OfPairs:
         """The gradients before the softcap, whose slope is at most 1."""
         if slope is None:
             return self
         S = DoubleDouble(self.hi, self.lo, np.zeros(())) * slope
         unsure = slope.radius.max(axis=1, keepdims=True) + 2 * PRODUCT_ERROR
-        return _ScoreGradients(S.hi, S.lo, 1.01 * (self.error + self.largest * unsure), self.largest)
+        return _OfPairs(S.hi, S.lo, 1.01 * (self.error + self.largest * unsure), self.largest)
 
 
-def _add(sums: dict[str, _Sum], b: int, h: int, block: Block, dO: np.ndarray, dL: np.ndarray) -> None:
+def _add(sums: dict[str, _Sum], at: tuple[int, int], block: Block, dO: np.ndarray, dL: np.ndarray) -> None:
     """Add what a block of rows contributes, for its dO [R, Dv] and dL [R, 1]."""
-    head, w, g = block.head, block.weights, h // block.head.group
+    head, w = block.head, block.weights
+    b, h = at
+    g = h // head.group
     unknown = block.undefined | ~np.isfinite(dO).all(axis=1) | ~np.isfinite(dL[:, 0])
     dO, dL = finite(dO), finite(dL)
     rows = slice(int(block.index[0]), int(block.index[-1]) + 1)
@@ -106,17 +108,17 @@ def _add(sums: dict[str, _Sum], b: int, h: int, block: Block, dO: np.ndarray, dL
     by_total = head.scale / w.total
     dropped = number(dO) * head.keep_factor
     A = _of_scores(block, dO, dropped, dL)
-    S = A.times(w.slope)
+    S = A.through(w.slope)
     dq = product(left(S.hi, S.lo), head.keys) * by_total
     dq = dq.widened(head.scale.size * S.error * np.abs(head.k).max(axis=0, initial=0.0)).where(~block.empty)
     sums["dq"].add((b, h, rows), dq, unknown[:, None])
     q = number(finite(block.problem.q[0, 0])) * by_total
-    sums["dk"].add((b, g), _over_rows(block, S.hi, S.lo, q, S.error, S.largest), seen)
-    z = dropped / w.total
+    sums["dk"].add((b, g), _over_rows(w.hi, S, q), seen)
     kept = (w.hi, w.lo) if block.kept is None else w.of(block.kept)
-    sums["dv"].add((b, g), _over_rows(block, *kept, z, _unsure(block), np.ones((len(dO), 1))), seen)
+    P = _OfPairs(*kept, _unsure(block), np.ones((len(dO), 1)))
+    sums["dv"].add((b, g), _over_rows(w.hi, P, dropped / w.total), seen)
     if "dbias" in sums:
-        _add_to_bias(sums["dbias"], b, h, block, A, unknown)
+        _add_to_bias(sums["dbias"], at, block, A, unknown)
 
 
 def _unsure(block: Block) -> np.ndarray:
@@ -125,7 +127,7 @@ def _unsure(block: Block) -> np.ndarray:
     return 2.02 * (w.relative + w.total.radius / w.total.hi)
 
 
-def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarray) -> _ScoreGradients:
+def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarray) -> _OfPairs:
     """w X of the finished scores."""
     head, w = block.head, block.weights
     delta = (number(dO) * block.output).total(1)
@@ -142,24 +144,22 @@ def _of_scores(block: Block, dO: np.ndarray, dropped: DoubleDouble, dL: np.ndarr
         size, radius = np.where(block.visible, size, 0.0), np.where(block.visible, radius, 0.0)
     largest = size.max(axis=1, keepdims=True)
     error = radius.max(axis=1, keepdims=True) + largest * (_unsure(block) + 2 * PRODUCT_ERROR)
-    return _ScoreGradients(A.hi, A.lo, 1.01 * error, largest)
+    return _OfPairs(A.hi, A.lo, 1.01 * error, largest)
 
 
-def _over_rows(
-    block: Block, hi: np.ndarray, lo: np.ndarray, y: DoubleDouble, error: np.ndarray, largest: np.ndarray
-) -> DoubleDouble:
-    """x^T y [Sk, ..] for x = hi + lo [R, Sk] within w ``error`` of the truth, |x| <= w ``largest``, and y [R, ..]."""
-    found = product(left_of_transposed(hi, lo), right(y.hi, y.lo))
+def _over_rows(w: np.ndarray, x: _OfPairs, y: DoubleDouble) -> DoubleDouble:
+    """x^T y [Sk, ..] for y [R, ..]."""
+    found = product(left_of_transposed(x.hi, x.lo), right(y.hi, y.lo))
     size = y.size.max(axis=1, keepdims=True)
-    each = 1.01 * (error * size + largest * y.radius.max(axis=1, keepdims=True))
-    underflow = UNDERFLOW * (largest * size).sum()
-    return found.widened(1.01 * (block.weights.hi.T @ each) + underflow)
+    each = 1.01 * (x.error * size + x.largest * y.radius.max(axis=1, keepdims=True))
+    underflow = UNDERFLOW * (x.largest * size).sum()
+    return found.widened(1.01 * (w.T @ each) + underflow)
 
 
-def _add_to_bias(total: _Sum, b: int, h: int, block: Block, A: _ScoreGradients, unknown: np.ndarray) -> None:
+def _add_to_bias(total: _Sum, at: tuple[int, int], block: Block, A: _OfPairs, unknown: np.ndarray) -> None:
     """Add dA of a block, summed over the axes along which the bias is broadcast."""
     w, shape = block.weights, total.undefined.shape
-    radius = 1.01 * (w.hi + UNDERFLOW) * A.error
+    radius = 1.01 * (w.hi * A.error + UNDERFLOW * A.largest)
     dA = DoubleDouble(A.hi, A.lo, radius) * (number(1.0) / w.total)
     dA = dA if block.visible is None else dA.where(block.visible)
     undefined = block.problem.visible[0, 0] & unknown[:, None]
@@ -168,4 +168,4 @@ def _add_to_bias(total: _Sum, b: int, h: int, block: Block, A: _ScoreGradients, 
         dA, undefined = dA.total(1), undefined.any(axis=1, keepdims=True)
     if shape[2] == 1:
         dA, undefined, rows = dA.total(0), undefined.any(axis=0, keepdims=True), slice(None)
-    total.add((b if shape[0] > 1 else 0, h if shape[1] > 1 else 0, rows), dA, undefined)
+    total.add((*(i if n > 1 else 0 for i, n in zip(at, shape[:2], strict=True)), rows), dA, undefined)

@@ -1,8 +1,9 @@
 """The one call for truth: value and proved radius, from the cheapest tier that is sharp enough.
 
 Tier 0 is a float64 evaluation with its own proved bound (``bounds.evaluation_error``); it serves every verdict on
-float32 and narrower kernels. Tier 2 is ball arithmetic (``enclosure``), at a precision raised until it is sharp
-enough. (Tier 1, error-free double-double products, is reserved for long float64 problems.)
+float32 and narrower kernels. Tier 1 is error-free float64 products, for plain scores (``error_free``): it serves most
+verdicts on float64 kernels, where the problem is long enough that it is faster than balls. Tier 2 is ball arithmetic
+(``enclosure``), at a precision raised until it is sharp enough, for all that is left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from attn_spec.attention import error_free, error_free_gradients
 from attn_spec.attention.enclosure import Enclosed, Truth, enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.error.intermediates import (
@@ -26,6 +28,10 @@ from attn_spec.problem.problem import Problem
 #: Precision of the first enclosure, in bits, and of the last one tried.
 FIRST_PRECISION, LAST_PRECISION = 96, 4096
 
+#: Sq Sk D from which on tier 1 is asked: it took half the time of balls at 16 x 16, D = 64, a tenth at 128 x 128; as
+#: long as balls at 16 x 16, D = 16; and four times as long at 3 x 9, D = 7.
+LONG = 2**14
+
 #: The smallest radius a float64 enclosure can have, but for exact ones; no caller gets less.
 SMALLEST_RADIUS = 2.0**-1072
 
@@ -38,15 +44,22 @@ SHARPNESS = 2.0**-20
 class Refined(Generic[Known]):
     """A truth that is enclosed again, with more bits, whenever more is asked of it than is known."""
 
-    def __init__(self, first: Known, enclose: Callable[[int], Known]) -> None:
-        self.first = first
+    def __init__(
+        self, first: Known, enclose: Callable[[int], Known], second: Callable[[], Known] | None = None
+    ) -> None:
+        self.first, self._find_second = first, second
+        self._second: Known | None = None
         self._enclose, self._precision = enclose, FIRST_PRECISION
         self._enclosed: Known | None = None
 
     def until(self, sharp: Callable[[Known], bool], settled: Callable[[Known], bool]) -> Known:
-        """The first truth if it is ``sharp``, or an enclosure that is ``settled``, if that takes no bits too many."""
+        """The first truth if it is ``sharp``, the second if ``settled``, or an enclosure, while that takes few bits."""
         if sharp(self.first):
             return self.first
+        if self._second is None and self._find_second is not None:
+            self._second = self._find_second()
+        if self._second is not None and settled(self._second):
+            return self._second
         while self._enclosed is None or not (settled(self._enclosed) or self._precision > LAST_PRECISION):
             self._enclosed = self._enclose(self._precision)
             self._precision = int(self._precision * 1.6)
@@ -58,7 +71,8 @@ class Oracle:
 
     def __init__(self, x: Intermediates) -> None:
         problem = x.problem
-        self.problem, self._truth = problem, Refined(float64_truth(x), lambda bits: enclose(problem, bits))
+        second = (lambda: error_free.enclose(problem)) if _is_long(problem) else None
+        self.problem, self._truth = problem, Refined(float64_truth(x), lambda bits: enclose(problem, bits), second)
 
     @property
     def first(self) -> Truth:
@@ -82,10 +96,9 @@ class GradientOracle:
     """The truth of all gradients of one problem, for one cotangent."""
 
     def __init__(self, x: Intermediates, g: GradientIntermediates) -> None:
-        given = g.of_output, g.lse_cotangent
-        self._truth = Refined(
-            float64_gradients(x, g), lambda bits: enclose_gradients(x.problem, given[0], bits, given[1])
-        )
+        problem, dO, dL = x.problem, g.of_output, g.lse_cotangent
+        second = (lambda: error_free_gradients.enclose_gradients(problem, dO, dL)) if _is_long(problem) else None
+        self._truth = Refined(float64_gradients(x, g), lambda bits: enclose_gradients(problem, dO, bits, dL), second)
 
     def __call__(self, **radii: np.ndarray) -> Truth:
         """All gradients by name; ``radii`` are the largest wanted, by name."""
@@ -120,6 +133,11 @@ def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
         for name, radius in error.allowed.items()
     }
     return {name: _enclosed(value, radii[name]) for name, value in g.gradients.items()}
+
+
+def _is_long(problem: Problem) -> bool:
+    """Whether tier 1 is asked: where it can tell, and takes less time than balls."""
+    return error_free.applies(problem) and problem.query_length * problem.key_length * problem.head_dim >= LONG
 
 
 def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:

@@ -53,7 +53,7 @@ class DoubleDouble:
         """The product.
 
         In units of u^2 |hi hi'|: lo lo' is left out, 1; hi lo' and hi' lo are rounded, 1 each; so are their sum, 2, and
-        that with e, 3 (1 + ..): less than 8.1 with all powers of u. The factors' radii r and r' add |x| r' + |x'| r + r r'.
+        that with e, 3: less than 8.1 with all powers of u. The factors' radii r and r' add |x| r' + |x'| r + r r'.
         """
         h, e = two_product(self.hi, other.hi)
         h, l = fast_two_sum(h, e + (self.hi * other.lo + self.lo * other.hi))

@@ -73,13 +73,13 @@ def power(h: np.ndarray, l: np.ndarray, n: np.ndarray | float) -> tuple[np.ndarr
     Its relative error is at most ``POWER_ERROR``; what underflows adds ``UNDERFLOW``. Errors are counted in 2^-96, of
     x, or relative to the result T e^x, 1 <= T < 2; a float64 below 2^k is rounded by 2^(k - 54).
 
-    r = h - K / 2^14 is exact by Sterbenz' lemma. With c + c' for ln 2 and r = r' + r'', r' a multiple of 2^-41, x = (r +
-    l) ln 2 = a + b: a = r' c is exact, |a| <= 2^-15.5, b = (r'' + l) c + (r + l) c', |b| <= 2^-40.7. Of c' 1; of r'' + l
-    1.4, times c 2; of r + l 1, times c' 1; of b 4.
+    r = h - K / 2^14 is exact by Sterbenz' lemma. With c + c' for ln 2 and r = r' + r'', r' a multiple of 2^-41, x =
+    (r + l) ln 2 = a + b: a = r' c is exact, |a| <= 2^-15.5, b = (r'' + l) c + (r + l) c', |b| <= 2^-40.7. Of c' 1; of
+    r'' + l 1.4, times c 2; of r + l 1, times c' 1; of b 4.
 
     e^x - 1 = a + a'^2/2 + [x''(a' + x''/2) + x^3/6 + x^4/24 + x^5/120] + b, a' a multiple of 2^-41, so that its square
-    is exact, and x'' = a - a' + b. The bracket is below 2^-49: its rounding is 0.1, and x^6/720 0.02. FastTwoSum has a +
-    a'^2/2 as p + q exactly; with b, q is below 2^-40.6, rounded by 4.
+    is exact, and x'' = a - a' + b. The bracket is below 2^-49: its rounding is 0.1, and x^6/720 0.02. FastTwoSum has
+    a + a'^2/2 as p + q exactly; with b, q is below 2^-40.6, rounded by 4.
 
     T (1 + p + q) = T + T'p' + (T - T')p' + T p'' + T* + T*(p + q), where T + T* is the entry of the table, exact to
     2^-107, T' a multiple of 2^-26, p' of 2^-41, so that T'p' is exact, and p'' = p - p' + q, below 2^-40.1. Of p'' 4,
@@ -131,3 +131,12 @@ def log(x: DoubleDouble) -> DoubleDouble:
     d = x * exp2(-y * constants()["log2 e"]) - number(1.0)
     found = y + d - number(0.5) * (d * d)
     return found.widened(np.where(d.size <= 0.5, d.size**3, np.inf))
+
+
+def tanh(t: DoubleDouble) -> tuple[DoubleDouble, DoubleDouble]:
+    """tanh x and 1 - tanh^2 x for t = 2 x log2 e: (1 - y) / (1 + y) and 4 y / (1 + y)^2 with y = 2^-|t| <= 1."""
+    sign, far = np.where(t.hi < 0, -1.0, 1.0), np.abs(t.hi) > 900
+    size = DoubleDouble(np.where(far, 900.0, sign * t.hi), np.where(far, 0.0, sign * t.lo), t.radius)
+    y, one = exp2(-size).widened(np.where(far, 2.0**-890, 0.0)), number(1.0)
+    value = (one - y) / (one + y)
+    return DoubleDouble(sign * value.hi, sign * value.lo, value.radius), number(4.0) * y / ((one + y) * (one + y))
