@@ -44,8 +44,8 @@ FP64 = Contract(
     kv_tile=1,
 )
 
-#: How often a fused kernel may store a gradient: PyTorch's own on CPUs does after each tile of queries, at most so often
-#: for 8 heads up to 767 queries and for 6 up to 4,096.
+#: How often a fused kernel may store a gradient: PyTorch's own on CPUs does after each tile of queries, at most so
+#: often for 8 heads up to 767 queries and for 6 up to 4,096.
 STORES = 96
 
 #: What a kernel that declares nothing is free to do, whatever its kind.

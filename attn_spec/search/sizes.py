@@ -7,10 +7,10 @@ each of them. Every strategy shrinks to the least number that still fails: keys 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +46,16 @@ class Size:
 
     name: str
     hunts: str
+    #: What some number by letter of its axis is past, for an ordinary kernel.
+    past: Mapping[str, int] = field(hash=False)
     #: Abilities that it uses of kernels that have them; others get what they can take.
     uses: tuple[str, ...] = ()
     #: From the slowness of a kernel to the ingredients that it names; all others are drawn as for small problems.
     numbers: Callable[[float], SearchStrategy[Numbers]]
+
+    def is_reached(self, problem: Problem, slowness: float) -> bool:
+        """Whether the problem is as large as that, for a kernel so slow."""
+        return any(problem.lengths[axis] > most / slowness for axis, most in self.past.items())
 
 
 def large(most: int, slowness: float = 1.0) -> SearchStrategy[int]:
@@ -90,19 +96,26 @@ def _of_widths(_: float) -> SearchStrategy[Numbers]:
 
 
 SIZES = (
-    Size(name="keys", uses=("cross",), numbers=lambda slow: _many(st.integers(1, 3), large(2**14, slow)),
+    Size(name="keys", past={"K": 2**12},
+         uses=("cross",), numbers=lambda slow: _many(st.integers(1, 3), large(2**14, slow)),
          hunts="a split path, a workspace or a tail that only many keys reach"),
-    Size(name="heads", uses=("gqa",), numbers=_of_heads,
+    Size(name="heads", past={"H": 28},
+         uses=("gqa",), numbers=_of_heads,
          hunts="more query heads to one kv head than a tile of packed queries holds"),
-    Size(name="widths", uses=("dv",), numbers=_of_widths,
+    Size(name="widths", past={"D": 256, "V": 256},
+         uses=("dv",), numbers=_of_widths,
          hunts="columns past the widest tile, the value dimension taken for the head dimension"),
-    Size(name="queries", uses=("cross",), numbers=lambda slow: _many(large(2**12, slow), large(4)),
+    Size(name="queries", past={"Q": 2**10},
+         uses=("cross",), numbers=lambda slow: _many(large(2**12, slow), large(4)),
          hunts="a second row of query tiles, a count of tiles rounded down"),
-    Size(name="entries", numbers=lambda slow: _thin(batch=large(64, slow)),
+    Size(name="entries", past={"B": 28},
+         numbers=lambda slow: _thin(batch=large(64, slow)),
          hunts="batch entries past a launch, an index of entries and heads taken apart wrongly"),
-    Size(name="most keys", uses=("cross",), numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
+    Size(name="most keys", past={"K": 2**13},
+         uses=("cross",), numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
          hunts="an index of 16 bits, sums and counts that are too narrow for 65,536 keys"),
-    Size(name="most queries", uses=("cross",), numbers=lambda slow: _many(large(2**16, slow), large(2)),
+    Size(name="most queries", past={"Q": 2**13},
+         uses=("cross",), numbers=lambda slow: _many(large(2**16, slow), large(2)),
          hunts="an index of 16 bits with a sign, a grid of many blocks"),
 )  # fmt: skip
 
