@@ -31,8 +31,10 @@ MOST_HEADS = 128
 #: (D, Dv): the least first, which Hypothesis draws first of all; past powers of two by one, those of latent attention.
 WIDTHS = ((1, 1), (257, 257), (320, 64), (256, 512), (384, 384), (512, 512), (576, 512))
 
-#: Of their regimes those that show a lost key among many: a few of them hold all the weight, none of them the first.
-REGIMES = ("normal", "large", "large", "large", "uniform", "integers")
+#: Regimes whose scores tell one query, head, entry or column from another.
+TELLING = ("normal", "large", "large", "integers")
+#: Those that show a lost key among many: a few of them hold all the weight, or all have as much.
+OF_MANY_KEYS = ("normal", "large", "large", "large", "uniform", "integers")
 #: Lengths, query heads, entries and widths past which a problem is large, by letter of the axis.
 PAST = {"Q": 128, "K": 128, "H": 16, "B": 9, "D": 128, "V": 128}
 
@@ -50,6 +52,7 @@ class Size:
     past: Mapping[str, int] = field(hash=False)
     #: Abilities that it uses of kernels that have them; others get what they can take.
     uses: tuple[str, ...] = ()
+    regimes: tuple[str, ...] = TELLING
     #: From the slowness of a kernel to the ingredients that it names; all others are drawn as for small problems.
     numbers: Callable[[float], SearchStrategy[Numbers]]
 
@@ -96,7 +99,7 @@ def _of_widths(_: float) -> SearchStrategy[Numbers]:
 
 
 SIZES = (
-    Size(name="keys", past={"K": 2**12},
+    Size(name="keys", past={"K": 2**12}, regimes=OF_MANY_KEYS,
          uses=("cross",), numbers=lambda slow: _many(st.integers(1, 3), large(2**14, slow)),
          hunts="a split path, a workspace or a tail that only many keys reach"),
     Size(name="heads", past={"H": 28},
@@ -111,7 +114,7 @@ SIZES = (
     Size(name="entries", past={"B": 28},
          numbers=lambda slow: _thin(batch=large(64, slow)),
          hunts="batch entries past a launch, an index of entries and heads taken apart wrongly"),
-    Size(name="most keys", past={"K": 2**13},
+    Size(name="most keys", past={"K": 2**13}, regimes=OF_MANY_KEYS,
          uses=("cross",), numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
          hunts="an index of 16 bits, sums and counts that are too narrow for 65,536 keys"),
     Size(name="most queries", past={"Q": 2**13},
