@@ -24,7 +24,16 @@ import numpy as np
 from attn_spec.attention.enclosure import Enclosed, Truth, sees_nonfinite
 from attn_spec.attention.scores import score_of
 from attn_spec.numbers.double_double import DoubleDouble, as_floats, number
-from attn_spec.numbers.error_free_products import SLICES, Left, Right, keep_freed_memory, left, product, right
+from attn_spec.numbers.error_free_products import (
+    SLICES,
+    Left,
+    Right,
+    keep_freed_memory,
+    left,
+    product,
+    right,
+    row_blocks,
+)
 from attn_spec.numbers.powers_of_two import (
     LARGEST_RADIUS,
     LEAST_EXPONENT,
@@ -38,8 +47,8 @@ from attn_spec.numbers.powers_of_two import (
 )
 from attn_spec.problem.problem import Problem
 
-#: Pairs of a query and a key that are looked at at a time: arrays of 1 MiB, of which there are at most 40.
-PAIRS = 2**17
+#: Pairs of a query and a key that are looked at at a time: arrays of 2 MiB, of which there are at most 40.
+PAIRS = 2**18
 #: Magnitudes of inputs that are not 0, between which nothing under- or overflows.
 _SMALLEST, _LARGEST = 2.0**-200, 2.0**200
 #: Value, low part and radius of what is no number.
@@ -288,11 +297,13 @@ def _weights(block: Block) -> Weights:
     far = h < n + LEAST_EXPONENT
     if far.any():  # hidden keys too
         h, l, radius = np.where(far, n + LEAST_EXPONENT, h), np.where(far, 0.0, l), np.where(far, 0.0, radius)
-    reference: np.ndarray | float = n
+    reference = n
     if np.abs(n).max() > _NEAR:
         moved = DoubleDouble(h, l, radius) - number(n)
-        h, l, radius, reference = moved.hi, moved.lo, moved.radius, 0.0
-    hi, lo = power(h, l, reference)
+        h, l, radius, reference = moved.hi, moved.lo, moved.radius, np.zeros(n.shape)
+    hi, lo = np.empty(h.shape), np.empty(h.shape)
+    for at in row_blocks(h.shape):
+        hi[at], lo[at] = power(h[at], l[at], reference[at])
     if block.visible is not None:
         hi, lo = hi * block.visible, lo * block.visible
     tau = radius.max(axis=1, keepdims=True)

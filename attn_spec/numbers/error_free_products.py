@@ -33,6 +33,8 @@ from attn_spec.numbers.double_double import TINIEST, DoubleDouble, two_sum
 #: Terms of one exact sum, at most; longer ones are added up in double-double.
 LONGEST = 512
 SLICES = 4
+#: Numbers of an array of which some 10 fit the cache of a core.
+_CACHED = 2**13
 _LEAST_BOUND = -300
 
 
@@ -151,15 +153,23 @@ def _part(x: Left, y: Right, magnitude: Callable[[np.ndarray], np.ndarray]) -> D
     The roundings of m and l are u (|m| + |l|) <= u (2 |l| + |e|) (1 + 2u) <= 2.1 u |l| + 1.1 u^2 |h| at most.
     """
     K = len(y.slices) // 3
-    levels = [x.slices[:, : (l + 1) * K] @ y.slices[(2 - l) * K :] for l in range(3)]
-    h, e = two_sum(levels[0], levels[1])
-    levels[2] += x.slices @ y.rests
-    e += levels[2]
-    rounded = 2.1 * 2.0**-53 * magnitude(e) + 2.0**-105 * magnitude(h)
+    high, low, m = (x.slices[:, : (l + 1) * K] @ y.slices[(2 - l) * K :] for l in range(3))
+    rest, rounded = x.slices @ y.rests, []
+    for at in row_blocks(high.shape):
+        h, e = two_sum(high[at], low[at])
+        e += m[at] + rest[at]
+        rounded.append(2.1 * 2.0**-53 * magnitude(e) + 2.0**-105 * magnitude(h))
+        # |h| may be the smaller of the two where levels cancel.
+        high[at], low[at] = two_sum(h, e)
     bound = y.bound if magnitude is _each else y.bound.max(initial=0.0)
     of_rest = 22 * max(K, 1) ** 2 * 2.0 ** -(53 + 3 * (bits(K) + 1)) * (x.bound * bound)
-    # |h| may be the smaller of the two where levels cancel.
-    return DoubleDouble(*two_sum(h, e), rounded + of_rest + TINIEST)
+    return DoubleDouble(high, low, np.concatenate(rounded) + of_rest + TINIEST)
+
+
+def row_blocks(shape: tuple[int, ...]) -> list[slice]:
+    """Rows of a matrix in blocks whose intermediates stay in the cache of a core, at least one block."""
+    rows, n = max(_CACHED // max(shape[1], 1), 1), shape[0]
+    return [slice(start, start + rows) for start in range(0, max(n, 1), rows)]
 
 
 def keep_freed_memory() -> None:
