@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import click
+import numpy as np
+import torch
 
-from attn_spec.attention import definition
+from attn_spec.attention import definition, error_free, error_free_gradients
 from attn_spec.attention.enclosure import enclose
 from attn_spec.certify import certify
 from attn_spec.error.intermediates import intermediates
@@ -36,6 +38,8 @@ from .side_by_side import side_by_side, timed
 PRECISION = 113
 #: At least how many times faster than the definition.
 EXPECTED = {"enclosure": 20.0, "tier 0": 300.0}
+#: At most how many times slower than float64 attention of PyTorch, 4,096 queries and keys, D = 64: what is aimed at.
+LIMITS = {"tier 1": 12.0, "tier 1 with gradients": 20.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +51,12 @@ class Ratio:
     value: float
     #: The least it should be; None when nothing was promised.
     expected: float | None = None
+    #: The most it should be.
+    limit: float | None = None
 
     def __str__(self) -> str:
         promised = "" if self.expected is None else f"  (at least {self.expected:g} expected)"
+        promised += "" if self.limit is None else f"  (at most {self.limit:g} wanted)"
         return f"{self.slow} / {self.fast}: {self.value:,.3g}{promised}"
 
 
@@ -57,8 +64,9 @@ class Ratio:
 @click.option("--kernel", default="numpy_tiled", show_default=True, help="Whose examples and certificate are timed.")
 @click.option("--length", default=128, show_default=True, help="Queries and keys of the problem for the ratios.")
 @click.option("--head-dim", default=64, show_default=True)
+@click.option("--long", default=4096, show_default=True, help="Queries and keys of the float64 problem of tier 1.")
 @click.option("--rounds", default=7, show_default=True)
-def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
+def main(kernel: str, length: int, head_dim: int, long: int, rounds: int) -> None:
     """Print the speed of the oracle's tiers, of the search and of a certificate."""
     problem = Recipe(query_length=length, key_length=length, head_dim=head_dim, value_dim=head_dim).problem()
     click.echo(f"one head, {length} queries and keys, D = {head_dim}, float32, medians of {rounds} rounds")
@@ -74,6 +82,10 @@ def main(kernel: str, length: int, head_dim: int, rounds: int) -> None:
         click.echo(
             f"  {Ratio(slow=f'attention with {name} scores', fast='with products', value=taken[name] / taken['dot'])}"
         )
+    few = min(rounds, 3)
+    click.echo(f"one head, {long} queries and keys, D = {head_dim}, float64, medians of {few} rounds")
+    for ratio in long_ratios(side_by_side(long_candidates(long, head_dim), few)):
+        click.echo(f"  {ratio}")
     subject = Subject(resolve(kernel), "float32")
     click.echo(f"examples per second of {kernel}, float32, profile smoke")
     for property_id, rate in example_rates(subject):
@@ -92,6 +104,44 @@ def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
         "tier 0": lambda: float64_truth(intermediates(problem)),
         "enclosure": lambda: enclose(problem, PRECISION),
     }
+
+
+def long_candidates(length: int, head_dim: int) -> dict[str, Callable[[], object]]:
+    """Tier 1 and PyTorch's float64 attention of one problem, forward and with gradients.
+
+    PyTorch is given one thread. NumPy's products take as many as OPENBLAS_NUM_THREADS says, all else takes one.
+    """
+    rng = np.random.default_rng(0)
+    q, k, v, dO = (rng.standard_normal((1, 1, length, head_dim)) for _ in range(4))
+    problem = Problem(q=q, k=k, v=v, dtype="float64")
+    of_q, of_k, of_v = (torch.from_numpy(x).requires_grad_() for x in (q, k, v))
+
+    def attend(*, gradients: bool) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        with torch.set_grad_enabled(gradients):
+            found = torch.nn.functional.scaled_dot_product_attention(of_q, of_k, of_v)
+        if gradients:
+            found.backward(torch.from_numpy(dO))
+        torch.set_num_threads(threads)
+
+    return {
+        "float64": lambda: attend(gradients=False),
+        "tier 1": lambda: error_free.enclose(problem),
+        "float64 with gradients": lambda: attend(gradients=True),
+        "tier 1 with gradients": lambda: (
+            error_free.enclose(problem),
+            error_free_gradients.enclose_gradients(problem, dO),
+        ),
+    }
+
+
+def long_ratios(seconds: dict[str, float]) -> list[Ratio]:
+    """Tier 1 against the float64 attention of PyTorch."""
+    return [
+        Ratio(slow=slow, fast=fast, value=seconds[slow] / seconds[fast], limit=LIMITS[slow])
+        for slow, fast in (("tier 1", "float64"), ("tier 1 with gradients", "float64 with gradients"))
+    ]
 
 
 def score_functions(problem: Problem) -> dict[str, Callable[[], object]]:

@@ -22,16 +22,15 @@ from functools import cached_property
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, Truth, sees_nonfinite
+from attn_spec.attention.error_free_heads import LARGEST, Head, finite, heads
 from attn_spec.attention.scores import score_of
 from attn_spec.numbers.double_double import DoubleDouble, as_floats, number
 from attn_spec.numbers.error_free_products import (
     SLICES,
     Left,
-    Right,
     keep_freed_memory,
     left,
     product,
-    right,
     row_blocks,
 )
 from attn_spec.numbers.powers_of_two import (
@@ -40,7 +39,6 @@ from attn_spec.numbers.powers_of_two import (
     POWER_ERROR,
     UNDERFLOW,
     constants,
-    inverse_root,
     log,
     power,
     tanh,
@@ -49,85 +47,10 @@ from attn_spec.problem.problem import Problem
 
 #: Pairs of a query and a key that are looked at at a time: arrays of 2 MiB, of which there are at most 40.
 PAIRS = 2**18
-#: Magnitudes of inputs that are not 0, between which nothing under- or overflows.
-_SMALLEST, _LARGEST = 2.0**-200, 2.0**200
 #: Value, low part and radius of what is no number.
 UNDEFINED = np.array([np.nan, 0.0, np.inf])
 #: The largest scores, in base 2, that need no other reference.
 _NEAR = 1000
-
-
-@dataclass(frozen=True)
-class Head:
-    """One query head, [1, 1, ..], and its keys and values as factors of products."""
-
-    problem: Problem
-    #: Query heads of the whole problem that share its keys.
-    group: int = 1
-
-    @cached_property
-    def k(self) -> np.ndarray:
-        """[Sk, D], hidden NaN and infinities as 0, like v below."""
-        return finite(self.problem.k[0, 0])
-
-    @cached_property
-    def v(self) -> np.ndarray:
-        """[Sk, Dv]."""
-        return finite(self.problem.v[0, 0])
-
-    @cached_property
-    def transposed_keys(self) -> list[Right]:
-        return right(np.ascontiguousarray(self.k.T))
-
-    @cached_property
-    def keys(self) -> list[Right]:
-        return right(self.k)
-
-    @cached_property
-    def values(self) -> list[Right]:
-        return right(self.v)
-
-    @cached_property
-    def transposed_values(self) -> list[Right]:
-        return right(np.ascontiguousarray(self.v.T))
-
-    @cached_property
-    def scale(self) -> DoubleDouble:
-        """The real factor on q.k."""
-        p = self.problem
-        return inverse_root(p.scale_divisor) if p.scale is None else number(p.scale)
-
-    @cached_property
-    def keep_factor(self) -> DoubleDouble:
-        """What dropout multiplies the weights that it keeps by."""
-        p = self.problem.dropout_p if self.problem.dropout_keep is not None else None
-        return number(1.0) / (number(1.0) - number(p or 0.0))
-
-    @cached_property
-    def largest_value(self) -> np.ndarray:
-        """Of each column of v, [1, Dv]."""
-        return np.abs(self.v).max(axis=0, keepdims=True, initial=0.0)
-
-    @cached_property
-    def is_finite(self) -> bool:
-        """Whether all keys and values are."""
-        return bool(np.isfinite(self.problem.k).all() and np.isfinite(self.problem.v).all())
-
-    @cached_property
-    def is_safe(self) -> bool:
-        """Whether no input, and no parameter, is so large or small that something may under- or overflow."""
-        p = self.problem
-        given = [p.q, p.k, p.v, *(x for x in (p.scale, p.softcap, p.alibi_slopes) if x is not None)]
-        if p.bias is not None:  # what is far below is clipped
-            given.append(np.maximum(p.bias, -_LARGEST / 2))
-        return all(is_safe(x) for x in given)
-
-    def blocks(self) -> Iterator[Block]:
-        """Blocks of query rows."""
-        rows, n = max(PAIRS // self.problem.key_length, 1), self.problem.query_length
-        for start in range(0, n, rows):
-            index = np.arange(start, min(start + rows, n))
-            yield Block(self, self.problem.rows(index), index)
 
 
 @dataclass(frozen=True)
@@ -235,7 +158,7 @@ def enclose(problem: Problem) -> Truth:
     keep_freed_memory()
     output, lse = np.zeros((3, *problem.output_shape)), np.zeros((3, *problem.score_shape[:3]))
     for b, h, head in heads(problem):
-        for block in head.blocks() if head.is_safe else []:
+        for block in blocks(head) if head.is_safe else []:
             at = (slice(None), b, h, block.index)
             with np.errstate(all="ignore"):
                 output[at], L = as_floats(block.output), as_floats(block.lse)
@@ -247,23 +170,12 @@ def enclose(problem: Problem) -> Truth:
     return {"output": Enclosed(*output), "lse": Enclosed(*lse)}
 
 
-def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
-    """Every query head, by batch entry."""
-    for b in range(problem.batch):
-        entry = problem.take("B", [b])
-        for h in range(problem.query_heads):
-            yield b, h, Head(entry.head(h), problem.group)
-
-
-def finite(x: np.ndarray) -> np.ndarray:
-    """The numbers, and 0 for what is none, which no query sees or makes the row undefined."""
-    return np.where(np.isfinite(x), x, 0.0)
-
-
-def is_safe(x: np.ndarray | float) -> bool:
-    """Whether the largest magnitude is 0 or far from the ends of float64; small ones beside it do no harm."""
-    largest = np.abs(finite(np.asarray(x, dtype=np.float64))).max(initial=0.0)
-    return bool(largest == 0 or _SMALLEST <= largest <= _LARGEST)
+def blocks(head: Head) -> Iterator[Block]:
+    """Blocks of query rows."""
+    rows, n = max(PAIRS // head.problem.key_length, 1), head.problem.query_length
+    for start in range(0, n, rows):
+        index = np.arange(start, min(start + rows, n))
+        yield Block(head, head.problem.rows(index), index)
 
 
 def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
@@ -279,7 +191,7 @@ def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
         t = t * (number(cap) * log2_e)
     if p.bias is not None:
         bias = np.broadcast_to(p.bias, p.score_shape)[0, 0]
-        t = t + number(np.maximum(finite(bias), -_LARGEST / 2)) * log2_e
+        t = t + number(np.maximum(finite(bias), -LARGEST / 2)) * log2_e
     if p.alibi_slopes is not None:
         m = np.broadcast_to(p.alibi_slopes, (1, 1, 1, 1))[0, 0]
         t = t - number(m) * number(np.abs(p.distances)) * log2_e

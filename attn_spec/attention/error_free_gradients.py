@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, Truth
-from attn_spec.attention.error_free import UNDEFINED, Block, Head, finite, heads, is_safe
+from attn_spec.attention.error_free import UNDEFINED, Block, blocks
+from attn_spec.attention.error_free_heads import Head, finite, heads, is_safe
 from attn_spec.attention.gradients import check_cotangents
 from attn_spec.numbers.double_double import PRODUCT_ERROR, DoubleDouble, as_floats, number
 from attn_spec.numbers.error_free_products import keep_freed_memory, left, left_of_transposed, product, right
@@ -38,7 +39,7 @@ def enclose_gradients(problem: Problem, cotangent: np.ndarray, lse_cotangent: np
         sums["dbias"] = _Sum(problem.bias.shape)
     for b, h, head in heads(problem):
         if head.is_safe and is_safe(cotangent[b, h]) and is_safe(dL[b, h]):
-            for block in head.blocks():
+            for block in blocks(head):
                 with np.errstate(all="ignore"):
                     _add(sums, (b, h), block, cotangent[b, h, block.index], dL[b, h, block.index, None])
         else:

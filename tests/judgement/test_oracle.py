@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attn_spec.attention.enclosure import enclose
-from attn_spec.error.intermediates import intermediates
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.judgement import oracle as module
-from attn_spec.judgement.oracle import float64_truth, oracle
+from attn_spec.judgement.oracle import GradientOracle, float64_truth, oracle
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import REGIMES, Recipe
@@ -78,6 +78,43 @@ def test_it_climbs_to_balls_for_float64():
 
     assert (truth["output"].radius < 2.0**-20 * tier_0["output"].radius).all()
     assert (truth["output"].low != 0).any()
+
+
+LONG = Recipe(query_length=16, key_length=64, head_dim=16, value_dim=3, dtype="float64")
+
+
+def test_tier_1_serves_long_float64_problems(monkeypatch):
+    forbid_enclosures(monkeypatch)
+
+    assert (oracle(LONG.problem())["output"].radius < 2.0**-80).all()
+
+
+def test_gradients_of_long_float64_problems_are_those_of_tier_1(monkeypatch):
+    problem = LONG.problem()
+    cotangent = np.random.default_rng(0).standard_normal(problem.output_shape)
+    x = intermediates(problem)
+    asked = GradientOracle(x, gradient_intermediates(x, cotangent))
+    monkeypatch.setattr(module, "enclose_gradients", forbid_enclosures)
+    shapes = {"dq": problem.q.shape, "dk": problem.k.shape, "dv": problem.v.shape}
+    truth = asked(**{name: np.full(shape, 2.0**-75) for name, shape in shapes.items()})
+
+    assert all((truth[name].radius <= 2.0**-75).all() for name in shapes)
+
+
+def test_what_tier_1_cannot_tell_is_left_to_balls():
+    problem = LONG.problem()
+    wanted = {"output": np.full(problem.output_shape, 2.0**-100), "lse": np.full(problem.score_shape[:3], 1.0)}
+
+    assert (oracle(problem, **wanted)["output"].radius <= 2.0**-100).all()
+    assert oracle(problem.replace(q=problem.q * 2.0**600, scale=2.0**-600))["output"].radius.max() < 2.0**-60
+
+
+def test_short_problems_are_left_to_balls(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("balls are faster")
+
+    monkeypatch.setattr(module.error_free, "enclose", refuse)
+    assert oracle(Recipe(**SHAPE, dtype="float64").problem())["output"].radius.max() < 2.0**-70
 
 
 @pytest.mark.parametrize("bits", [40, 70, 100])

@@ -59,6 +59,25 @@ def test_each_tier_is_much_faster_than_the_one_above_it():
     assert seconds["definition"] > 4 * seconds["enclosure"] > 8 * seconds["tier 0"]
 
 
+def test_tier_1_is_compared_with_what_it_encloses():
+    runs = speed.long_candidates(length=24, head_dim=8)
+    output = runs["tier 1"]()["output"]
+    _, gradients = runs["tier 1 with gradients"]()
+
+    assert np.isfinite(output.radius).all()
+    assert set(gradients) == {"dq", "dk", "dv"}
+    assert runs["float64"]() is runs["float64 with gradients"]() is None
+
+
+def test_ratios_of_tier_1_name_what_was_wanted():
+    seconds = {"tier 1": 9.0, "float64": 1.0, "tier 1 with gradients": 30.0, "float64 with gradients": 2.0}
+
+    assert [str(ratio) for ratio in speed.long_ratios(seconds)] == [
+        "tier 1 / float64: 9  (at most 12 wanted)",
+        "tier 1 with gradients / float64 with gradients: 15  (at most 20 wanted)",
+    ]
+
+
 def test_every_score_function_is_run_on_the_same_values():
     runs = speed.score_functions(PROBLEM)
     outputs = {name: run()["output"] for name, run in runs.items()}
@@ -81,13 +100,15 @@ def test_the_command_prints_ratios_rates_and_the_time_of_a_certificate(monkeypat
     monkeypatch.setattr(speed, "example_rates", lambda subject: [("accuracy.output", 41.3)])
     monkeypatch.setattr(speed, "certify", asked.append)
     monkeypatch.setattr(long_speed, "lines", lambda: ["output, B=1 H=8"])
-    result = CliRunner().invoke(speed.main, ["--length=8", "--head-dim=4", "--rounds=1"])
+    result = CliRunner().invoke(speed.main, ["--length=8", "--head-dim=4", "--long=16", "--rounds=1"])
 
     assert result.exit_code == 0, result.output
     assert [request.profile for request in asked] == ["smoke"]
     for line in (
         "one head, 8 queries and keys, D = 4",
         "definition / tier 0: ",
+        "one head, 16 queries and keys, D = 4, float64",
+        "tier 1 with gradients / float64 with gradients: ",
         "attention with additive scores / with products: ",
         "accuracy.output",
         "41.3",

@@ -1,0 +1,102 @@
+"""One query head as error-free products take it: its keys and values in slices, its scale, and whether it is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from attn_spec.numbers.double_double import DoubleDouble, number
+from attn_spec.numbers.error_free_products import Right, right
+from attn_spec.numbers.powers_of_two import inverse_root
+from attn_spec.problem.problem import Problem
+
+#: Magnitudes of inputs that are not 0, between which nothing under- or overflows.
+SMALLEST, LARGEST = 2.0**-200, 2.0**200
+
+
+@dataclass(frozen=True)
+class Head:
+    """One query head, [1, 1, ..], and its keys and values as factors of products."""
+
+    problem: Problem
+    #: Query heads of the whole problem that share its keys.
+    group: int = 1
+
+    @cached_property
+    def k(self) -> np.ndarray:
+        """[Sk, D], hidden NaN and infinities as 0, like v below."""
+        return finite(self.problem.k[0, 0])
+
+    @cached_property
+    def v(self) -> np.ndarray:
+        """[Sk, Dv]."""
+        return finite(self.problem.v[0, 0])
+
+    @cached_property
+    def transposed_keys(self) -> list[Right]:
+        return right(np.ascontiguousarray(self.k.T))
+
+    @cached_property
+    def keys(self) -> list[Right]:
+        return right(self.k)
+
+    @cached_property
+    def values(self) -> list[Right]:
+        return right(self.v)
+
+    @cached_property
+    def transposed_values(self) -> list[Right]:
+        return right(np.ascontiguousarray(self.v.T))
+
+    @cached_property
+    def scale(self) -> DoubleDouble:
+        """The real factor on q.k."""
+        p = self.problem
+        return inverse_root(p.scale_divisor) if p.scale is None else number(p.scale)
+
+    @cached_property
+    def keep_factor(self) -> DoubleDouble:
+        """What dropout multiplies the weights that it keeps by."""
+        p = self.problem.dropout_p if self.problem.dropout_keep is not None else None
+        return number(1.0) / (number(1.0) - number(p or 0.0))
+
+    @cached_property
+    def largest_value(self) -> np.ndarray:
+        """Of each column of v, [1, Dv]."""
+        return np.abs(self.v).max(axis=0, keepdims=True, initial=0.0)
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether all keys and values are."""
+        return bool(np.isfinite(self.problem.k).all() and np.isfinite(self.problem.v).all())
+
+    @cached_property
+    def is_safe(self) -> bool:
+        """Whether no input, and no parameter, is so large or small that something may under- or overflow."""
+        p = self.problem
+        given = [p.q, p.k, p.v, *(x for x in (p.scale, p.softcap, p.alibi_slopes) if x is not None)]
+        if p.bias is not None:  # what is far below is clipped
+            given.append(np.maximum(p.bias, -LARGEST / 2))
+        return all(is_safe(x) for x in given)
+
+
+def heads(problem: Problem) -> Iterator[tuple[int, int, Head]]:
+    """Every query head, by batch entry."""
+    for b in range(problem.batch):
+        entry = problem.take("B", [b])
+        for h in range(problem.query_heads):
+            yield b, h, Head(entry.head(h), problem.group)
+
+
+def finite(x: np.ndarray) -> np.ndarray:
+    """The numbers, and 0 for what is none, which no query sees or makes the row undefined."""
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def is_safe(x: np.ndarray | float) -> bool:
+    """Whether the largest magnitude is 0 or far from the ends of float64; small ones beside it do no harm."""
+    largest = np.abs(finite(np.asarray(x, dtype=np.float64))).max(initial=0.0)
+    return bool(largest == 0 or SMALLEST <= largest <= LARGEST)
