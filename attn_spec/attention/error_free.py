@@ -43,7 +43,12 @@ from attn_spec.numbers.powers_of_two import (
     power,
     tanh,
 )
+from attn_spec.problem.option import ADDEND, TERM
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+
+#: Options that are terms of the scores of :func:`_scores`.
+_TERMS = ("scale", "softcap", "bias", "alibi_slopes")
 
 #: Pairs of a query and a key that are looked at at a time: arrays of 2 MiB, of which there are at most 40.
 PAIRS = 2**18
@@ -145,8 +150,10 @@ class Weights:
 
 
 def applies(problem: Problem) -> bool:
-    """Whether scores are products of q and k, and there is something to weigh."""
-    return score_of(problem).plain and not problem.projects and min(problem.score_shape) > 0
+    """Whether scores are products of q and k with terms that are known here, and there is something to weigh."""
+    terms = [row for row in OPTIONS.values() if row.kind in (TERM, ADDEND) and row.is_used(getattr(problem, row.name))]
+    known = all(row.name in _TERMS for row in terms)
+    return score_of(problem).plain and known and not problem.projects and min(problem.score_shape) > 0
 
 
 def enclose(problem: Problem) -> Truth:
