@@ -27,8 +27,8 @@ from attn_spec.search.verdict import Row, Verdict
 
 #: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
 DRAWS = 4
-#: Draws of one problem of a size: after so many that do not reach it, any large one will do.
-PATIENCE = 8
+#: The same of a size, whose draws are often smaller than it; the least problem is always drawn first.
+DRAWS_OF_SIZE = 24
 
 
 class OutOfBudget(BaseException):
@@ -117,8 +117,6 @@ class _Search:
     seen: set[bytes] = field(default_factory=set)
     #: How many problems are to be tried before Hypothesis is left.
     wanted: int = 0
-    #: How many did not reach the size asked for.
-    too_small: int = 0
 
     def run(self, seed: int) -> None:
         """Try small problems, then one of each size in turn, then small ones for those that could not be had."""
@@ -138,9 +136,8 @@ class _Search:
 
     def _draw(self, seed: int) -> None:
         """Let Hypothesis draw, check and shrink."""
-        self.too_small = 0
         settings = hypothesis.settings(
-            max_examples=(2 * PATIENCE if sizes.asked() else DRAWS) * (self.wanted - self.examples),
+            max_examples=(DRAWS if sizes.asked() is None else DRAWS_OF_SIZE) * (self.wanted - self.examples),
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.target, Phase.shrink),
@@ -202,11 +199,9 @@ class _Search:
         return known
 
     def is_too_small(self, problem: Problem) -> bool:
-        """Whether the problem is none of the size asked for, as the first that Hypothesis draws, the least."""
+        """Whether the problem is none of the size asked for, as the first that Hypothesis draws, which is the least."""
         size = sizes.asked()
-        reached = size is None or size.is_reached(problem, self.subject.kernel.slowness)
-        self.too_small += not reached
-        return not reached and (self.too_small <= PATIENCE or not sizes.is_large(problem))
+        return size is not None and not sizes.is_of(size, problem, self.subject.kernel.slowness)
 
     def note(self, observations: Observations) -> None:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""

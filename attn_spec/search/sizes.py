@@ -7,10 +7,10 @@ each of them. Every strategy shrinks to the least number that still fails: keys 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,41 +24,35 @@ if TYPE_CHECKING:
 
 #: One problem in so many is of such a size.
 SHARE = 8
-#: As ``shapes.BUDGET``, of these problems; slow kernels and float64 have less of it, as of that.
-BUDGET = 2**22
+#: As ``shapes.BUDGET``, of these problems, at float64 and else. Slow kernels have less of it, as of that. The balls of
+#: float64 are dear for each element of an answer, of which long and thin problems have few.
+BUDGET, BUDGET_FLOAT64 = 2**22, 2**24
 #: As ``shapes.MOST_HEADS``, of these problems.
 MOST_HEADS = 128
 #: (D, Dv): the least first, which Hypothesis draws first of all; past powers of two by one, those of latent attention.
-WIDTHS = ((1, 1), (257, 257), (320, 64), (256, 512), (384, 384), (512, 512), (576, 512))
+WIDTHS = ((1, 1), (257, 257), (320, 64), (384, 384), (512, 512), (576, 512))
 
-#: Regimes whose scores tell one query, head, entry or column from another.
-TELLING = ("normal", "large", "large", "integers")
-#: Those that show a lost key among many: a few of them hold all the weight, or all have as much.
-OF_MANY_KEYS = ("normal", "large", "large", "large", "uniform", "integers")
-#: Lengths, query heads, entries and widths past which a problem is large, by letter of the axis.
-PAST = {"Q": 128, "K": 128, "H": 16, "B": 9, "D": 128, "V": 128}
+#: Of their regimes those that show a lost key among many: a few of them hold all the weight, none of them the first.
+REGIMES = ("normal", "large", "large", "large", "uniform", "integers")
+#: What a problem of as many keys as queries must be past, of which a size has no more than the budget allows.
+PAST_SQUARE = 128
 
 #: Ingredients of a shape by name, see ``shapes.Ingredients``.
 Numbers = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Size:
     """One way to be large."""
 
     name: str
     hunts: str
-    #: What some number by letter of its axis is past, for an ordinary kernel.
-    past: Mapping[str, int] = field(hash=False)
     #: Abilities that it uses of kernels that have them; others get what they can take.
     uses: tuple[str, ...] = ()
-    regimes: tuple[str, ...] = TELLING
+    #: Lengths of axes, by letter, that a problem must be past to be of this size, where they need not be equal.
+    past: dict[str, int]
     #: From the slowness of a kernel to the ingredients that it names; all others are drawn as for small problems.
     numbers: Callable[[float], SearchStrategy[Numbers]]
-
-    def is_reached(self, problem: Problem, slowness: float) -> bool:
-        """Whether the problem is as large as that, for a kernel so slow."""
-        return any(problem.lengths[axis] > most / slowness for axis, most in self.past.items())
 
 
 def large(most: int, slowness: float = 1.0) -> SearchStrategy[int]:
@@ -99,26 +93,26 @@ def _of_widths(_: float) -> SearchStrategy[Numbers]:
 
 
 SIZES = (
-    Size(name="keys", past={"K": 2**12}, regimes=OF_MANY_KEYS,
-         uses=("cross",), numbers=lambda slow: _many(st.integers(1, 3), large(2**14, slow)),
+    Size(name="keys", uses=("cross",), past={"K": 2**13},
+         numbers=lambda slow: _many(st.integers(1, 3), large(2**14, slow)),
          hunts="a split path, a workspace or a tail that only many keys reach"),
-    Size(name="heads", past={"H": 28},
-         uses=("gqa",), numbers=_of_heads,
+    Size(name="heads", uses=("gqa",), past={"H": 16},
+         numbers=_of_heads,
          hunts="more query heads to one kv head than a tile of packed queries holds"),
-    Size(name="widths", past={"D": 256, "V": 256},
-         uses=("dv",), numbers=_of_widths,
+    Size(name="widths", uses=("dv",), past={"D": 256},
+         numbers=_of_widths,
          hunts="columns past the widest tile, the value dimension taken for the head dimension"),
-    Size(name="queries", past={"Q": 2**10},
-         uses=("cross",), numbers=lambda slow: _many(large(2**12, slow), large(4)),
+    Size(name="queries", uses=("cross",), past={"Q": 2**10},
+         numbers=lambda slow: _many(large(2**12, slow), large(4)),
          hunts="a second row of query tiles, a count of tiles rounded down"),
-    Size(name="entries", past={"B": 28},
+    Size(name="entries", past={"B": 9},
          numbers=lambda slow: _thin(batch=large(64, slow)),
          hunts="batch entries past a launch, an index of entries and heads taken apart wrongly"),
-    Size(name="most keys", past={"K": 2**13}, regimes=OF_MANY_KEYS,
-         uses=("cross",), numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
+    Size(name="most keys", uses=("cross",), past={"K": 2**14},
+         numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
          hunts="an index of 16 bits, sums and counts that are too narrow for 65,536 keys"),
-    Size(name="most queries", past={"Q": 2**13},
-         uses=("cross",), numbers=lambda slow: _many(large(2**16, slow), large(2)),
+    Size(name="most queries", uses=("cross",), past={"Q": 2**13},
+         numbers=lambda slow: _many(large(2**16, slow), large(2)),
          hunts="an index of 16 bits with a sign, a grid of many blocks"),
 )  # fmt: skip
 
@@ -150,9 +144,12 @@ def turns(examples: int, claim: str) -> list[Size]:
     return [known[(first + turn) % len(known)] for turn in range(count)]
 
 
-def is_large(problem: Problem) -> bool:
-    """Whether some number of the problem is past what small ones have."""
-    return any(problem.lengths[axis] > most for axis, most in PAST.items())
+def is_of(size: Size, problem: Problem, slowness: float) -> bool:
+    """Whether a problem is as large as this size is meant to be, for a kernel so slow."""
+    lengths, is_long = problem.lengths, {"Q", "K"} & set(size.past)
+    if is_long and "cross" not in problem.options():
+        return lengths["K"] > PAST_SQUARE / slowness
+    return any(lengths[axis] > most / (slowness if axis in "QKHB" else 1) for axis, most in size.past.items())
 
 
 def used(size: Size, subject: Subject, excluded: Collection[str]) -> set[str]:

@@ -142,7 +142,8 @@ def recipes(
     if "query_projection" in chosen:
         widths = drawn.widths if "head_widths" in chosen else None
         recipe = shapes.of_layer(recipe, widths, own_values="dv" in chosen)
-    budget = sizes.BUDGET if size else shapes.BUDGET
+    large = sizes.BUDGET_FLOAT64 if subject.dtype == "float64" else sizes.BUDGET
+    budget = large if size else shapes.BUDGET
     recipe = shapes.within_limits(recipe, subject, math.inf if "query_length" in fixed else budget)
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
