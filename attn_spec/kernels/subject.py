@@ -183,7 +183,7 @@ class Subject:
         result, pull = self._record(tensors, options, {name: inputs[name] for name in names})
         returned.out_and_lse(result)
         with self._guarded("backward"):
-            found = [pull(cotangents, turn < self.passes) for turn in range(1, self.passes + 1)][-1]
+            found = [pull(cotangents, again=turn < self.passes) for turn in range(1, self.passes + 1)][-1]
             self.framework.wait(self.device, found)
         return result, found
 

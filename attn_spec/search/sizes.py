@@ -32,8 +32,8 @@ MOST_HEADS = 128
 #: (D, Dv): the least first, which Hypothesis draws first of all; past powers of two by one, those of latent attention.
 WIDTHS = ((1, 1), (257, 257), (320, 64), (384, 384), (512, 512), (576, 512))
 
-#: Of their regimes those that show a lost key among many: a few of them hold all the weight, none of them the first.
-REGIMES = ("normal", "large", "large", "large", "uniform", "integers")
+#: Of their regimes those that show one lost key among many, and a query in the place of another.
+REGIMES = ("normal", "large", "large", "integers")
 #: What a problem of as many keys as queries must be past, of which a size has no more than the budget allows.
 PAST_SQUARE = 128
 

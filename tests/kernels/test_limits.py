@@ -26,6 +26,7 @@ REFUSALS = {
     "keys": (Limits(keys_reach_queries=True), {"key_length": 1}, {"query_length": 2}, "a key for every query"),
     "positions": (Limits(largest_position=4), TURNED, {**TURNED, "rotary_query_positions": "far"}, "be at most 4"),
     "counted positions": (Limits(largest_position=4), {"query_length": 6}, {**TURNED, "key_length": 6}, "be at most 4"),
+    "scale": (Limits(positive_scale=True), {"scale": 2.0}, {"scale": 0.0}, "the scale must be above 0"),
     "always": (Limits(always=("causal",)), {"causal": True}, {}, "it always uses causal"),
     "never": (
         Limits(exclusive=(("causal", "scale"),)),

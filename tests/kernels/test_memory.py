@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from attn_spec.kernels import memory
-from attn_spec.kernels.frameworks.framework import NO_POSITION
+from attn_spec.kernels.frameworks.framework import NO_POSITION, strided
+from attn_spec.kernels.limits import NotTaken
 
 VALUES = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
 KINDS = {"numpy": VALUES.copy, "torch": lambda: torch.from_numpy(VALUES.copy())}
@@ -78,3 +79,27 @@ def test_later_rounds_are_written_where_the_first_lay(tensor):
 
 def test_what_follows_freed_nan_is_the_tensor_itself(tensor):
     assert memory.after_freed_nan(tensor, [(2, 3)]) is tensor
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_entries_far_apart_hold_the_same_values_past_32_bits(tensor, axis):
+    arranged = memory.far_apart(tensor, axis)
+    stride = arranged.strides[axis] // 4 if isinstance(arranged, np.ndarray) else arranged.stride(axis)
+
+    assert (np.asarray(arranged) == VALUES).all()
+    assert stride * (VALUES.shape[axis] - 1) > 2**31
+    assert memory.far_apart(tensor[:1], 0) is not None
+
+
+def test_where_the_system_refuses_so_many_addresses_the_problem_is_not_taken(tensor, monkeypatch):
+    def refused(self, tensor, strides):
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(type(strided(tensor)), "vast", refused)
+    with pytest.raises(NotTaken, match="no buffer of 2147483648 elements can be had: Cannot allocate memory"):
+        memory.far_apart(tensor, 2)
+
+
+def test_a_mask_of_all_heads_is_handed_in_two_axes(tensor):
+    assert memory.of_two_axes(tensor[:1, :1]).shape == (5, 4)
+    assert memory.of_two_axes(tensor).shape == VALUES.shape

@@ -31,7 +31,7 @@ def with_function(function, **conventions):
 
 def test_a_right_answer_is_within_its_bound_and_its_ratio_is_observed():
     with recording() as observations:
-        assert assertions.assert_within_bound(SUBJECT, PROBLEM, SUBJECT(PROBLEM)).exercised
+        assert assertions.measured_within_bound(SUBJECT, PROBLEM, SUBJECT(PROBLEM)).exercised
     assert 0 < observations.ratios["error / bound"] < 1
 
 

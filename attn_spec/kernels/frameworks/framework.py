@@ -19,8 +19,8 @@ class FrameworkError(Exception):
 
 #: A function of tensors by name that returns a tensor or a tuple of tensors.
 Call = Callable[[Mapping[str, Any]], Any]
-#: From cotangents to gradients by name; the second argument says whether it is going to be called again.
-Pull = Callable[[Sequence[Any], bool], dict[str, Any]]
+#: From cotangents to gradients by name; ``again=True`` says that it is going to be called once more.
+Pull = Callable[..., dict[str, Any]]
 
 #: An integer that is nobody's position.
 NO_POSITION = -(2**62)

@@ -72,7 +72,7 @@ class Jax(Differentiating):
 
         outputs, pullback, returned = jax.vjp(parted, dict(inputs), has_aux=True)
 
-        def pull(cotangents: Sequence[Any], again: bool) -> dict[str, Any]:
+        def pull(cotangents: Sequence[Any], *, again: bool = False) -> dict[str, Any]:
             del again  # it may always be
             sent: list[Any] = [None if x is None else jax.numpy.zeros_like(x) for x in outputs]
             for place, (output, cotangent) in enumerate(zip(outputs, cotangents, strict=False)):

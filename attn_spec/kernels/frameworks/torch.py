@@ -66,7 +66,7 @@ class Torch(Strided, Differentiating):
         returned = call(inputs)
         outputs = returned if isinstance(returned, tuple) else (returned,)
 
-        def pull(cotangents: Sequence[Any], again: bool) -> dict[str, Any]:
+        def pull(cotangents: Sequence[Any], *, again: bool = False) -> dict[str, Any]:
             for tensor in inputs.values():
                 tensor.grad = None  # of the pass before
             pairs = [
