@@ -95,7 +95,7 @@ def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarra
         "float32": "eager",
         "float16": "eager",
     },
-    supports=(*OPTIONS, *SHAPES, "lse"),
+    supports=(*OPTIONS, *SHAPES, "lse", "mask_of_two_axes"),
     conventions={"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
 )
 def attention(

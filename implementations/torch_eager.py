@@ -73,7 +73,7 @@ def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
         "float16": "eager",
         "bfloat16": "eager",
     },
-    supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward"),
+    supports=(*OPTIONS, *DROPOUT, *SHAPES, "lse", "backward", "mask_of_two_axes"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
 def attention(

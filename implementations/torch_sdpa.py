@@ -76,7 +76,7 @@ def run(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, *, scale: float | 
     framework="torch",
     dtypes=CPU_DTYPES,
     contract={"float64": MATH_FLOAT64, "float32": MATH, "float16": MATH, "bfloat16": MATH},
-    supports=("scale", "causal", "mask", "bias", "gqa", "dv", "cross", "backward"),
+    supports=("scale", "causal", "mask", "mask_of_two_axes", "bias", "gqa", "dv", "cross", "backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
 def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -94,7 +94,7 @@ def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     framework="torch",
     dtypes=CPU_DTYPES,
     contract=FLASH_CONTRACTS,
-    supports=("scale", "causal", "mask", "gqa", "cross", "backward"),
+    supports=("scale", "causal", "mask", "mask_of_two_axes", "gqa", "cross", "backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
     devices=("cpu",),
 )
