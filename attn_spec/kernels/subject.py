@@ -22,7 +22,7 @@ from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
@@ -36,7 +36,6 @@ Arrange = Callable[[Any], Any]
 
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
-
 
 #: The answer of a kernel, as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
 Answer = dict[str, bits.Values]
@@ -122,8 +121,7 @@ class Subject:
         return self._whole(problem, [answer(part) for part in self.presentation.parts(self._merged(problem))])
 
     def _whole(self, problem: Problem, answers: list[Answer]) -> Answer:
-        rows = problem.score_shape[:3]
-        shapes: dict[str, tuple[int, ...]] = {"output": problem.output_shape, "lse": rows}
+        shapes: dict[str, tuple[int, ...]] = {"output": problem.output_shape, "lse": problem.score_shape[:3]}
         given = shapes if self.supports("lse") else ["output"]
         return {name: self.presentation.whole([one[name] for one in answers], shapes[name]) for name in given}
 
@@ -134,9 +132,8 @@ class Subject:
         elif lse is None:
             raise Misbehaviour("the kernel declares lse but returned no (out, lse) pair")
         self._check_inputs_untouched(problem, tensors, options)
-        rows = problem.score_shape[:3]
         output = {"output": self._vectors("out", out, problem.output_shape, self.contract.output)}
-        return output if lse is None else output | {"lse": self._unlooped("lse", lse, rows, None)}
+        return output if lse is None else output | {"lse": self._unlooped("lse", lse, problem.score_shape[:3], None)}
 
     def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:
         """The gradients of :meth:`both_passes`, which describes the arguments."""
@@ -214,10 +211,9 @@ class Subject:
         """The same of the kernel's own backward function, which gives all gradients."""
         out, lse = returned.out_and_lse(result := self._call(tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
-        backward = self.kernel.backward_function
+        backward, given = self.kernel.backward_function, (cotangents[0], *tensors.values(), out, lse)
         with self._guarded("backward"):
-            inputs = (cotangents[0], *tensors.values(), out, lse)
-            found = [backward(*inputs, **options, **extra) for _ in range(self.passes)][-1]  # type: ignore[misc]
+            found = [backward(*given, **options, **extra) for _ in range(self.passes)][-1]  # type: ignore[misc]
             self.framework.wait(self.device, found)
         return result, returned.gradients(found, names)
 
@@ -246,6 +242,10 @@ class Subject:
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            if self.framework.lost(self.device):
+                end_process(
+                    f"the kernel's {what} raised {text}; no call of this process can use {self.device} any more"
+                )
             raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:

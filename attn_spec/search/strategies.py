@@ -118,7 +118,7 @@ def recipes(
         any_width = subject.kernel.limits.head_dims is None
         drawn = replace(drawn, **draw(sizes.numbers(size, subject.kernel.slowness, any_width=any_width)))
         needs = {*needs, *sizes.used(size, subject, named_by(without))}
-    regimes = regimes or (size.regimes if size else None)
+    regimes = regimes or (sizes.REGIMES if size else None)
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
     given = {name: draw(x) if isinstance(x, st.SearchStrategy) else x for name, x in fixed.items()}
