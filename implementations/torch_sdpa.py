@@ -97,11 +97,12 @@ def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     supports=("scale", "causal", "mask", "mask_of_two_axes", "gqa", "cross", "backward"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
     devices=("cpu",),
+    positive_scale=True,
 )
 def flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Run the CPU flash kernel. It wants Dv = D, unit stride along D, and no bias that requires a gradient.
 
-    Known defect: it hides keys before it scales, so causal output is NaN for a scale that is not positive.
+    It hides keys by causality before it scales, so that its output is NaN for a scale that is not positive.
     """
     return run(SDPBackend.FLASH_ATTENTION, q.contiguous(), k.contiguous(), v.contiguous(), **options)
 
