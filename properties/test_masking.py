@@ -203,10 +203,8 @@ def test_sparse_masks_give_dense_attention_under_them(subject: Subject, problem:
 @attention_property(
     source="broadcasting: leading axes that are left out are 1",
     hunts="a mask [Sq, Sk] taken for one of batch entries, or of heads, and keys where as many of them are",
-    needs=("mask_of_two_axes",),
-    problems=lambda subject: problems(
-        subject, needs=("mask",), without=(other_tensor,), mask=st.sampled_from(TWO_AXES)
-    ),
+    needs=("mask", "mask_of_two_axes"),
+    problems=lambda own: problems(own, needs=("mask",), without=(other_tensor,), mask=st.sampled_from(TWO_AXES)),
 )
 def test_a_mask_of_two_axes_is_that_of_every_head(subject: Subject, problem: Problem) -> None:
     """A mask [Sq, Sk] hides the same keys in all batch entries and heads."""

@@ -44,10 +44,6 @@ FP64 = Contract(
     kv_tile=1,
 )
 
-#: How often a fused kernel may store a gradient: PyTorch's own on CPUs does after each tile of queries, at most so
-#: often for 8 heads up to 767 queries and for 6 up to 4,096.
-STORES = 96
-
 #: What a kernel that declares nothing is free to do, whatever its kind.
 _FREE: dict[str, Any] = {"scale_on": "operands", "delta": "either", "score_gradients_of": "cast"}
 _FREE |= {"partial_gradients": "input", "rotary_tables": "input"}
@@ -59,7 +55,7 @@ UNDECLARED = replace(
     **_FREE,
     alternatives=(
         replace(EAGER, **_FREE, softmax="work", kv_tile=1),
-        replace(SPLIT_KV, **_FREE, row_sum_of="either", partial_outputs="input", gradient_stores=STORES),
+        replace(SPLIT_KV, **_FREE, row_sum_of="either", partial_outputs="input"),
         replace(EAGER, **_FREE, normalize="by_lse"),
     ),
 )

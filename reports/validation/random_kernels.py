@@ -33,6 +33,7 @@ from attn_spec.error.products import terms
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.traits import named_by, projects
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
@@ -109,7 +110,10 @@ def _kernel(
     agreed = _conventions(rng)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
     one_head, of_all_heads = "H" in PRESENTATIONS[presentation].looped, {*named_by([projects]), "head_widths"}
-    supports = [name for name in SUPPORTS if rng.random() < 0.85 and not (one_head and name == "gqa")]
+    owned = {name: ABILITIES[name].of for name in SUPPORTS if name in ABILITIES and ABILITIES[name].of}
+    chosen = (name for name in SUPPORTS if name not in owned)
+    supports = [name for name in chosen if rng.random() < 0.85 and not (one_head and name == "gqa")]
+    supports += [name for name, of in owned.items() if of in supports and not PRESENTATIONS[presentation].looped]
     declared |= {
         "supports": (*supports, *(name for name in beside if not (one_head and name in of_all_heads))),
         "conventions": agreed,

@@ -222,6 +222,7 @@ def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
         "gqa",
         "head_widths",
         "lse",
+        "mask_of_two_axes",
         "parameter rate",
     ]
     assert claims["declined"]["backward"] == "numpy carries no gradients, and it has no @NAME.backward"

@@ -72,7 +72,7 @@ def test_random_sound_kernels_are_accused_of_nothing():
     """A sample: 34 kernels, each with another few of the properties."""
     total, claims = Alarms(), theorems()
 
-    for seed in range(33, 67):
+    for seed in range(34):
         total.add(examine(random_kernel(seed), claims[seed % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
