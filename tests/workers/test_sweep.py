@@ -175,12 +175,14 @@ def test_processes_end_with_the_sweep_and_what_their_tasks_began_too(tmp_path):
 
 
 SWEEP = """
+import signal
 import sys
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task
 from tests.workers.held_tasks import square
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a run in the background would ignore
     list(sweep([Task.of("square", square, n, sys.argv[1]) for n in range(2)], jobs=2))
 """
 
