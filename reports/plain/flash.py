@@ -75,6 +75,7 @@ def _tutorial_prescaled(dout: Tensor, *saved: Tensor, scale: float | None = None
     contract=Contract(matrix_rounding=None, scale_on="operands"),
     supports=("scale", "causal", "dv", "cross", "lse"),
     conventions={"lse_base": "2"},
+    positive_scale=True,  # the maximum is that of q.k
 )
 def tutorial(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
@@ -115,6 +116,7 @@ def _tutorial(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
     contract=Contract(matrix_rounding=None, partial_gradients="input"),  # dK and dV of each query head wait in half
     supports=("scale", "causal", "window", "softcap", "gqa", "cross", "empty", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
+    positive_scale=True,  # the maximum is that of q.k
 )
 def flash2(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, softcap: float | None = None, **seen: Any
@@ -171,6 +173,7 @@ def _flash2(
     presentation="BSHD",
     supports=("scale", "causal", "bias", "cross", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
+    positive_scale=True,
 )
 def flash2_alibi(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, causal: bool = False

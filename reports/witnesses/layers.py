@@ -127,10 +127,12 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "roundings make errors of operands grow": "underflow = underflow + [-(1 + relative) * -](x.q_size @ f",
         },
     },
-    "error.gradient_bounds": {
+    "error.gradient_key_sums": {
         ("operands", "layer of one head, one key", "dv"): {
-            "errors of cotangents in dv": "own = own[- + over_group(dropped(b.x.P).swapaxes(-1, -2) @ given)-]",
+            "errors of cotangents in dv": "own = own[- + _of_keys(dropped(b.x.P), keys) @ given-]",
         },
+    },
+    "error.gradient_bounds": {
         ("operands", "layer of one head, one key", "dk"): {
             "errors of dS in the gradient of an operand": "own=[-dS_error @ size + -]dS @ off,",
         },
