@@ -15,6 +15,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.readings import readings
 from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.engine import Engine, engine_of
 from attn_spec.judgement.glance import is_plain, shares
 from attn_spec.judgement.measure import Judgement, judge
@@ -151,14 +152,12 @@ def judge_parts(
     is not looked at further than ENOUGH rows. ``parts`` are asked for once for each reading. ``engine`` evaluates what
     rows are glanced at, as "torch:cuda". Raises :class:`engine.EngineError` for one that there is not.
     """
-    found = []
     how: dict[str, Any] = {"memory": memory, "engine": engine_of(engine), "agreed": agreed}
-    for reading in readings(contract):
-        found.append(_judged(parts() if callable(parts) else iter(parts), reading, sample, **how))
-        if found[-1].exercised and not found[-1].refuted:
-            return found[-1]
-    silent = [judgement for judgement in found if not judgement.refuted]
-    return silent[0] if silent else min(found, key=lambda judgement: judgement.ratio)
+
+    def judged(reading: ResolvedContract) -> RowJudgement:
+        return _judged(parts() if callable(parts) else iter(parts), reading, sample, **how)
+
+    return best(judged, readings(contract))
 
 
 def _judged(parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:

@@ -21,6 +21,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_blocks import FinishedKeys, finished_keys, group_bound
 from attn_spec.error.gradient_key_sums import ALL, Keys
 from attn_spec.error.readings import gradient_readings
+from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally
 from attn_spec.judgement.gradient_glance import is_glanced, left_open
 from attn_spec.judgement.gradient_groups import (
@@ -76,16 +77,14 @@ def judge_gradient_parts(
     part that has ENOUGH rows. Raises :class:`MemoryExceededError`.
     """
     chosen = ALL if keys is None else np.asarray(keys, dtype=np.intp)
-    found = []
-    for reading in gradient_readings(contract):
+
+    def judged(reading: ResolvedContract) -> GradientJudgement:
         judging = _Judging(GradientJudgement(contract=reading), sample, chosen, memory)
         for part in parts() if callable(parts) else parts:
             judging.add(part)
-        found.append(judging.judgement)
-        if found[-1].exercised and not found[-1].refuted:
-            return found[-1]
-    silent = [judgement for judgement in found if not judgement.refuted]
-    return silent[0] if silent else min(found, key=lambda judgement: judgement.ratio)
+        return judging.judgement
+
+    return best(judged, gradient_readings(contract))
 
 
 @dataclass

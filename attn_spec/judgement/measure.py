@@ -16,6 +16,7 @@ from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.error.roundoff import growth, rounding
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
+from attn_spec.judgement.best_reading import best
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
@@ -141,17 +142,8 @@ def judge(
 
 
 def _best(judge: Callable[[ResolvedContract], Judgement], choices: Sequence[ResolvedContract]) -> Judgement:
-    """The first that measures something and is not refuted: a contract is kept in one of its readings.
-
-    Without such a one, one that says nothing about the answer, or at last the refuted one nearest to its bound.
-    """
-    silent, refuted = [], []
-    for reading in choices:
-        judgement = replace(judge(reading), chosen=len(choices) > 1)
-        if judgement.exercised and not judgement.refuted:
-            return judgement
-        (refuted if judgement.refuted else silent).append(judgement)
-    return silent[0] if silent else min(refuted, key=lambda judgement: judgement.ratio)
+    """That of the reading that explains the answer best, and whether there are others."""
+    return replace(best(judge, choices), chosen=len(choices) > 1)
 
 
 def _judge(

@@ -253,7 +253,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "roundings of a logarithm of base 2": ("judgement.measure", "(1 + 2.0**-40)[- + extra-]", _base_2),
     "a reading has to say something": (
-        "judgement.measure",
+        "judgement.best_reading",
         "if [-judgement.exercised and -]not judgement.refuted:",
         _chosen,
     ),
