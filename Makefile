@@ -17,13 +17,16 @@ WORKERS ?= 2
 # make validate SCHEDULER=tcp://host:8786 gives its sweeps to the workers of a Dask cluster; so do teeth and mutation.
 SWEEPERS := $(if $(SCHEDULER),--scheduler $(SCHEDULER),--jobs $(WORKERS))
 
+# A test that hangs is named, and the run goes on; the signal of real time belongs to the limits of calls under test.
+PATIENCE = --timeout $(1) --timeout-method thread
+
 .PHONY: certify test lint exhaustive validate teeth mutation gpu clean
 
 certify: $(READY)
 	$(BIN)/attn-spec certify numpy_tiled --output certificate.json --report report.html
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not exhaustive" --attn-brief properties tests
+	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,600) -m "not exhaustive" --attn-brief properties tests
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -36,8 +39,8 @@ lint: $(READY)
 	cd build/lib && $(abspath $(BIN))/lint-imports --config ../../pyproject.toml
 
 exhaustive: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) properties
-	$(BIN)/python -m pytest -n $(WORKERS) -m exhaustive tests
+	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) properties
+	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) -m exhaustive tests
 
 validate: exhaustive
 	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000 $(SWEEPERS)

@@ -1,9 +1,9 @@
 """What ``make test`` leaves to ``make exhaustive``: tests that repeat, at greater length, what others show.
 
-They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a file but one,
-which the names of both choose. So each file of kernels, which share most of their code, meets each property, and each
-kernel and dtype a share of those that concern it. Slow kernels, interpreted, compiled for each shape or spread over
-processes, share as those of one file do, and their files have equal shares.
+They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a framework but
+two of different files, which the names of both choose. So each framework meets each property, and each file, kernel and
+dtype a share of those that concern it, equal for the files of a framework. Slow kernels, interpreted, compiled for each
+shape or spread over processes, share as those of one framework do, and one is left.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 """
@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from attn_spec.kernels.frameworks.framework import framework
+
+#: Kernels that share whatever their framework.
+SLOW = "slow"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,24 +43,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
     for (claim, shared), every in alike.items():
         applicable = [item for item in every if _is_applicable(item)] or every
-        chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()))
+        chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()), 1 if shared == SLOW else 2)
         for item in every:
-            if item is not chosen:
+            if item not in chosen:
                 item.add_marker("exhaustive")
 
 
 def _shared_with(kernel: Any) -> str:
     """A name of the kernels that share the properties with a kernel."""
-    return "slow" if kernel.slowness > 1 or kernel.signatures is not None else kernel.module
+    return SLOW if kernel.slowness > 1 or kernel.signatures is not None else kernel.framework
 
 
-def _chosen(items: list[Any], number: int) -> Any:
-    """One of the items, of every file as often as of another."""
-    files = defaultdict(list)
+def _chosen(items: list[Any], number: int, files: int) -> list[Any]:
+    """One of the items of so many files, where there are as many; of every file as often as of another."""
+    by_file = defaultdict(list)
     for item in items:
-        files[item.callspec.params["subject"].kernel.module].append(item)
-    own = list(files.values())[number % len(files)]
-    return own[number // len(files) % len(own)]
+        by_file[item.callspec.params["subject"].kernel.module].append(item)
+    own = list(by_file.values())
+    shift, within = number % len(own), number // len(own)
+    return [mine[within % len(mine)] for mine in (own[shift:] + own[:shift])[:files]]
 
 
 def _is_applicable(item: Any) -> bool:

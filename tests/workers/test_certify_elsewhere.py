@@ -24,6 +24,7 @@ def attention(q, k, v):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_certificate_of_a_cluster_is_that_of_one_machine_and_its_cases_are_here(folder, address, monkeypatch):
     folder.joinpath("toy.py").write_text(TOY)
     chosen = {"kernel": "toy.py:attention", "only": ("accuracy.output", "accuracy.log")}
@@ -50,6 +51,7 @@ def test_a_certificate_of_a_cluster_is_that_of_one_machine_and_its_cases_are_her
     assert "REFUTED" in "".join(progress.blocks.values())
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_no_worker_finds_is_refused_in_the_usual_words(folder, address):
     with pytest.raises(CannotRunError, match=r"missing\.py"):
         certify(Request(kernel="missing.py:attention", scheduler=address))

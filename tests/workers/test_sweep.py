@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +20,9 @@ from attn_spec.workers.sweep import add_options, refusals, sweep
 from attn_spec.workers.task import LostTaskError, SchedulerError, Task
 from tests.workers.held_search import held_search
 from tests.workers.held_tasks import begun, die, end_nothing, fail, square
+
+#: A cluster that starts is slow: `make exhaustive` asks it.
+EXHAUSTIVE = pytest.mark.exhaustive
 
 #: Light in-tree and emulated kernels, so that a chunk takes a second.
 SUBJECTS = (("numpy_naive", "float32"), ("numpy_tiled", "float32"), ("numpy_naive", "float64"))
@@ -49,20 +51,23 @@ def until(true, seconds=60):
 
 @contextlib.contextmanager
 def killing_the_first(folder, whom):
-    """Meanwhile kill, of the first task that begins, the process or its parent, and then let all tasks go on."""
-    killed = []
+    """Meanwhile kill, of the first task that begins, the process or its parent, and then let all tasks go on.
+
+    They go on whatever happens, so that a test fails and does not wait for ever.
+    """
 
     def kill():
-        until(lambda: begun(folder))
-        killed.append(begun(folder)[0])
-        os.kill(killed[0][whom], signal.SIGKILL)
-        until(lambda: sum(name == killed[0][0] for name, *_ in begun(folder)) == 2)
-        folder.joinpath("go").touch()
+        try:
+            until(lambda: begun(folder))
+            first = begun(folder)[0]
+            os.kill(first[whom], signal.SIGKILL)
+            until(lambda: sum(name == first[0] for name, *_ in begun(folder)) >= 2)
+        finally:
+            folder.joinpath("go").touch()
+        return first
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    yield killed
-    thread.join()
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(kill)
 
 
 def facts(tally):
@@ -81,12 +86,12 @@ def _serial(tmp_path_factory):
 
 def is_alive(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@EXHAUSTIVE
 def test_a_process_is_killed_and_the_sweep_gives_what_it_gives_in_one(tmp_path, serial):
     with killing_the_first(tmp_path, whom=2) as killed:
         found = [facts(tally) for tally in sweep(chunks(tmp_path), jobs=2)]
@@ -94,19 +99,21 @@ def test_a_process_is_killed_and_the_sweep_gives_what_it_gives_in_one(tmp_path, 
     assert found == serial
     assert all(problems for problems, *_ in found)
     names = [name for name, *_ in begun(tmp_path)]
-    assert sorted(names) == sorted([*(f"{name} {dtype}" for name, dtype in SUBJECTS), killed[0][0]])
+    assert sorted(names) == sorted([*(f"{name} {dtype}" for name, dtype in SUBJECTS), killed.result()[0]])
 
 
+@EXHAUSTIVE
 def test_a_worker_of_a_cluster_is_killed_and_the_sweep_gives_the_same(tmp_path, serial, address):
     with killing_the_first(tmp_path, whom=1) as killed:
         found = [facts(tally) for tally in sweep(chunks(tmp_path), scheduler=address)]
 
     assert found == serial
-    assert not is_alive(killed[0][1])
-    until(lambda: not is_alive(killed[0][2]))  # what the worker ran ended with it
+    assert not is_alive(killed.result()[1])
+    until(lambda: not is_alive(killed.result()[2]))  # what the worker ran ended with it
     assert len({parent for _, parent, _ in begun(tmp_path)}) >= 2
 
 
+@EXHAUSTIVE
 def test_equal_tasks_are_each_run_at_a_cluster(tmp_path, address):
     tmp_path.joinpath("go").touch()
 
@@ -132,7 +139,7 @@ def test_results_come_in_the_order_of_tasks_and_no_more_are_drawn_than_asked(tmp
     assert len(drawn) == 8
 
 
-@pytest.mark.parametrize("where", ["process", "cluster"])
+@pytest.mark.parametrize("where", ["process", pytest.param("cluster", marks=EXHAUSTIVE)])
 def test_a_task_that_takes_every_process_down_is_named(where, request):
     chosen = {"jobs": 2} if where == "process" else {"scheduler": request.getfixturevalue("address")}
 
@@ -140,7 +147,7 @@ def test_a_task_that_takes_every_process_down_is_named(where, request):
         list(sweep([Task.of("crash", die, 0)], **chosen))
 
 
-@pytest.mark.parametrize("where", ["here", "process", "cluster"])
+@pytest.mark.parametrize("where", ["here", "process", pytest.param("cluster", marks=EXHAUSTIVE)])
 def test_what_a_task_raises_is_raised_with_its_name(where, request):
     chosen = {"here": {}, "process": {"jobs": 2}}.get(where)
     chosen = {"scheduler": request.getfixturevalue("address")} if chosen is None else chosen
@@ -153,22 +160,24 @@ def test_what_a_task_raises_is_raised_with_its_name(where, request):
 
 
 def test_processes_end_with_the_sweep_and_what_their_tasks_began_too(tmp_path):
-    waiting = [*squares(tmp_path, 1), Task.of("endless", end_nothing, str(tmp_path))]
-    every = sweep(waiting, jobs=2)
+    tasks = [*squares(tmp_path, 1), Task.of("endless", end_nothing, str(tmp_path))]
+    every = sweep(tasks, jobs=2)
 
     def children():
         return [tuple(map(int, path.name.split()[1:])) for path in tmp_path.glob("child *")]
 
     def let_go():
-        until(children)
-        tmp_path.joinpath("go").touch()
+        try:
+            until(children)
+        finally:
+            tmp_path.joinpath("go").touch()
 
-    thread = threading.Thread(target=let_go)
-    thread.start()
-    assert next(every) == 0
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(let_go)
+        assert next(every) == 0
+        waiting.result()
     start = time.monotonic()
     every.close()
-    thread.join()
 
     assert time.monotonic() - start < 4
     assert not any(is_alive(pid) for pid in children()[0])
@@ -217,7 +226,7 @@ def test_an_address_where_no_scheduler_is_is_refused_soon(wrong):
 
 
 def test_a_scheduler_without_workers_is_refused_soon():
-    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty:
+    with LocalCluster(n_workers=0, dashboard_address=":0") as empty:
         text = rf"^the Dask scheduler at {empty.scheduler_address} has no workers; `dask worker .* --nthreads N` starts"
         with pytest.raises(SchedulerError, match=text), cluster.at(empty.scheduler_address, 0.3):
             pass
@@ -230,6 +239,7 @@ def test_without_dask_the_extra_is_named(monkeypatch):
         list(sweep([], scheduler="tcp://127.0.0.1:9"))
 
 
+@EXHAUSTIVE
 def test_a_worker_with_another_attn_spec_is_refused(address, monkeypatch):
     monkeypatch.setattr(cluster, "source_digest", lambda: "another")
 
