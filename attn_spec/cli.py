@@ -1,4 +1,4 @@
-"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties.
+"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain.
 
 Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance that was
 not seen this time, of replay. This process imports neither torch nor a kernel.
@@ -213,19 +213,29 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
 @click.argument("name", required=False)
 def properties(name: str | None) -> None:
     """List the properties, or describe those whose id contains NAME."""
-    from attn_spec.search.property import load_all
+    from attn_spec.vocabulary import kinds, lookup
 
-    found = [claim for _, claim in sorted(load_all().items()) if (name or "") in claim.id]
+    found = [word for word in kinds.properties() if (name or "") in word.name]
     if not found:
         raise CouldNotRun(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
-    for claim in found:
-        click.echo(f"{claim.id}\n    {claim.statement}")
-        if name:
-            needs = ", ".join(claim.needs) or "nothing beyond a plain call"
-            click.echo(f"    source  {claim.source}\n    hunts   {claim.hunts}\n    needs   {needs}")
-            if claim.false_alarm:
-                click.echo(f"    chance  at most {claim.false_alarm:g} for one problem, of a sound kernel")
+    for word in found:
+        click.echo("\n".join(lookup.entry(word) if name else lookup.line(word)))
     click.echo(f"{len(found)} properties")
+
+
+@main.command()
+@click.argument("word", nargs=-1)
+def explain(word: tuple[str, ...]) -> None:
+    """Explain WORD: a property, an option, a convention, a contract, a verdict, ...; without it, list the kinds.
+
+    The name of a kind, as options, lists its words.
+    """
+    from attn_spec.vocabulary import lookup
+
+    try:
+        click.echo("\n".join(lookup.explained(" ".join(word))))
+    except lookup.UnknownWordError as error:
+        raise CouldNotRun(str(error)) from None
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:

@@ -1,17 +1,15 @@
-"""The README's table of members, from the registries: ``python -m attn_spec.reports.member_table README.md``.
+"""The README's table of members, from the registries.
 
 Each cell links to the files that hold what it names, or says why there are none.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from attn_spec import atomic
 from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import in_tree, resolve
@@ -24,23 +22,12 @@ from .members import COLUMNS, KERNELS, MEMBERS, Member
 from .zoo.mutants import Mutant
 from .zoo.mutants import load_all as load_mutants
 
-#: Between these lines of the README the table stands.
-BEGIN, END = "<!-- members: written by reports/member_table.py -->", "<!-- end of members -->"
 #: Of more files than these a cell links to their folder.
 MOST_FILES = 2
 
 
 class MemberError(ValueError):
-    """A row of members, or a README, that makes no table; the text says what to change."""
-
-
-def written(readme: str) -> str:
-    """The README with the table as it is now. Raises :class:`MemberError`."""
-    head, begin, rest = readme.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end):
-        raise MemberError(f"the README has no place for the table of members; put these lines into it:\n{BEGIN}\n{END}")
-    return f"{head}{BEGIN}\n\n{markdown()}\n\n{END}{tail}"
+    """A row of members that makes no table; the text says what to change."""
 
 
 def markdown(members: Iterable[Member] = MEMBERS) -> str:
@@ -137,13 +124,3 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(
         f"[{number} in {Path(path).stem.removeprefix('test_')}]({path})" for path, number in counts.items()
     )
-
-
-def main(path: str) -> None:
-    """Write the table into the README at a path."""
-    readme = Path(path)
-    atomic.write(readme, written(readme.read_text(encoding="utf-8")))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

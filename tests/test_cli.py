@@ -43,7 +43,7 @@ def screen(done):
 
 def test_help_of_every_verb(snapshot):
     runner = CliRunner(env={"COLUMNS": "100"})
-    verbs = ("", "certify", "replay", "report", "statistics", "gpu", "properties")
+    verbs = ("", "certify", "replay", "report", "statistics", "gpu", "properties", "explain")
     pages = [runner.invoke(cli.main, [*filter(None, [verb]), "--help"], prog_name="attn-spec").output for verb in verbs]
 
     assert "\n".join(pages) == snapshot
@@ -152,7 +152,7 @@ def test_properties_lists_every_property_with_its_statement(attn_spec):
     shown = attn_spec("properties", "accuracy.output")
 
     assert done.stdout.count("\n") == 2 * int(done.stdout.split()[-2]) + 1
-    assert shown.stdout.splitlines()[0] == "accuracy.output_is_within_its_bound"
+    assert shown.stdout.splitlines()[0] == "accuracy.output_is_within_its_bound  (property)"
     assert [line.split()[0] for line in shown.stdout.splitlines()[2:5]] == ["source", "hunts", "needs"]
     assert attn_spec("properties", "no such").returncode == 2
 

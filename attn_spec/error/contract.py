@@ -1,6 +1,6 @@
 """The arithmetic a kernel claims, stage by stage.
 
-A stage names a format of ``formats``, or one of two words that depend on the problem: ``"input"`` is the dtype
+A stage names a format, such as ``"float32"``, or one of two words that depend on the problem: ``"input"`` is the dtype
 of q, k, v; ``"work"`` is float32, or float64 for float64 inputs. A bound is computed from these fields and the
 data only; it holds for every tiling and every order of summation that respects them. ``presets`` names the usual ones.
 """
@@ -135,7 +135,7 @@ class Contract:
     alternatives: tuple[Contract, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ContractError(f"contract field {name} must be one of {allowed}, not {getattr(self, name)!r}")
         for name, least in _AT_LEAST.items():
@@ -163,7 +163,7 @@ class Contract:
         """The contract with ``"input"`` and ``"work"`` replaced by formats for inputs of ``dtype``."""
         words = {"input": dtype, "work": "float64" if dtype == "float64" else "float32"}
         values = {field.name: getattr(self, field.name) for field in fields(Contract)}
-        values |= {stage: words.get(values[stage], values[stage]) for stage in _STAGES}
+        values |= {stage: words.get(values[stage], values[stage]) for stage in STAGES}
         alternatives = tuple(other.at(dtype) for other in self.alternatives)
         return ResolvedContract(**{**values, "alternatives": alternatives})
 
@@ -185,7 +185,7 @@ class ResolvedContract(Contract):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for stage in _STAGES:
+        for stage in STAGES:
             if getattr(self, stage) in ("input", "work"):
                 raise ContractError(
                     f"contract field {stage} is {getattr(self, stage)!r}; Contract.at(dtype) resolves it"
@@ -204,7 +204,7 @@ class ResolvedContract(Contract):
         return min(form.largest for form in self.formats(*stages))
 
 
-_STAGES = (
+STAGES = (
     "multiplicands",
     "inner_accumulation",
     "score_accumulation",
@@ -223,8 +223,9 @@ _STAGES = (
     "partial_gradients",
     "gradients",
 )
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(_STAGES, (*FORMATS, "input", "work")),
+#: What each stage may be that is one of several words.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(STAGES, (*FORMATS, "input", "work")),
     **dict.fromkeys(("output", "gradients"), (*DTYPES, "input", "work")),
     "inner_accumulation": (*FORMATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),

@@ -1,6 +1,9 @@
 """Contracts by name: what the usual kinds of kernel promise.
 
 A preset is what every kernel of its kind keeps, so that a kernel is refuted for a defect and not for its kind.
+
+One that differs from a preset in some fields, ``eager(softmax='work')``, is declared as a preset of this module with
+these replaced, ``contract=dataclasses.replace(EAGER, softmax="work")``.
 """
 
 from __future__ import annotations
@@ -69,6 +72,20 @@ PRESETS: dict[str, Contract] = {
     "split_kv": SPLIT_KV,
     "fp64": FP64,
 }
+
+#: What a kernel does, as its author would say it, and the contract to declare then; the plainest first.
+CHOOSER: tuple[tuple[str, Contract], ...] = (
+    ("tiles of keys, products of the inputs' dtype, softmax in float32: a flash kernel in Triton, CUDA, CuTe", FUSED),
+    ("the same of float32 inputs on tensor cores, which multiply tf32", TF32),
+    ("keys dealt to parts, whose normalized outputs are merged once by their log-sum-exps: FlashDecoding", SPLIT_KV),
+    ("matmul, softmax and matmul, each stored in the inputs' dtype", EAGER),
+    (
+        "the same, but the softmax in float32 before its cast: Hugging Face's eager attention",
+        replace(EAGER, softmax="work"),
+    ),
+    ("inputs widened to float32 first, and all else in float32", FP32),
+    ("float64 inputs, or everything in float64", FP64),
+)
 
 
 def as_contract(declared: str | Contract) -> Contract:

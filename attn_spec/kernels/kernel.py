@@ -50,12 +50,13 @@ class Conventions:
     batch_invariant: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in _CONVENTION_CHOICES.items():
+        for name, allowed in CONVENTION_CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise KernelError(f"convention {name} must be one of {allowed}, not {getattr(self, name)!r}")
 
 
-_CONVENTION_CHOICES: dict[str, tuple[Any, ...]] = {
+#: What each convention may be.
+CONVENTION_CHOICES: dict[str, tuple[Any, ...]] = {
     "causal_alignment": ("top_left", "bottom_right"),
     "empty_row": ("zero", "mean_of_v", "nan"),
     "lse_base": ("e", "2"),
@@ -81,6 +82,7 @@ class Kernel:
     contract: Contract | Mapping[str, Contract]
     #: Names from DECLARABLE.
     supports: frozenset[str]
+    #: Its choices where sound systems differ.
     conventions: Conventions = field(default_factory=Conventions)
     #: Device types it runs on; the one that it is made for comes first.
     devices: tuple[str, ...] = ("cpu", "cuda")

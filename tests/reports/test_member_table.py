@@ -1,4 +1,4 @@
-"""The README's table of members: the README holds what the code writes, and each cell links or says why not."""
+"""The README's table of members: each cell links or says why not."""
 
 import re
 from dataclasses import replace
@@ -10,16 +10,11 @@ from attn_spec.reports.member_table import MemberError
 from attn_spec.reports.members import COLUMNS, MEMBERS, Member
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def named(name):
     (member,) = (member for member in MEMBERS if member.name == name)
     return member
-
-
-def test_the_readme_holds_the_table_as_it_is_now():
-    assert member_table.written(README) == README, "run: python -m attn_spec.reports.member_table README.md"
 
 
 def test_every_cell_links_to_files_that_exist_or_says_why_it_is_empty():
@@ -85,21 +80,3 @@ def test_an_empty_cell_needs_a_reason_and_a_reason_an_empty_cell():
         member_table.cells(replace(bilinear, lacks={}))
     with pytest.raises(MemberError, match=r"the cell 'bound' .* is not empty, but lacks says why: no reason"):
         member_table.cells(replace(bilinear, lacks={**bilinear.lacks, "bound": "no reason"}))
-
-
-def test_a_readme_without_a_place_for_the_table_is_an_error_that_shows_the_lines():
-    with pytest.raises(MemberError, match=r"no place for the table of members; put these lines into it:\n<!-- members"):
-        member_table.written("# a readme\n")
-
-
-def test_the_command_writes_the_table_into_a_readme(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{member_table.BEGIN}\nold\n{member_table.END}\nafter\n")
-    member_table.main(str(readme))
-    lines = readme.read_text().splitlines()
-
-    assert lines[0] == "before"
-    assert lines[1] == member_table.BEGIN
-    assert lines[-2:] == [member_table.END, "after"]
-    assert "old" not in lines
-    assert len(lines) == 6 + 2 + len(MEMBERS)

@@ -9,7 +9,7 @@ from attn_spec.reports.validation import false_alarms
 from attn_spec.reports.validation.false_alarms import Alarms, examine, main, run, summary, theorems
 from attn_spec.reports.validation.random_kernels import random_kernel
 
-from attn_spec.error.contract import _CHOICES, Contract
+from attn_spec.error.contract import CHOICES, Contract
 from attn_spec.kernels.kernel import DECLARABLE, Conventions
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
@@ -108,7 +108,7 @@ def test_every_field_convention_and_ability_is_drawn():
 
     for name in {item.name for item in fields(Contract)} - {"output"}:  # which no kernel may return otherwise
         assert len({getattr(c, name) for c in every}) > 1, name
-    for name, allowed in _CHOICES.items():
+    for name, allowed in CHOICES.items():
         if name not in STAGES and len(allowed) < 4:
             assert {getattr(c, name) for c in every} >= set(allowed), name
     for item in fields(Conventions):

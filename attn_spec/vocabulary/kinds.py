@@ -1,0 +1,302 @@
+"""Every kind of words, each read from the table, the comments and the docstrings that stand beside what it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from typing import Any
+
+from attn_spec.error import contract, presets
+from attn_spec.error.contract import Contract
+from attn_spec.kernels import kernel, limits, presentation
+from attn_spec.kernels.declaration import kernel as declare
+from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.limits import Limits
+from attn_spec.numbers import formats
+from attn_spec.problem import abilities, options, quantities
+from attn_spec.problem.option import Option
+from attn_spec.search import profiles, regimes, sizes, verdict
+from attn_spec.search import property as claims
+from attn_spec.search.property import Property
+from attn_spec.vocabulary import libraries
+from attn_spec.vocabulary.comments import comments_of, paragraphs, summary
+from attn_spec.vocabulary.word import Kind, Word
+
+
+def _facts(**told: Any) -> tuple[tuple[str, str], ...]:
+    """Facts by what they tell, without those that are empty."""
+    return tuple((name.replace("_", " "), str(text)) for name, text in told.items() if text not in ("", None))
+
+
+def _values(allowed: Iterable[Any]) -> str:
+    return ", ".join(repr(value) for value in allowed)
+
+
+def _texts(allowed: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(value for value in allowed if isinstance(value, str))
+
+
+def _default(item: Field[Any]) -> str:
+    """What a field is where nothing is said; empty where something must be."""
+    return "" if item.default is MISSING else repr(item.default)
+
+
+def _chance(claim: Property) -> str:
+    """How likely a sound kernel fails it; empty where it cannot."""
+    return f"at most {claim.false_alarm:g} for one problem, of a sound kernel" if claim.false_alarm else ""
+
+
+def properties() -> list[Word]:
+    """Every property, by its id."""
+    return [
+        Word(
+            kind="property",
+            name=claim.id,
+            says=claim.statement,
+            facts=_facts(
+                source=claim.source,
+                hunts=claim.hunts,
+                needs=", ".join(claim.needs) or "nothing beyond a plain call",
+                chance=_chance(claim),
+            ),
+            also=tuple(claim.id.split(".")),
+        )
+        for _, claim in sorted(claims.load_all().items())
+    ]
+
+
+def _value_of(row: Option) -> str:
+    """What a value of an option must be."""
+    if row.tensor is None:
+        return row.wanted
+    kind = row.tensor.__name__.rstrip("_")
+    return f"a tensor [{row.shape_text}], {'of a dtype' if kind == 'float64' else kind}" + (
+        f", without {row.wanted}" if row.wanted else ""
+    )
+
+
+def _options() -> list[Word]:
+    return [
+        Word(
+            kind="option",
+            name=name,
+            says=row.says,
+            facts=_facts(
+                passed_as=", ".join(row.spellings),
+                value=_value_of(row),
+                off=_values(dict.fromkeys((row.off, *row.spelled_off))),
+                belongs_to=row.of,
+            ),
+            also=row.spellings,
+        )
+        for name, row in options.OPTIONS.items()
+    ]
+
+
+def _abilities() -> list[Word]:
+    return [
+        Word(
+            kind="ability",
+            name=name,
+            says=row.says,
+            facts=_facts(
+                passed_as=", ".join(row.spellings),
+                belongs_to=row.of,
+                declared="by no kernel: its framework has it" if row.of_framework else "",
+            ),
+            also=row.spellings,
+        )
+        for name, row in abilities.ABILITIES.items()
+    ]
+
+
+def _conventions() -> list[Word]:
+    comments = comments_of(Conventions)
+    return [
+        Word(
+            kind="convention",
+            name=item.name,
+            says=comments[item.name],
+            facts=_facts(values=_values(kernel.CONVENTION_CHOICES[item.name]), default=_default(item))
+            + tuple((f"{value!r}", names) for value, names in _libraries_by_value(item.name).items()),
+            also=_texts(kernel.CONVENTION_CHOICES[item.name]),
+        )
+        for item in fields(Conventions)
+    ]
+
+
+def _libraries_by_value(convention: str) -> dict[str, str]:
+    """Which libraries have which value of a convention."""
+    if convention not in LIBRARY_CONVENTIONS:
+        return {}
+    found: dict[str, list[str]] = {}
+    for library in libraries.LIBRARIES:
+        if value := library.convention(convention):
+            found.setdefault(value, []).append(library.name)
+    return {value: "; ".join(names) for value, names in found.items()}
+
+
+#: Conventions that the table of libraries tells.
+LIBRARY_CONVENTIONS = ("causal_alignment", "empty_row", "lse_base", "empty_lse")
+
+
+def _libraries() -> list[Word]:
+    return [
+        Word(
+            kind="library",
+            name=library.name,
+            says=("called by " if library.calls_it else "written after its source: ") + library.kernel,
+            facts=_facts(
+                axes=library.axes,
+                **{name: library.convention(name) for name in LIBRARY_CONVENTIONS},
+                mask=library.mask,
+                window=library.window,
+            ),
+            also=(library.kernel,),
+        )
+        for library in libraries.LIBRARIES
+    ]
+
+
+def _contracts() -> list[Word]:
+    comments = comments_of(presets)
+    names = {id(value): name for name, value in vars(presets).items() if isinstance(value, Contract)}
+    return [
+        Word(
+            kind="contract",
+            name=name,
+            says=comments[names[id(made)]],
+            facts=_facts(fields=_fields(made) or "every default"),
+        )
+        for name, made in (presets.PRESETS | {"undeclared": presets.UNDECLARED}).items()
+    ]
+
+
+def _fields(made: Contract) -> str:
+    """The fields of a contract that are not the defaults."""
+    own = [item.name for item in fields(Contract) if item.name != "alternatives"]
+    return ", ".join(
+        f"{name}={getattr(made, name)!r}" for name in own if getattr(made, name) != getattr(Contract(), name)
+    )
+
+
+def _chooser() -> list[str]:
+    """Which contract to declare, and what comes of another one."""
+    rows = [f"{presets.describe(made)}: {says}" for says, made in presets.CHOOSER]
+    return ["Choose by what the kernel does:", *rows, *paragraphs(presets)[1:]]
+
+
+def _stages() -> list[Word]:
+    comments = comments_of(Contract)
+    return [
+        Word(
+            kind="stage",
+            name=item.name,
+            says=comments[item.name],
+            facts=_facts(
+                values=_values(contract.CHOICES.get(item.name, ())),
+                default=_default(item),
+                contracts=_values_of_presets(item.name),
+            ),
+            also=() if item.name in contract.STAGES else _texts(contract.CHOICES.get(item.name, ())),
+        )
+        for item in fields(Contract)
+    ]
+
+
+def _values_of_presets(stage: str) -> str:
+    """The presets in which a stage is not the default."""
+    default = getattr(Contract(), stage)
+    found = {name: getattr(made, stage) for name, made in presets.PRESETS.items()}
+    return ", ".join(f"{name} {value!r}" for name, value in found.items() if value != default)
+
+
+def _regimes() -> list[Word]:
+    rows = regimes.REGIMES.items()
+    return [Word(kind="regime", name=name, says=row.summary, facts=_facts(hunts=row.hunts)) for name, row in rows]
+
+
+def _sizes() -> list[Word]:
+    return [Word(kind="size", name=row.name, says=f"hunts {row.hunts}") for row in sizes.SIZES]
+
+
+def _verdicts() -> list[Word]:
+    comments = comments_of(verdict.Verdict)
+    return [Word(kind="verdict", name=str(value), says=comments[value.name]) for value in verdict.Verdict]
+
+
+def _quantities() -> list[Word]:
+    rows = quantities.QUANTITIES.values()
+    return [
+        Word(kind="quantity", name=row.name, says=row.title, facts=_facts(axes=row.axes, made_by=row.made_by))
+        for row in rows
+    ]
+
+
+def _profiles() -> list[Word]:
+    words = []
+    for row in profiles.PROFILES.values():
+        limit = f"for at most {row.seconds:g} s, then {row.shrink_seconds:g} s to make a failing one smaller"
+        says = f"{row.examples} problems for each property, kernel and dtype, {limit}"
+        words.append(Word(kind="profile", name=row.name, says=says, facts=_facts(held=f"from {row.floor} problems on")))
+    return words
+
+
+def _formats() -> list[Word]:
+    words = []
+    for name, row in formats.FORMATS.items():
+        says = f"{row.precision} significant bits, from 2^{row.emin} to {row.largest:.6g}"
+        stored = "dtype of tensors" if name in formats.DTYPES else "stage of a contract only"
+        words.append(Word(kind="format", name=name, says=says, facts=_facts(used_as=stored, source=row.source)))
+    return words
+
+
+def _presentations() -> list[Word]:
+    rows = presentation.PRESENTATIONS.items()
+    return [Word(kind="presentation", name=name, says=row.says) for name, row in rows]
+
+
+def _limits() -> list[Word]:
+    comments = comments_of(Limits)
+    return [Word(kind="limit", name=item.name, says=comments[item.name]) for item in fields(Limits)]
+
+
+#: Fields of a kernel that no author writes.
+_FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"}
+
+
+def _declarations() -> list[Word]:
+    comments = comments_of(Kernel)
+    written = [item for item in fields(Kernel) if item.name not in _FOUND]
+    return [
+        Word(kind="declaration", name=item.name, says=comments[item.name], facts=_facts(default=_default(item)))
+        for item in written
+    ]
+
+
+@cache
+def kinds() -> tuple[Kind, ...]:
+    """Every kind, in the order in which a reader meets them."""
+
+    def kind(name: str, says: str, words: Callable[[], list[Word]], plural: str = "", **more: Any) -> Kind:
+        return Kind(name=name, plural=plural or f"{name}s", says=says, words=words, **more)
+
+    return (
+        kind("declaration", summary(declare).partition(" Raises ")[0], _declarations),
+        kind("option", summary(options), _options),
+        kind("ability", summary(abilities), _abilities, "abilities"),
+        kind("limit", summary(limits), _limits),
+        kind("presentation", summary(presentation), _presentations),
+        kind("convention", summary(Conventions), _conventions, in_full=True),
+        kind("library", summary(libraries), _libraries, "libraries", in_full=True),
+        kind("contract", summary(presets), _contracts, also=("preset", "presets"), closing=_chooser),
+        kind("stage", paragraphs(contract)[1], _stages, also=("input", "work")),
+        kind("format", summary(formats), _formats, also=("dtype", "dtypes")),
+        kind("property", summary(claims), properties, "properties"),
+        kind("regime", summary(regimes), _regimes),
+        kind("size", summary(sizes), _sizes),
+        kind("profile", summary(profiles), _profiles),
+        kind("verdict", summary(verdict.Verdict), _verdicts),
+        kind("quantity", summary(quantities), _quantities, "quantities"),
+    )

@@ -1,0 +1,117 @@
+"""Every word of the suite is explained, by any of its names, from what stands in the code."""
+
+import re
+from dataclasses import fields
+
+import pytest
+from click.testing import CliRunner
+
+from attn_spec import cli
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import PRESETS
+from attn_spec.kernels.kernel import DECLARABLE, Conventions
+from attn_spec.search.property import load_all
+from attn_spec.search.regimes import REGIMES
+from attn_spec.search.verdict import Verdict
+from attn_spec.vocabulary import lookup
+from attn_spec.vocabulary.kinds import kinds
+
+KINDS = {kind.name: kind for kind in kinds()}
+
+
+def explain(*words):
+    return CliRunner().invoke(cli.main, ["explain", *words])
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *DECLARABLE,
+        *PRESETS,
+        *REGIMES,
+        *Verdict,
+        *load_all(),
+        *(item.name for item in fields(Contract)),
+        *(item.name for item in fields(Conventions)),
+    ],
+)
+def test_each_word_is_explained_by_a_sentence(word):
+    lines = lookup.explained(word)
+
+    assert lines[0].startswith(f"{word}  (")
+    assert re.match(r"    \S.{8,}", lines[1])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_lists_its_words_under_either_number(name):
+    kind = KINDS[name]
+    lines = lookup.explained(kind.plural)
+
+    assert lines == lookup.explained(name)
+    assert lines[0] == kind.says
+    assert lines[-1] == f"{len(kind.words())} {kind.plural}"
+    assert all(any(line.startswith(word.name) for line in lines) for word in kind.words())
+
+
+def test_without_a_word_the_kinds_are_listed():
+    done = explain()
+
+    assert done.exit_code == 0
+    assert all(f"\n{kind.plural}\n    {kind.says}\n" in f"\n{done.output}" for kind in kinds())
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        (["is_causal"], "causal  (option)"),
+        (["Not", "Claimed"], "not claimed  (verdict)"),
+        (["split-kv"], "split_kv  (contract)"),
+        (["bottom_right"], "causal_alignment  (convention)"),
+        (["by_lse"], "normalize  (stage)"),
+        (
+            ["the_diagonal_is_where_the_convention_says"],
+            "causality.the_diagonal_is_where_the_convention_says  (property)",
+        ),
+        (["presets"], KINDS["contract"].says),
+    ],
+)
+def test_a_word_is_found_by_what_it_is_called_elsewhere_and_by_its_values(typed, found):
+    assert explain(*typed).output.splitlines()[0] == found
+
+
+def test_a_word_of_several_kinds_is_explained_as_each():
+    assert re.findall(r"^lse  \((\w+)\)", explain("lse").output, flags=re.MULTILINE) == ["ability", "stage", "quantity"]
+
+
+def test_a_family_is_all_its_properties():
+    named = re.findall(r"^(\S+)  \(property\)", explain("causality").output, flags=re.MULTILINE)
+
+    assert named == [name for name in sorted(load_all()) if name.startswith("causality.")]
+
+
+def test_an_unknown_word_is_an_error_with_the_nearest_ones():
+    done = explain("softcup")
+
+    assert done.exit_code == 2
+    assert done.output == (
+        "Error: no word is called 'softcup'; near it is softcap; `attn-spec explain` lists the kinds\n"
+    )
+
+
+def test_a_word_near_no_other_is_an_error_that_names_the_list():
+    assert explain("xyzzyx").output == "Error: no word is called 'xyzzyx'; `attn-spec explain` lists the kinds\n"
+
+
+def test_contracts_are_chosen_by_what_a_kernel_does():
+    said = explain("contracts").output
+
+    assert "    fused: tiles of keys" in said
+    assert "    eager: matmul, softmax and matmul, each stored in the inputs' dtype\n" in said
+
+
+def test_what_is_said_of_a_property_is_what_its_docstring_says():
+    claim = load_all()["causality.future_keys_change_nothing"]
+    said = explain(claim.id).output
+
+    assert (claim.check.__doc__ or "").splitlines()[0] in said
+    assert f"hunts   {claim.hunts}\n" in said
