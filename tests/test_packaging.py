@@ -1,14 +1,18 @@
-"""The wheel: what is in it, and that a kernel is certified with it from an empty folder."""
+"""The wheel: what is in it, what it installs beside, and that a kernel is certified with it from an empty folder."""
 
+import email
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("attn_spec", "properties", "implementations", "reports")
@@ -56,6 +60,102 @@ def test_the_wheel_has_one_top_level_name(wheel):
     )
 
     assert done.returncode == 0, done.stdout
+
+
+#: Requires-Dist of the wheels of PyTorch on PyPI, without those of NVIDIA's libraries and of extras.
+OF_TORCH = {
+    "2.5.1": """
+        filelock
+        typing-extensions (>=4.8.0)
+        networkx
+        jinja2
+        fsspec
+        triton (==3.1.0) ; platform_system == "Linux" and platform_machine == "x86_64" and python_version < "3.13"
+        sympy (==1.12.1) ; python_version == "3.8"
+        setuptools ; python_version >= "3.12"
+        sympy (==1.13.1) ; python_version >= "3.9"
+    """,
+    "2.9.1": """
+        filelock
+        typing-extensions>=4.10.0
+        setuptools; python_version >= "3.12"
+        sympy>=1.13.3
+        networkx>=2.5.1
+        jinja2
+        fsspec>=0.8.5
+        triton==3.5.1; platform_system == "Linux" and platform_machine == "x86_64"
+    """,
+}
+LINUX = {"platform_system": "Linux", "platform_machine": "x86_64", "sys_platform": "linux", "python_version": "3.11"}
+
+
+def pins(release):
+    """The versions that a release of PyTorch pins on Linux, its own among them."""
+    listed = [Requirement(line) for line in OF_TORCH[release].split("\n") if line.strip()]
+    pinned = [each for each in listed if "==" in str(each.specifier) and applies(each)]
+    return {"torch": release, **{each.name: str(each.specifier).removeprefix("==") for each in pinned}}
+
+
+def applies(requirement, extra=""):
+    return requirement.marker is None or requirement.marker.evaluate({**LINUX, "extra": extra})
+
+
+def refused(requirements, pinned, extra=""):
+    """Those requirements that exclude a version that is pinned."""
+    active = [Requirement(each) for each in requirements]
+    return [
+        str(each)
+        for each in active
+        if applies(each, extra) and each.name in pinned and not each.specifier.contains(pinned[each.name])
+    ]
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    return email.message_from_bytes(archive.read(name))
+
+
+@pytest.mark.parametrize("release", OF_TORCH)
+@pytest.mark.parametrize("extra", ["", "torch", "triton", "jax", "report", "dask"])
+def test_the_wheel_installs_beside_a_torch_that_pins_what_it_needs(metadata, release, extra):
+    assert refused(metadata.get_all("Requires-Dist"), pins(release), extra) == []
+
+
+def test_a_bound_that_fights_a_pin_would_be_seen():
+    assert pins("2.9.1") == {"torch": "2.9.1", "triton": "3.5.1"}
+    assert refused(["triton>=3.9; sys_platform == 'linux'", "numpy>=1.26"], pins("2.9.1")) == [
+        'triton>=3.9; sys_platform == "linux"'
+    ]
+
+
+def test_no_library_of_tensors_is_needed(metadata):
+    needed = {each.name for each in map(Requirement, metadata.get_all("Requires-Dist")) if applies(each)}
+
+    assert needed.isdisjoint({"torch", "triton", "jax"})
+    assert set(metadata.get_all("Provides-Extra")) == {"dask", "jax", "report", "torch", "triton"}
+
+
+def test_the_wheel_says_how_it_is_licensed_and_for_which_python(wheel, metadata):
+    named = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/licenses/LICENSE")]
+
+    assert len(named) == 1
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert zipfile.ZipFile(wheel).read(named[0]) == (ROOT / "LICENSE").read_bytes()
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier")
+
+
+def test_the_readme_names_the_versions_that_the_tests_run_with():
+    pinned = dict(re.findall(r"^(\w+)==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+
+    assert (
+        f"with Python {python}, PyTorch {pinned['torch']}, JAX {pinned['jax']}, Triton {pinned['triton']} and "
+        f"NumPy {pinned['numpy']}, as `constraints.txt` pins them" in said
+    )
 
 
 KERNEL = """

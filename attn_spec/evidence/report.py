@@ -16,7 +16,10 @@ class ReportError(RuntimeError):
 
 
 def writer(name: str) -> Callable[..., list[Path]]:
-    """The function that writes a report. Raises :class:`ReportError` if none of that name is installed."""
+    """The function that writes a report.
+
+    Raises :class:`ReportError` if none of that name is installed, or a package that it is written with is not.
+    """
     found: dict[str, Any] = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
@@ -24,4 +27,8 @@ def writer(name: str) -> Callable[..., list[Path]]:
             f"no report is called {name!r}; installed are: {known}. If attn-spec was updated, install it again: "
             "reports are entry points, which are read at installation"
         )
-    return found[name].load()
+    try:
+        return found[name].load()
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise ReportError(f"{name} needs {package}, which is not installed; pip install {package}") from error
