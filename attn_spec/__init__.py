@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
+    from attn_spec.parametrization import parametrize as parametrize
     from attn_spec.problem.problem import Problem as Problem
     from attn_spec.search.regimes import Recipe as Recipe
     from attn_spec.testing import assert_attention as assert_attention
@@ -29,6 +30,7 @@ _HOMES = {
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
     "kernel": "kernels.declaration",
+    "parametrize": "parametrization",
 }
 __all__ = [
     "Contract",
@@ -39,6 +41,7 @@ __all__ = [
     "assert_attention",
     "assert_attention_gradients",
     "kernel",
+    "parametrize",
 ]
 
 

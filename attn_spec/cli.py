@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__
+from attn_spec import __version__, configuration
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("kernel")
+@click.argument("kernels", nargs=-1, is_eager=True, callback=configuration.kernels)
 @choices
 @click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
@@ -88,9 +89,23 @@ def main() -> None:
 )
 @output("certificate.json", "Where the certificate goes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
-def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> None:
-    """Examine KERNEL: file.py:name, package.module:name, or a short name."""
-    from attn_spec import screen
+def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chosen: Any) -> None:
+    """Examine KERNELS: file.py:name, package.module:name, or a short name.
+
+    Without one, those of the table [tool.attn_spec] of pyproject.toml, with its options. Of several kernels each has a
+    certificate and a report of its own, whose names end with that of the kernel.
+    """
+    codes = []
+    for kernel in kernels:
+        suffix = "-" + re.sub(r"\W+", "_", kernel) if len(kernels) > 1 else ""
+        places: list[Any] = [path and path.with_stem(f"{path.stem}{suffix}") for path in (output, report)]
+        codes.append(_certify(kernel, *places, **chosen))
+    sys.exit(max(codes, key=(0, 3, 1).index))
+
+
+def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> int:
+    """Examine one kernel, show and write what was found, and return the exit code."""
+    from attn_spec import github, screen
     from attn_spec.certify import SHARES, CannotRunError
     from attn_spec.certify import certify as run
     from attn_spec.evidence import certificate
@@ -119,14 +134,17 @@ def certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> No
     noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
     colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
     click.secho(document.result.upper() + "".join(noted), bold=True, fg=colour)
-    sys.exit(CODES[document.result])
+    github.tell(document, progress)
+    return CODES[document.result]
 
 
 @main.command()
 @click.argument("case", required=False)
 @click.option("--kernel", help="Replay against this kernel, e.g. one that is meant to be fixed.")
+@click.option("--list", "listed", is_flag=True, help="Show what is stored, and run nothing.")
+@click.option("--clean", is_flag=True, help="Delete the cases that turn out to be fixed, and their scripts.")
 @call_limit
-def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
+def replay(case: str | None, kernel: str | None, listed: bool, clean: bool, call_limit: float) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
     from attn_spec import replay as runner
     from attn_spec.search import cases
@@ -135,11 +153,17 @@ def replay(case: str | None, kernel: str | None, call_limit: float) -> None:
         paths = cases.find(case)
     except cases.CaseError as error:
         raise CouldNotRun(str(error)) from None
+    if listed:
+        click.echo("\n".join(line for path in paths for line in cases.described(path)))
+        return
     codes = []
     for path in paths:
         done = runner.replay(path, kernel, call_limit)
         codes.append(done.code)
-        click.echo(f"{path.stem}  {done}")
+        deleted = clean and runner.OUTCOMES[done.code] == "fixed"
+        click.echo(f"{path.stem}  {done}{', deleted' if deleted else ''}")
+        if deleted:
+            cases.delete(path)
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
     sys.exit(max(codes, key=(0, 4, 3, COULD_NOT_RUN, 1).index))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attn_spec.search.preflight import Preflight
     from attn_spec.search.profiles import Profile
     from attn_spec.search.property import Property
+    from attn_spec.search.stored_cases import StoredCases
 
 #: Keys of a row, of the block of a suspect, and of how near to its bound an answer of a test came, in
 #: ``report.user_properties``.
@@ -65,6 +66,13 @@ class Session:
         """The value of an option."""
         return self.config.getoption(f"attn_{name}")
 
+    @functools.cached_property
+    def stored(self) -> StoredCases:
+        """What earlier runs in this folder found."""
+        from attn_spec.search.stored_cases import StoredCases
+
+        return StoredCases()
+
     @property
     def subjects(self) -> list[Subject]:
         """Every kernel at every dtype."""
@@ -91,7 +99,8 @@ class Session:
             name, dtype = subject.kernel.name, subject.dtype
             return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
-        row, case = search(claim, subject, self._effort(subject), self.seed, self._ticker())
+        found = self.stored.refuting(claim, subject)
+        row, case = found or search(claim, subject, self._effort(subject), self.seed, self._ticker())
         row = against(row, self.known_defects_of(subject.kernel))
         if case is None:
             return row, ""

@@ -21,7 +21,7 @@ def test_the_commands_of_the_readme(folder, whole):
     said = ""
     for language, block in BLOCKS:
         match language:
-            case "python":
+            case "python" | "toml":
                 name = block.splitlines()[0].removeprefix("# ")
                 folder.joinpath(name).write_text(block)
             case "sh":

@@ -9,15 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import textwrap
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from attn_spec import atomic
+from attn_spec import __version__, atomic
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe, RecipeError
+
+if TYPE_CHECKING:
+    from attn_spec.kernels.subject import Subject
 
 #: Version of the document; a reader refuses any other.
 SCHEMA = 1
@@ -49,6 +53,8 @@ class Case:
     hint: str = ""
     #: The element farthest outside its bound; None when the claim measures none.
     worst: WorstElement | None = None
+    #: Of what was declared when it was found, see :func:`declaration_of`.
+    declaration: str = ""
 
     @property
     def id(self) -> str:
@@ -82,6 +88,21 @@ class Case:
             raise CaseError(f"{type(error).__name__}: {error}") from error
 
 
+def declaration_of(subject: Subject) -> str:
+    """A digest of this attn-spec and of all that a kernel declares at a dtype, by which problems are drawn."""
+    kernel = subject.kernel
+    declared = {
+        "supports": sorted(kernel.supports),
+        "conventions": asdict(kernel.conventions),
+        "contract": kernel.contract_declared(subject.dtype),
+        "limits": kernel.limits,
+        "presentation": kernel.presentation,
+        "option_dtypes": sorted(kernel.option_dtypes.items()),
+        "merge": kernel.merge,
+    }
+    return hashlib.sha256(f"{__version__} {declared!r}".encode()).hexdigest()[:16]
+
+
 def _problem(exact: dict[str, Any] | None, recipe: dict[str, Any] | None) -> Problem:
     """The stored bits, which outlive a change of the recipe's regime; the recipe's, where no bits were stored."""
     made = None if recipe is None else Recipe.from_json(recipe).problem()
@@ -106,6 +127,22 @@ def load(path: Path) -> Case:
     except (ValueError, CaseError) as error:
         text = f"{path} cannot be replayed: {error}. Delete the file, or run certify again to make a new one"
         raise CaseError(text) from error
+
+
+def described(path: Path) -> list[str]:
+    """What a stored case is of, in two lines; in one what is wrong with its file."""
+    try:
+        case = load(path)
+    except CaseError as error:
+        return [f"{path.stem}  {error}"]
+    problem = textwrap.shorten(repr(case.problem), 110, placeholder=" ...")
+    return [f"{path.stem}  {case.kernel}, {case.problem.dtype}, {case.device}  {case.claim}", f"          {problem}"]
+
+
+def delete(path: Path) -> None:
+    """Forget a stored case: its file, and the script beside it."""
+    for file in (path, path.with_suffix(".py")):
+        file.unlink(missing_ok=True)
 
 
 def find(name: str | None, home: Path = HOME) -> list[Path]:

@@ -20,7 +20,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.search import sizes
-from attn_spec.search.cases import Case, InFlight
+from attn_spec.search.cases import Case, InFlight, declaration_of
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Observations, Property, Suspicion, recording
 from attn_spec.search.verdict import Row, Verdict
@@ -88,6 +88,7 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
         message=str(error or "") or type(error).__name__,
         hint=getattr(error, "hint", "") or (subject.kernel.limits.hint(problem) if ended else ""),
         worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
+        declaration=declaration_of(subject),
     )
 
 

@@ -1,0 +1,80 @@
+"""The properties in somebody's own test file, one test for each of them and each dtype.
+
+    from attn_spec import parametrize
+
+    @parametrize(attention)
+    def test_attention(search, claim, subject):
+        search(claim, subject)
+
+``search`` is the fixture of the pytest plugin: profile, seed, device's call limit and known defects are those of its
+options, ``--attn-profile ci``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.resolve import resolve
+from attn_spec.search.preflight import preflight
+from attn_spec.search.property import Property, load_all
+
+
+def parametrize(
+    kernel: Kernel | str | Callable[..., Any],
+    *,
+    properties: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    device: str = "cpu",
+    **declared: Any,
+) -> pytest.MarkDecorator:
+    """Run a test with the arguments ``claim`` and ``subject`` once for each property and dtype.
+
+    ``kernel`` is a declared one, or what ``attn-spec certify`` is given to find one; ``declared`` are then
+    declarations for a callable that has none. ``properties`` are parts of the ids of those wanted, all without one;
+    ``dtypes`` are all that the kernel declares without one. The kernel is called once for each dtype, to see that it
+    runs. Raises :class:`KernelError`.
+    """
+    found = _found(kernel, declared)
+    subjects = preflight(replace(found, spec=found.spec or _spec_of(found)), dtypes, device).subjects
+    claims = _claims(properties)
+    return pytest.mark.parametrize(
+        ("claim", "subject"),
+        [(claim, subject) for claim in claims for subject in subjects],
+        ids=[f"{claim.id}-{subject.dtype}" for claim in claims for subject in subjects],
+    )
+
+
+def _claims(parts: Sequence[str]) -> list[Property]:
+    """The properties whose ids contain one of the parts. Raises :class:`KernelError` for a part that none contains."""
+    every = [claim for _, claim in sorted(load_all().items())]
+    for part in parts:
+        if not any(part in claim.id for claim in every):
+            raise KernelError(f"no property's id contains {part!r}; `attn-spec properties` lists them all")
+    return [claim for claim in every if not parts or any(part in claim.id for part in parts)]
+
+
+def _found(kernel: Kernel | str | Callable[..., Any], declared: Mapping[str, Any]) -> Kernel:
+    """The kernel that is meant. Raises :class:`KernelError`."""
+    if isinstance(kernel, str):
+        return resolve(kernel, **declared)
+    if not isinstance(kernel, Kernel):
+        return replace(from_callable(kernel, **declared), given=dict(declared))
+    if declared:
+        raise KernelError(f"{kernel.name} declares itself with @kernel; drop {', '.join(sorted(declared))}")
+    return kernel
+
+
+def _spec_of(kernel: Kernel) -> str:
+    """By what name a stored case finds the kernel again: its file and its own; empty for one made inside a function."""
+    name = getattr(kernel.function, "__name__", "")
+    module = sys.modules.get(kernel.module)
+    file = getattr(module, "__file__", None)
+    return f"{os.path.relpath(file)}:{name}" if file and hasattr(module, name) else ""

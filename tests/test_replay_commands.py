@@ -1,0 +1,53 @@
+"""``attn-spec replay --list`` and ``--clean``: what is stored, and how it leaves."""
+
+import pytest
+from click.testing import CliRunner
+
+from attn_spec import Recipe, cli
+from attn_spec.replay import Replay
+from attn_spec.search import cases
+from attn_spec.search.cases import Case
+
+
+@pytest.fixture
+def stored(folder):
+    """Two cases, the first with its script."""
+    made = [Case(claim="p.one", kernel=f"mine.py:{name}", problem=Recipe(key_length=2).problem()) for name in "fg"]
+    paths = [cases.save(case) for case in made]
+    paths[0].with_suffix(".py").write_text("")
+    return paths
+
+
+def invoke(*words):
+    return CliRunner().invoke(cli.main, ["replay", *words])
+
+
+def test_the_list_names_property_kernel_and_problem_and_runs_nothing(stored, monkeypatch):
+    monkeypatch.setattr("attn_spec.replay.replay", lambda *given: pytest.fail("run"))
+    stored[1].write_text("{")
+    done = invoke("--list")
+
+    assert done.exit_code == 0
+    assert f"{stored[0].stem}  mine.py:f, float32, cpu  p.one\n          Recipe(key_length=2).problem()" in done.output
+    assert f"{stored[1].stem}  {stored[1]} cannot be replayed: " in done.output
+
+
+def test_a_long_problem_is_cut_in_the_list(folder):
+    case = Case(claim="p.one", kernel="k", problem=Recipe(key_length=99).problem().replace(scale=0.5))
+    _, problem = cases.described(cases.save(case))
+
+    assert problem.endswith(" ...")
+    assert len(problem) <= 120
+
+
+def test_what_is_fixed_is_deleted_with_its_script_and_nothing_else(stored, monkeypatch):
+    found = {stored[0].stem: Replay(0, ""), stored[1].stem: Replay(1, "output[0, 0, 0, 0] is 0")}
+    monkeypatch.setattr("attn_spec.replay.replay", lambda path, kernel, limit: found[path.stem])
+    kept = invoke()
+    done = invoke("--clean")
+
+    assert "deleted" not in kept.output
+    assert (kept.exit_code, done.exit_code) == (1, 1)
+    assert f"{stored[0].stem}  fixed, deleted\n" in done.output
+    assert f"{stored[1].stem}  still fails: output[0, 0, 0, 0] is 0\n" in done.output
+    assert sorted(path.name for path in (cases.HOME / "cases").iterdir()) == [stored[1].name]
