@@ -1,4 +1,4 @@
-"""The failure block: what is shown of a refuted or suspect claim, in about twelve lines, and never a tensor."""
+"""The failure block: what is shown of a refuted or suspect claim, in some fifteen lines, and tensors only if small."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 from attn_spec.error.presets import describe
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.problem import Problem
 from attn_spec.search.cases import Case
 from attn_spec.search.property import Property
 from attn_spec.search.verdict import Verdict
 
 #: Longest line shown.
 WIDTH = 120
+#: Most numbers that each of q, k and v has where they are shown.
+FEW = 8
 
 
 def block(
@@ -29,11 +32,14 @@ def block(
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
             f"  problem   {problem}",
-            *(case.worst.lines() if case.worst else _why(case.message)),
+            *_small_tensors(case.problem),
+            *_why(case),
+            *(case.worst.lines() if case.worst else []),
             *([f"  hint      {case.hint}"] if case.hint else []),
             *([_chance(claim, verdict)] if claim.false_alarm else []),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",
+            f"  python    problem.run({case.kernel!r}), problem.tensors({subject.framework.name!r})",
             *([f"  script    python {script}"] if script else []),
         ]
     )
@@ -45,8 +51,20 @@ def _chance(claim: Property, verdict: Verdict) -> str:
     return f"  chance    at most {claim.false_alarm:g} for one problem, if {sound}"
 
 
-def _why(message: str) -> list[str]:
-    """The message, on at most four lines."""
+def _small_tensors(problem: Problem) -> list[str]:
+    """q, k and v, a line each, where each has few numbers, and the problem's repr does not show them."""
+    named = {name: getattr(problem, name) for name in ("q", "k", "v")}
+    if problem.recipe is None or not all(0 < array.size <= FEW for array in named.values()):
+        return []
+    lines = [f"  {name:<8}  {' '.join(f'{x:.6g}' for x in array.ravel())}" for name, array in named.items()]
+    return [f"{line}, of shape {array.shape}" for line, array in zip(lines, named.values(), strict=True)]
+
+
+def _why(case: Case) -> list[str]:
+    """The message, on at most four lines, without what the lines on the worst element say."""
+    message = case.message
+    if case.worst is not None:
+        message = f"; {message}".partition(f"; {case.worst.quantity}[")[0].removeprefix("; ")
     return textwrap.wrap(
         message, WIDTH, initial_indent="  why       ", subsequent_indent=" " * 12, max_lines=4, placeholder=" ..."
     )

@@ -43,3 +43,33 @@ def test_the_bound_is_that_of_the_pass_that_made_the_quantity(name):
 
     assert f"by the {QUANTITIES[name].made_by} bound of the contract" in shown
     assert (", in 3 rows" in shown) == QUANTITIES[name].has_rows
+
+
+def shown(problem=PROBLEM, message="", worst=None):
+    return block(
+        Case(claim=CLAIM.id, kernel="k.py:f", problem=problem, message=message, worst=worst), CLAIM, SUBJECT, None
+    )
+
+
+def test_what_was_found_is_told_beside_the_worst_element_and_once():
+    worst = worst_element(measured("dq"))
+    place = f"dq[{', '.join(map(str, worst.index))}] is 1; the truth is 0"
+    said = shown(message=f"the kernel applied a scale of 1 where 0.5 was asked; {place}", worst=worst).splitlines()
+
+    assert said.index("  why       the kernel applied a scale of 1 where 0.5 was asked") < said.index(worst.lines()[0])
+    assert "  why" not in shown(message=place, worst=worst)
+    assert "  why       the call raised" in shown(message="the call raised")
+
+
+def test_few_numbers_are_shown_and_many_are_not():
+    few = Recipe(query_length=2, key_length=1).problem()
+    q = " ".join(f"{x:.6g}" for x in few.q.ravel())
+
+    assert f"  q         {q}, of shape (1, 1, 2, 1)\n" in shown(few)
+    assert "  q   " not in shown(Recipe(query_length=9).problem())
+    assert "  q   " not in shown(Recipe(key_length=0).problem())
+    assert "  q   " not in shown(few.replace(scale=2.0)), "the problem's repr shows them"
+
+
+def test_lines_to_paste_name_the_kernel_and_the_framework():
+    assert "  python    problem.run('k.py:f'), problem.tensors('torch')\n" in shown() + "\n"

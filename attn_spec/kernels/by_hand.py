@@ -1,0 +1,59 @@
+"""A problem in somebody's hands: its tensors in a framework, and what a kernel answers.
+
+``Problem.tensors`` and ``Problem.run`` are these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+
+
+def tensors(
+    problem: Problem, framework: str = "numpy", *, presentation: str = "BHSD", device: str = "cpu"
+) -> dict[str, Any]:
+    """q, k, v and the tensors of the options in use, by name, as tensors of a framework, each in its dtype.
+
+    q, k and v have the axes of the ``presentation``, options those of their rows. Raises :class:`KernelError` for a
+    presentation that hands over one entry at a time, and :class:`FrameworkError`.
+    """
+    whole = {name: row for name, row in PRESENTATIONS.items() if not row.looped}
+    if presentation not in whole:
+        raise KernelError(f"presentation must be one of {', '.join(whole)} here, not {presentation!r}")
+    give, order = frameworks.framework(framework).give, whole[presentation]
+    made = {name: give(order.hand(getattr(problem, name)), problem.dtype, device) for name in ("q", "k", "v")}
+    for name, row in OPTIONS.items():
+        if row.tensor is not None and (value := getattr(problem, name)) is not None:
+            made[name] = give(value, problem.dtype_of(name), device)
+    return made
+
+
+def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: str = "cpu", **declared: Any) -> Answer:
+    """What a kernel answers, in float64: output [B, Hq, Sq, Dv], and lse [B, Hq, Sq] if it declares that.
+
+    ``kernel`` is a declared one, its name as ``attn-spec certify`` takes it, or an undecorated callable, of which
+    ``declared`` may say more. It is called as a search calls it. Raises :class:`KernelError` for a kernel that does not
+    declare an option of the problem or its dtype, and what a search takes for a refutation where the call fails.
+    """
+    found = _found(kernel, declared)
+    if problem.dtype not in found.dtypes and found.declared:
+        raise KernelError(f"{found.name} declares {', '.join(found.dtypes)}, and the problem is of {problem.dtype}")
+    missing = sorted(name for name in problem.options() & OPTIONS.keys() if name not in found.supports)
+    if missing:
+        raise KernelError(f"{found.name} does not declare {', '.join(missing)}, which the problem uses")
+    return Subject(found, problem.dtype, device)(problem)
+
+
+def _found(kernel: Kernel | str | Callable[..., Any], declared: dict[str, Any]) -> Kernel:
+    if isinstance(kernel, str):
+        return resolve(kernel, **declared)
+    return kernel if isinstance(kernel, Kernel) else from_callable(kernel, **declared)
