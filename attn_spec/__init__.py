@@ -49,3 +49,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attn_spec' has no attribute {name!r}")
     return getattr(importlib.import_module(f"attn_spec.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__, configuration
+from attn_spec import __version__, configuration, explanations
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
@@ -233,33 +233,8 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
     sys.exit(max((CODES.get(one["result"], 3) for one in found["examined"]), key=(0, 3, 1).index, default=3))
 
 
-@main.command()
-@click.argument("name", required=False)
-def properties(name: str | None) -> None:
-    """List the properties, or describe those whose id contains NAME."""
-    from attn_spec.vocabulary import kinds, lookup
-
-    found = [word for word in kinds.properties() if (name or "") in word.name]
-    if not found:
-        raise CouldNotRun(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
-    for word in found:
-        click.echo("\n".join(lookup.entry(word) if name else lookup.line(word)))
-    click.echo(f"{len(found)} properties")
-
-
-@main.command()
-@click.argument("word", nargs=-1)
-def explain(word: tuple[str, ...]) -> None:
-    """Explain WORD: a property, an option, a convention, a contract, a verdict, ...; without it, list the kinds.
-
-    The name of a kind, as options, lists its words.
-    """
-    from attn_spec.vocabulary import lookup
-
-    try:
-        click.echo("\n".join(lookup.explained(" ".join(word))))
-    except lookup.UnknownWordError as error:
-        raise CouldNotRun(str(error)) from None
+main.add_command(explanations.explain)
+main.add_command(explanations.properties)
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:

@@ -37,3 +37,9 @@ def test_a_numpy_kernel_imports_no_other_framework(kernel):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_the_package_lists_its_public_names():
+    import attn_spec
+
+    assert set(attn_spec.__all__) <= set(dir(attn_spec))

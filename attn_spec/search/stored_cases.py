@@ -7,9 +7,9 @@ any more. A claim about chance is left out: its probabilities are those of probl
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis.errors import UnsatisfiedAssumption
@@ -27,9 +27,11 @@ MOST = 3
 
 @dataclass(frozen=True)
 class StoredCases:
-    """The cases in a folder, as they were when first asked for."""
+    """The cases in a folder, as they were when those of a kernel were first asked for."""
 
     home: Path = HOME
+    #: By the name of the kernel, the newest first.
+    read: dict[str, list[Case]] = field(default_factory=dict)
 
     def refuting(self, claim: Property, subject: Subject) -> tuple[Row, Case] | None:
         """The verdict and the case where one of the stored problems still refutes the claim; None where none does."""
@@ -37,26 +39,34 @@ class StoredCases:
             return None
         if claim.not_applicable(subject):
             return None
-        tried = [case for case in self._cases if _is_of(case, claim, subject)][:MOST]
+        tried = [case for case in self._cases_of(_spec_of(subject)) if _is_of(case, claim, subject)][:MOST]
         return next((found for case in tried if (found := _again(case, claim, subject)) is not None), None)
 
-    @cached_property
-    def _cases(self) -> list[Case]:
-        """Every case that can be read, the newest first."""
-        paths = (self.home / "cases").glob("*.json")
-        return list(self._read(sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)))
+    def _cases_of(self, kernel: str) -> list[Case]:
+        """Every case of a kernel that can be read; of others no file is parsed, which may be large."""
+        if kernel not in self.read:
+            paths = list((self.home / "cases").glob("*.json"))
+            named = [path for path in paths if json.dumps(kernel) in path.read_text(encoding="utf-8", errors="replace")]
+            newest = sorted(named, key=lambda path: path.stat().st_mtime, reverse=True)
+            self.read[kernel] = list(_readable(newest))
+        return self.read[kernel]
 
-    @staticmethod
-    def _read(paths: list[Path]) -> Iterator[Case]:
-        for path in paths:
-            with contextlib.suppress(CaseError):  # `attn-spec replay` says what is wrong with it
-                yield load(path)
+
+def _readable(paths: list[Path]) -> Iterator[Case]:
+    for path in paths:
+        with contextlib.suppress(CaseError):  # `attn-spec replay` says what is wrong with it
+            yield load(path)
+
+
+def _spec_of(subject: Subject) -> str:
+    """As a case names its kernel."""
+    return subject.kernel.spec or subject.kernel.name
 
 
 def _is_of(case: Case, claim: Property, subject: Subject) -> bool:
     """Whether a case is of this claim, kernel, dtype and device, and was found under the same declarations."""
     named = (case.claim, case.kernel, case.problem.dtype, case.device)
-    wanted = (claim.id, subject.kernel.spec or subject.kernel.name, subject.dtype, subject.device)
+    wanted = (claim.id, _spec_of(subject), subject.dtype, subject.device)
     return named == wanted and case.declaration == declaration_of(subject)
 
 

@@ -1,0 +1,40 @@
+"""The commands that explain the words of the suite, and its properties."""
+
+from __future__ import annotations
+
+import click
+
+
+class UnknownName(click.ClickException):  # noqa: N818 -- as click names its own
+    """Ends the command as any other that could not run."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("word", nargs=-1)
+def explain(word: tuple[str, ...]) -> None:
+    """Explain WORD: a property, an option, a convention, a contract, a verdict, ...; without it, list the kinds.
+
+    The name of a kind, as options, lists its words.
+    """
+    from attn_spec.vocabulary import lookup
+
+    try:
+        click.echo("\n".join(lookup.explained(" ".join(word))))
+    except lookup.UnknownWordError as error:
+        raise UnknownName(str(error)) from None
+
+
+@click.command()
+@click.argument("name", required=False)
+def properties(name: str | None) -> None:
+    """List the properties, or describe those whose id contains NAME."""
+    from attn_spec.vocabulary import kinds, lookup
+
+    found = [word for word in kinds.properties() if (name or "") in word.name]
+    if not found:
+        raise UnknownName(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
+    for word in found:
+        click.echo("\n".join(lookup.entry(word) if name else lookup.line(word)))
+    click.echo(f"{len(found)} properties")
