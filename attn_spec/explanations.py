@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-class UnknownName(click.ClickException):  # noqa: N818 -- as click names its own
+class UnknownName(click.ClickException):
     """Ends the command as any other that could not run."""
 
     exit_code = 2
