@@ -111,7 +111,6 @@ LIBRARIES = (
     ),
     Library(
         name="transformers eager_attention_forward",
-        axes="BHSD, the output BSHD",
         conventions=Conventions(empty_row="mean_of_v"),
         left_open=frozenset({"causal_alignment"}),
         kernel="attn_spec.reports.plain.eager:hf_eager",
