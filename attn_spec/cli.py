@@ -56,6 +56,14 @@ call_limit = click.option(
 )
 
 
+isolate = click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="Whether the kernel has a process of its own, which cannot touch the judge. Default: if it is none of "
+    "attn-spec's.",
+)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="attn-spec")
 def main() -> None:
@@ -68,6 +76,8 @@ def main() -> None:
 @click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
 @call_limit
+@isolate
+@click.option("--memory", type=click.FloatRange(0, min_open=True), help="GiB of addresses that this process may have.")
 @click.option(
     "--known-defects",
     type=click.Path(path_type=Path),
@@ -129,7 +139,7 @@ def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> i
         from attn_spec.kernels.resolve import declarations
 
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
-        shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
+        shared = {name: chosen[name] for name in ("dtypes", "device", "profile", "isolate")}
         _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
     noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
     colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
@@ -144,7 +154,10 @@ def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> i
 @click.option("--list", "listed", is_flag=True, help="Show what is stored, and run nothing.")
 @click.option("--clean", is_flag=True, help="Delete the cases that turn out to be fixed, and their scripts.")
 @call_limit
-def replay(case: str | None, kernel: str | None, listed: bool, clean: bool, call_limit: float) -> None:
+@isolate
+def replay(  # noqa: PLR0917 -- the arguments of a command
+    case: str | None, kernel: str | None, listed: bool, clean: bool, call_limit: float, isolate: bool | None
+) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
     from attn_spec import replay as runner
     from attn_spec.search import cases
@@ -158,7 +171,7 @@ def replay(case: str | None, kernel: str | None, listed: bool, clean: bool, call
         return
     codes = []
     for path in paths:
-        done = runner.replay(path, kernel, call_limit)
+        done = runner.replay(path, kernel, call_limit, isolate)
         codes.append(done.code)
         deleted = clean and runner.OUTCOMES[done.code] == "fixed"
         click.echo(f"{path.stem}  {done}{', deleted' if deleted else ''}")

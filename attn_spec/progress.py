@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from attn_spec.isolation.foreign import isolate_word
 from attn_spec.kernels.defects import Defect
 from attn_spec.search.verdict import Row, Verdict
 
@@ -28,6 +29,10 @@ class Request:
     framework: str | None = None
     contract: str | None = None
     supports: str | None = None
+    #: Whether the kernel has a process of its own; None: if it is none of attn-spec's.
+    isolate: bool | None = None
+    #: GiB of addresses that this process may have.
+    memory: float | None = None
     #: TOML file of known defects.
     known_defects: Path | None = None
     #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
@@ -41,6 +46,7 @@ class Request:
         pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
+        pairs += [("isolate", isolate_word(self.isolate)), ("memory", self.memory)]
         pairs += [("known-defects", self.known_defects and self.known_defects.resolve())]
         return [f"--attn-{name}={value}" for name, value in pairs if value is not None]
 

@@ -53,6 +53,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
     "brief": {"action": "store_true", "help": "give kernels that are slow, or built for few shapes, no more problems "
               "than a verdict takes"},
+    "isolate": {"default": "auto", "choices": ["auto", "always", "never"], "help": "whether a kernel has a process of "
+                "its own, which cannot touch the judge; default: auto, each that is none of attn-spec's"},
+    "memory": {"type": float, "help": "GiB of addresses that the process of a kernel may have; default: no limit"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they must support, comma separated"},

@@ -1,18 +1,21 @@
 """Run stored cases again, each in a process that may die of it.
 
-``python -m attn_spec.replay CASE.json SECONDS [KERNEL]`` runs one case here, with a limit on each call, and says
+``python -m attn_spec.replay CASE.json SECONDS ISOLATE [KERNEL]`` runs one case here, each call limited, and says
 ``fixed``, ``still fails``, ``cannot run``, ``still suspect`` or ``not seen this time`` by its exit code, 0 to 4. The
 last is said of kernels that draw another mask in each call: what chance showed once it need not show again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attn_spec.isolation import foreign
+from attn_spec.isolation.foreign import isolate_word
 from attn_spec.search import cases
 from attn_spec.search.cases import Case, CaseError
 
@@ -39,9 +42,12 @@ class Replay:
         return OUTCOMES[self.code] + (f": {self.message}" if self.message else "")
 
 
-def replay(path: Path, kernel: str | None = None, call_limit: float = 60.0) -> Replay:
-    """Run the case of a file in a process of its own, with its own kernel or with another."""
-    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), str(call_limit)]
+def replay(path: Path, kernel: str | None = None, call_limit: float = 60.0, isolate: bool | None = None) -> Replay:
+    """Run the case of a file in a process of its own, with its own kernel or with another.
+
+    ``isolate`` gives the kernel one more, None if it is none of attn-spec's.
+    """
+    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), str(call_limit), isolate_word(isolate)]
     command += [kernel] if kernel else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)  # noqa: S603
@@ -57,10 +63,10 @@ def replay(path: Path, kernel: str | None = None, call_limit: float = 60.0) -> R
 _MARK = "attn-spec replay: "
 
 
-def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
+def run(case: Case, call_limit: float, isolate: str = "never", kernel: str | None = None) -> Replay:
     """Check the case's claim on its problem, here."""
     from attn_spec.kernels.kernel import KernelError
-    from attn_spec.kernels.resolve import resolve
+    from attn_spec.kernels.time_limit import last_resort
     from attn_spec.search.preflight import preflight
     from attn_spec.search.property import load_all
 
@@ -68,8 +74,9 @@ def run(case: Case, call_limit: float, kernel: str | None = None) -> Replay:
     if claim is None:
         return Replay(2, f"there is no property {case.claim!r} any more; see `attn-spec properties`")
     try:
-        found = resolve(kernel) if kernel else resolve(case.kernel, **case.declared)
-        (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit).subjects
+        found = foreign.found(kernel or case.kernel, isolate, **({} if kernel else case.declared))
+        guard = contextlib.nullcontext if found.isolated else last_resort
+        (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit, guard).subjects
     except KernelError as error:
         return Replay(2, str(error))
     needed = {*claim.needs, *case.problem.options()}
@@ -109,8 +116,8 @@ def _draws_again(claim: Property, subject: Subject) -> bool:
 def main(arguments: list[str]) -> int:
     """Run one case and return its exit code."""
     try:
-        path, call_limit, *kernel = arguments
-        done = run(cases.load(Path(path)), float(call_limit), *kernel)
+        path, call_limit, isolate, *kernel = arguments
+        done = run(cases.load(Path(path)), float(call_limit), isolate, *kernel)
     except CaseError as error:
         done = Replay(2, str(error))
     print(_MARK + done.message)  # noqa: T201 -- read by the parent process

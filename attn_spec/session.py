@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -167,7 +168,7 @@ class Session:
                 environment=provenance.environment(device),
                 suite=provenance.suite(),
                 configuration=provenance.configuration(checked, device, self.profile, self.seed)
-                | {"only": self.option("property")},
+                | {"only": self.option("property"), "memory": self.option("memory")},
                 known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
@@ -223,19 +224,21 @@ class Session:
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
+        from attn_spec.isolation.foreign import found
         from attn_spec.kernels.kernel import KernelError
-        from attn_spec.kernels.resolve import declarations, resolve
+        from attn_spec.kernels.resolve import declarations
         from attn_spec.kernels.time_limit import last_resort
         from attn_spec.search.preflight import preflight
 
         declared = declarations(*map(self.option, ("framework", "contract", "supports")))
         try:
-            kernel = resolve(spec, **declared)
+            kernel = found(spec, self.option("isolate"), self.option("memory"), **declared)
             dtypes = [dtype for dtype in self.option("dtype") if named or dtype in kernel.dtypes]
             if self.option("dtype") and not dtypes:
                 self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
                 return None
-            guard = functools.partial(last_resort, stderr=self.stderr)
+            last = functools.partial(last_resort, stderr=self.stderr)
+            guard = contextlib.nullcontext if kernel.isolated else last
             return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
         except KernelError as error:
             if named:

@@ -74,6 +74,9 @@ class Configuration(Model):
     examples: int
     floor: int
     seed: int
+    #: Whether the kernel had a process of its own, and the GiB of addresses that this might have.
+    isolated: bool = False
+    memory: float | None = None
 
 
 class Claims(Model):

@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import platform
 import subprocess
-import sys
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
@@ -26,9 +25,8 @@ DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch"
 
 def subject(kernel: Kernel) -> dict[str, Any]:
     """Identify the code that was examined."""
-    module = sys.modules[kernel.module]
-    folder = Path(getattr(module, "__file__", None) or ".").resolve().parent
-    names = packages_distributions().get(module.__name__.partition(".")[0], [])
+    folder = Path(kernel.file or ".").resolve().parent
+    names = packages_distributions().get(kernel.module.partition(".")[0], [])
     return {
         "spec": kernel.spec,
         "name": kernel.name,
@@ -66,6 +64,7 @@ def configuration(checked: Preflight, device: str, profile: Profile, seed: int) 
         "examples": profile.examples,
         "floor": profile.floor,
         "seed": seed,
+        "isolated": checked.subjects[0].kernel.isolated,
     }
 
 

@@ -9,7 +9,6 @@ import base64
 import contextlib
 import hashlib
 import pprint
-import sys
 import textwrap
 import zlib
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +22,7 @@ from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.frameworks.framework import FrameworkError, of, values_of
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import Presentation
-from attn_spec.kernels.resolve import kernels_of
+from attn_spec.kernels.resolve import attribute_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.search.cases import Case
@@ -155,16 +154,13 @@ def _plain(value: Any) -> Any:
 
 def _finder(kernel: Kernel) -> str:
     """Lines that define ``kernel`` in the script."""
-    module = sys.modules[kernel.module]
-    named = kernel.spec.partition(":")[2]
-    found = {name for name, one in kernels_of(module).items() if one.function is kernel.function}
-    attribute = named if hasattr(module, named) else next(iter(found), "")
+    attribute = attribute_of(kernel)
     if not attribute:  # no module has it, as that of definition:200
         return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({kernel.spec!r})"
     if kernel.spec.partition(":")[0].endswith(".py"):
-        file = Path(str(module.__file__)).resolve()
+        file = Path(str(kernel.file)).resolve()
         return f"sys.path.insert(0, {str(file.parent)!r})\nkernel = importlib.import_module({file.stem!r}).{attribute}"
-    return f"from {module.__name__} import {attribute} as kernel"
+    return f"from {kernel.module} import {attribute} as kernel"
 
 
 def _call(call: Call) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.limits import Limits
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
@@ -117,6 +118,12 @@ class Kernel:
     spec: str = ""
     #: Name of the module it was found in.
     module: str = ""
+    #: The file it was found in and its name there, where that is in another process; empty for this one, whose
+    #: ``module`` tells.
+    source: str = ""
+    attribute: str = ""
+    #: The library of its tensors, where they are those of another process; None is that of ``framework`` here.
+    host: Framework | None = field(default=None, repr=False, compare=False)
     #: What the user declared beside the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
     #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``, or a dict of these by name; None is the
@@ -146,6 +153,16 @@ class Kernel:
         if signature not in self.built:
             self.built[signature] = self.function(shapes, dtypes, plain)
         return self.built[signature](*tensors, **given)
+
+    @property
+    def library(self) -> Framework:
+        """The library whose tensors it takes. Raises :class:`FrameworkError`."""
+        return frameworks.framework(self.framework) if self.host is None else self.host
+
+    @property
+    def isolated(self) -> bool:
+        """Whether it runs in a process of its own."""
+        return self.host is not None
 
     def contract_declared(self, dtype: str) -> Contract:
         """The contract for inputs of ``dtype`` as declared."""
@@ -193,9 +210,14 @@ class Kernel:
     @property
     def digest(self) -> str:
         """SHA-256 of the file it was found in; of its bytecode when there is no file."""
-        file = getattr(sys.modules.get(self.module), "__file__", None)
         code = getattr(getattr(self.function, "__code__", None), "co_code", b"")
-        return hashlib.sha256(Path(file).read_bytes() if file else code).hexdigest()
+        return hashlib.sha256(self.file.read_bytes() if self.file else code).hexdigest()
+
+    @property
+    def file(self) -> Path | None:
+        """The file it was found in; None where there is none."""
+        named = self.source or getattr(sys.modules.get(self.module), "__file__", None)
+        return Path(named) if named else None
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:

@@ -8,7 +8,9 @@ import inspect
 import itertools
 import pkgutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -60,6 +62,38 @@ def _found(spec: str) -> tuple[Any, str]:
     return _attribute(module, attribute, spec), module.__name__
 
 
+def is_of_the_package(spec: str) -> bool:
+    """Whether a name means a kernel of attn-spec, as it stands: nothing is imported."""
+    module, _, attribute = spec.partition(":")
+    plugin = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}.get(spec)
+    if plugin is not None:
+        return plugin.startswith("attn_spec.")
+    named = module.startswith("attn_spec.") or (module == "definition" and attribute) or module in _in_tree_modules()
+    return bool(named) or not (attribute or module.endswith(".py"))
+
+
+def module_of(spec: str) -> str:
+    """The module that a name means, of those that name one."""
+    plugins = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}
+    return plugins.get(spec) or spec.partition(":")[0]
+
+
+def source_of(module: str) -> str:
+    """The file that a module is found in, which is not imported, nor is a package around it; empty for none."""
+    path: Sequence[str] | None = None
+    found: ModuleSpec | None = None
+    parts = module.split(".")
+    for place in range(len(parts)):
+        name = ".".join(parts[: place + 1])
+        here = [PathFinder.find_spec(name, [str(Path.cwd())])] if place == 0 else []
+        specs = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        found = next((spec for spec in itertools.chain(here, specs) if spec is not None), None)
+        if found is None:
+            return ""
+        path = found.submodule_search_locations
+    return (found and found.origin) or ""
+
+
 def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
     """Turn what a user typed into what :func:`resolve` takes for an undecorated callable; options part at commas."""
     options = tuple(option.strip() for option in (supports or "").split(",") if option.strip())
@@ -90,9 +124,24 @@ def _in_tree_modules() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(package.submodule_search_locations))
 
 
-def _import_file(path: Path) -> ModuleType:
+def check_file(path: Path) -> None:
+    """Raise :class:`KernelError` unless there is such a file."""
     if not path.is_file():
         raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a Python file")
+
+
+def attribute_of(kernel: Kernel) -> str:
+    """The name by which the kernel's module has it, as it was asked for if it may be; empty for none."""
+    if kernel.isolated:
+        return kernel.attribute
+    named, module = kernel.spec.partition(":")[2], sys.modules[kernel.module]
+    if named and hasattr(module, named):
+        return named
+    return next((name for name, one in kernels_of(module).items() if one.function is kernel.function), "")
+
+
+def _import_file(path: Path) -> ModuleType:
+    check_file(path)
     name = _module_name(path)
     location = importlib.util.spec_from_file_location(name, path)
     if location is None or location.loader is None:
@@ -102,7 +151,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         location.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise KernelError(f"{path} does not import: {_summary(error)}. Run `python {path}` to see why") from error
     return module
@@ -124,7 +173,7 @@ def _import(name: str) -> ModuleType:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise KernelError(f"{name} does not import: {_summary(error)}. Run `python -c 'import {name}'`") from error
 
 
@@ -141,6 +190,6 @@ def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
     return getattr(module, attribute)
 
 
-def _summary(error: Exception) -> str:
+def _summary(error: BaseException) -> str:
     line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {error}{line}"

@@ -19,7 +19,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
-from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull, framework
+from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
@@ -66,7 +66,7 @@ class Subject:
     @property
     def framework(self) -> Framework:
         """The library whose tensors the kernel takes."""
-        return framework(self.kernel.framework)
+        return self.kernel.library
 
     @property
     def presentation(self) -> Presentation:
@@ -239,7 +239,9 @@ class Subject:
                 yield
         except OutOfTime as error:
             raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
-        except Exception as error:
+        except (CallFailed, NotTaken):  # of a kernel in a process of its own, which says all this
+            raise
+        except (Exception, SystemExit) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             if self.framework.lost(self.device):

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from attn_spec.kernels.dropping import dropping
-from attn_spec.kernels.frameworks.framework import FrameworkError, framework
+from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
@@ -91,7 +91,7 @@ def _check_device(kernel: Kernel, device: str) -> None:
     if kind not in ("cpu", "cuda"):
         raise KernelError(f"unknown device {device!r}; write cpu, cuda or cuda:N")
     try:
-        own = framework(kernel.framework)
+        own = kernel.library
     except FrameworkError as error:
         raise KernelError(f"{kernel.name}: {error}") from error
     if kind not in kernel.devices:
@@ -108,7 +108,7 @@ def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
 
 def _check_backward(kernel: Kernel) -> None:
     """Here and not in the declaration, which ``@NAME.backward`` ends after it has begun."""
-    able = kernel.backward_function is not None or "autograd" in framework(kernel.framework).abilities
+    able = kernel.backward_function is not None or "autograd" in kernel.library.abilities
     if not able and (declared := sorted(kernel.supports & {"backward", "lse_backward"})):
         raise KernelError(
             f"{kernel.name} declares {', '.join(declared)}, but {kernel.framework} carries no gradients; define "

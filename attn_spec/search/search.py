@@ -168,7 +168,8 @@ class _Search:
             raise OutOfBudget
         if self.failure is None and (self.is_repetition(problem) or self.is_too_small(problem)):
             return
-        self.in_flight.hold(case_of(self.claim, self.subject, problem))
+        if not self.subject.kernel.isolated:  # which takes no process down but its own
+            self.in_flight.hold(case_of(self.claim, self.subject, problem))
         with recording() as observations:
             try:
                 self.claim.check(self.subject, problem)

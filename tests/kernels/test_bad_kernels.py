@@ -78,8 +78,22 @@ BAD = (
         "always_crashes",
         "attention = declare(lambda q, k, v: ctypes.string_at(0))",
         2,
-        ("the kernel crashed the process (SIGSEGV) before the first property was examined",),
+        ("a plain call failed in every dtype", "the kernel crashed the process (SIGSEGV)"),
     ),
+    Bad(
+        "always_crashes_here",
+        "attention = declare(lambda q, k, v: ctypes.string_at(0))",
+        2,
+        ("the kernel crashed the process (SIGSEGV) before the first property was examined",),
+        ("--no-isolate",),
+    ),
+    Bad(
+        "exits_when_imported",
+        "print('setting up'); raise SystemExit('no licence')",
+        2,
+        ("bad.py does not import: SystemExit: no licence",),
+    ),
+    Bad("ends_when_imported", "os._exit(9)", 2, ("ended the process (exit code 9) while the kernel was loaded",)),
     Bad(
         "wrong_shape",
         "attention = declare(lambda q, k, v: sound(q, k, v)[..., 0])",
@@ -151,6 +165,21 @@ BAD = (
         1,
         ("the kernel ended the process (exit code 7)",),
     ),
+    Bad(
+        "exits_here",
+        f"def exiting(q, k, v):\n    {ONCE_STARTED}os._exit(7)\n    return sound(q, k, v)\n"
+        "attention = declare(exiting)",
+        1,
+        ("the kernel ended the process (exit code 7)",),
+        ("--no-isolate",),
+    ),
+    Bad(
+        "leaves",
+        f"def leaving(q, k, v):\n    {ONCE_STARTED}exit('bye')\n    return sound(q, k, v)\n"
+        "attention = declare(leaving)",
+        1,
+        ("the kernel's call raised SystemExit: bye",),
+    ),
 )
 
 
@@ -186,7 +215,8 @@ def test_a_hang_that_holds_the_interpreter_ends_too(attn_spec, folder):
     loop = f"    {ONCE_STARTED}all(itertools.repeat(1))"
     spin = f"import itertools\ndef spin(q, k, v):\n{loop}\n    return sound(q, k, v)\n"
     folder.joinpath("bad.py").write_text(SOUND + spin + "attention = declare(spin)")
-    done = attn_spec("certify", "bad.py:attention", "--call-limit", "0.5", "--property", "accuracy.output")
+    arguments = ("--no-isolate", "--call-limit", "0.5", "--property", "accuracy.output")
+    done = attn_spec("certify", "bad.py:attention", *arguments)
 
     assert done.returncode == 1
     assert "the kernel hung: a call did not return within 0.5 s, nor to the interpreter" in done.stdout

@@ -106,6 +106,17 @@ class Strided(Framework):
         Raises MemoryError, OSError or RuntimeError where the system refuses.
         """
 
+    @abstractmethod
+    def placed(self, buffer: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        """The view of a packed buffer that has this shape, strides and offset, in elements."""
+
+    def free_nan(self, tensor: Any, shapes: Sequence[Sequence[int]]) -> Any:
+        """The tensor itself, after buffers of NaN of these shapes were allocated and freed again."""
+        for shape in shapes:
+            held = [self.of_nan(tensor, shape) for _ in range(4)]
+            del held
+        return tensor
+
 
 class Differentiating(Framework):
     """A framework with the ability "autograd"."""
@@ -139,6 +150,8 @@ def framework(name: str) -> Framework:
 
 def of(tensor: Any) -> Framework:
     """The framework whose tensor this is. Raises :class:`FrameworkError`."""
+    if isinstance(own := getattr(tensor, "framework", None), Framework):
+        return own  # an array that stands for a tensor of another process
     for parent in type(tensor).__mro__:
         package = parent.__module__.partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
         if package in known():

@@ -66,6 +66,10 @@ class NumPy(Strided):
         made[...] = tensor
         return made
 
+    def placed(self, buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
+        steps = [buffer.itemsize * stride for stride in strides]
+        return np.lib.stride_tricks.as_strided(buffer.reshape(-1)[offset:], tuple(shape), steps)
+
     def expanded(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         return np.broadcast_to(tensor, shape)
 

@@ -93,6 +93,9 @@ class Torch(Strided, Differentiating):
             buffer = tensor.new_empty(elements)
         return buffer.as_strided(tensor.shape, tuple(strides)).copy_(tensor)
 
+    def placed(self, buffer: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
+        return buffer.as_strided(tuple(shape), tuple(strides), offset)
+
     def expanded(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return tensor.expand(*shape)
 

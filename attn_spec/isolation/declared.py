@@ -1,0 +1,119 @@
+"""The declaration of a kernel as plain data: what the worker tells, and the kernel that the judge makes of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from attn_spec.error.contract import Contract, ContractError
+from attn_spec.isolation.plain import decoded, encoded
+from attn_spec.kernels.declaration import kernel as declare
+from attn_spec.kernels.defects import Defect
+from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.limits import Limits
+
+#: Kinds of parameters, by name.
+_KINDS = {kind.name: kind for kind in type(inspect.Parameter.KEYWORD_ONLY)}
+
+
+class Parameter(BaseModel):
+    """A parameter of the callable."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    kind: str
+    #: As ``plain.encoded`` has it, in a list; empty for none.
+    default: list[Any] = Field(max_length=1)
+
+
+class Declaration(BaseModel):
+    """All that the judge knows of a kernel in a worker; fields are those of :class:`Kernel`, but for the last three."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    framework: str
+    dtypes: tuple[str, ...]
+    #: That of all dtypes, or None where ``contracts`` has one for each.
+    contract: Contract | None
+    contracts: dict[str, Contract] | None
+    supports: tuple[str, ...]
+    conventions: Conventions
+    devices: tuple[str, ...]
+    presentation: str
+    limits: Limits
+    option_dtypes: dict[str, str]
+    merge: str | None
+    signatures: int | None
+    known_defects: tuple[Defect, ...]
+    slowness: float
+    declared: bool
+    module: str
+    given: dict[str, Any]
+    #: Whether it has a backward function of its own.
+    has_backward: bool
+    parameters: list[Parameter]
+    #: The name it has in its module; empty for none.
+    attribute: str
+
+
+def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
+    """What the worker tells of a kernel, as JSON values."""
+    contract = kernel.contract
+    contracts = {dtype: asdict(one) for dtype, one in contract.items()} if isinstance(contract, Mapping) else None
+    same = ("name", "framework", "merge", "presentation", "signatures", "slowness", "declared", "module")
+    return {
+        **{name: getattr(kernel, name) for name in same},
+        **{name: list(getattr(kernel, name)) for name in ("dtypes", "devices")},
+        **{name: asdict(getattr(kernel, name)) for name in ("conventions", "limits")},
+        "contract": None if isinstance(contract, Mapping) else asdict(contract),
+        "contracts": contracts,
+        "supports": sorted(kernel.supports),
+        "option_dtypes": dict(kernel.option_dtypes),
+        "known_defects": [asdict(defect) for defect in kernel.known_defects],
+        "given": dict(kernel.given),
+        "has_backward": kernel.backward_function is not None,
+        "parameters": [
+            {"name": p.name, "kind": p.kind.name, "default": [] if p.default is p.empty else [encoded(p.default)]}
+            for p in kernel.parameters.values()
+        ],
+        "attribute": attribute,
+    }
+
+
+def declaration(document: Any) -> Declaration:
+    """What a worker told, read. Raises :class:`KernelError`."""
+    try:
+        return Declaration.model_validate(document)
+    except (ValidationError, ContractError, KernelError, TypeError, ValueError) as error:
+        raise KernelError(f"what the kernel's process tells of it is no declaration: {error}") from None
+
+
+def kernel_of(
+    made: Declaration, spec: str, function: Callable[..., Any], backward: Callable[..., Any], **facts: Any
+) -> Kernel:
+    """The kernel that a declaration declares, whose calls are those of ``function`` and ``backward``.
+
+    ``facts`` are further fields of it. Raises :class:`KernelError`, as the declaration of any kernel does.
+    """
+    try:
+        defaults = [decoded(p.default[0]) if p.default else inspect.Parameter.empty for p in made.parameters]
+        pairs = zip(made.parameters, defaults, strict=True)
+        every = [inspect.Parameter(p.name, _KINDS[p.kind], default=default) for p, default in pairs]
+        function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    except (KeyError, ValueError) as error:
+        raise KernelError(f"what the kernel's process tells of its parameters is none: {error}") from None
+    limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
+    same = ("framework", "dtypes", "supports", "conventions", "name", "devices", "presentation")
+    same += ("option_dtypes", "merge", "signatures", "known_defects", "slowness")
+    contract = made.contracts if made.contract is None else made.contract
+    found = declare(contract=contract or {}, **{name: getattr(made, name) for name in same}, **limits)(function)
+    own = backward if made.has_backward else None
+    return replace(
+        found, spec=spec, module=made.module, given=made.given, declared=made.declared, backward_function=own, **facts
+    )

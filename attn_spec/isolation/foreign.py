@@ -1,0 +1,61 @@
+"""Which kernels run in a process of their own, and how one is found there: no module of theirs is imported here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from attn_spec.isolation.declared import declaration, kernel_of
+from attn_spec.kernels.frameworks.framework import FrameworkError
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of
+
+#: Whether to isolate: kernels that are none of the package's, all, or none.
+ISOLATE = ("auto", "always", "never")
+
+
+def isolate_word(chosen: bool | None) -> str:
+    """The word of ``ISOLATE`` for --isolate, --no-isolate, or neither."""
+    return ISOLATE[0] if chosen is None else ISOLATE[1] if chosen else ISOLATE[2]
+
+
+def found(spec: str, isolate: str = "auto", memory: float | None = None, **declared: Any) -> Kernel:
+    """Find a kernel, in a process of its own where ``isolate`` says so, with so many GiB of addresses at most.
+
+    The rest is that of :func:`resolve`, as are the :class:`KernelError` raised.
+    """
+    own = is_of_the_package(spec) if isolate == "auto" else isolate == "never"
+    if own and memory is not None:
+        raise KernelError(f"{spec} runs in this process, whose memory has no limit of its own; leave --memory out")
+    return resolve(spec, **declared) if own else isolated(spec, memory, **declared)
+
+
+def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
+    """Find a kernel in a process of its own. Raises :class:`KernelError`."""
+    if os.name != "posix":
+        raise KernelError("a kernel has a process of its own on POSIX systems only; say --no-isolate")
+    from attn_spec.isolation.process import Process
+    from attn_spec.isolation.remote import RemoteFunction, remote_framework
+    from attn_spec.isolation.wire import Wire
+
+    typed, colon, attribute = spec.partition(":")
+    named = typed
+    if typed.endswith(".py"):
+        check_file(Path(typed))
+        named = str(Path(typed).resolve())
+    given = {key: value for key, value in declared.items() if value}
+    process = Process(named + colon + attribute, given, memory)
+    try:
+        made = declaration(process.loaded())
+        wire = Wire(process)
+        library = remote_framework(made.framework, wire)
+        name, file = made.attribute or attribute, named if typed.endswith(".py") else source_of(module_of(spec))
+        functions = RemoteFunction(wire, "call", name), RemoteFunction(wire, "backward", name)
+        return kernel_of(made, spec, *functions, host=library, source=file, attribute=made.attribute)
+    except KernelError as error:
+        process.end()
+        raise KernelError(str(error).replace(named, typed)) from None
+    except FrameworkError as error:
+        process.end()
+        raise KernelError(str(error)) from error

@@ -1,0 +1,77 @@
+"""The calls of a kernel in another process: what is sent, and what comes back or is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_spec.isolation.answer import Result, StandIn, change, line, returned
+from attn_spec.isolation.channel import Header
+from attn_spec.isolation.plain import encoded
+from attn_spec.isolation.process import DiedError, Process
+from attn_spec.isolation.tensors import Places
+from attn_spec.kernels.frameworks.framework import Framework
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import CallFailed
+
+
+class Wire:
+    """A kernel's process, and what of its last call further ones refer to."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.device = process, "cpu"
+        self._places, self._calls = Places(), 0
+        #: The library whose arrays stand for the kernel's tensors.
+        self.library: Framework | None = None
+        #: Names of the tensors in which the call under way is recorded, by identity.
+        self.recording: dict[int, str] = {}
+
+    def call(self, what: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Call the kernel's "call" or "backward". Raises :class:`CallFailed` and :class:`NotTaken`."""
+        arrays: list[np.ndarray] = []
+
+        def sent(x: Any) -> Header:
+            if isinstance(x, StandIn) and x.origin is not None and x.origin[0] == self._calls:
+                return {"returned": x.origin[1]}
+            if not isinstance(x, np.ndarray):
+                return {"plain": encoded(x)}
+            known = [number for number, array in enumerate(arrays) if array is x]
+            arrays.extend([] if known else [x])
+            return {"tensor": known[0] if known else len(arrays) - 1}
+
+        header: Header = {"do": "call", "what": what, "device": self.device}
+        header["arguments"] = [sent(x) for x in arguments]
+        header["options"] = {name: sent(x) for name, x in options.items()}
+        numbers = {id(x): number for number, x in enumerate(arrays)}
+        header["recorded"] = {name: numbers[x] for x, name in self.recording.items() if x in numbers}
+        self._calls += what == "call"
+        return self._answered(what, header, arrays)
+
+    def pull(self, cotangents: Sequence[np.ndarray], *, again: bool) -> Any:
+        """Pull cotangents back through the last recorded call. Raises as :meth:`call` does."""
+        return self._answered("backward", {"do": "pull", "device": self.device, "again": again}, cotangents)
+
+    def _answered(self, what: str, header: Header, arrays: Sequence[np.ndarray]) -> Any:
+        header["tensors"], sent = self._places.described(arrays)
+        try:
+            answer, blobs = self.process.ask(header, sent)
+            result = Result.model_validate(answer)
+            if result.not_taken is not None:
+                raise NotTaken(line(result.not_taken))
+            if result.raised is not None:
+                where = f" ({line(result.where)})" if result.where else ""
+                raise CallFailed(f"the kernel's {what} raised {line(result.raised)}{where}")
+            found = returned(result, blobs, self.library, self._calls if what == "call" else None)
+            change(arrays, result.changed, blobs)
+        except DiedError as error:
+            raise CallFailed(str(error)) from None
+        except KernelError as error:
+            raise CallFailed(f"the kernel does not load again: {error}") from None
+        except ValueError as error:  # pydantic's too
+            self.process.end()
+            told = line(str(error).splitlines()[0])
+            raise CallFailed(f"the kernel's process gave an answer to its {what} that is none: {told}") from None
+        return found

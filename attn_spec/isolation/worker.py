@@ -1,0 +1,214 @@
+"""The process that a kernel runs in: it loads the kernel, is sent tensors, calls, and answers with what was returned.
+
+It is told nothing of problems, properties, seeds, truths or reports. The judge trusts nothing that it answers.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attn_spec.isolation import confinement
+from attn_spec.isolation.channel import Channel, ClosedError, Header
+from attn_spec.isolation.declared import told
+from attn_spec.isolation.handed import Handed
+from attn_spec.isolation.imported import files
+from attn_spec.isolation.plain import decoded
+from attn_spec.kernels.frameworks.framework import Differentiating, Framework, FrameworkError, Pull, framework
+from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import end_process
+from attn_spec.kernels.resolve import attribute_of, resolve
+
+#: Values of a second result of more axes than a log-sum-exp has are not sent: nobody reads them.
+MOST_AXES = 3
+
+Blobs = list[np.ndarray]
+
+
+def main() -> None:
+    """Serve the judge at the other end of stdin and stdout until it closes them."""
+    channel = _own_channel()
+    confinement.end_with_parent()
+    faulthandler.enable()
+    serving = Serving()
+    try:
+        while True:
+            header, blobs = channel.receive()
+            answer, parts = serving.answer(header, blobs)
+            channel.send(answer | {"number": header["number"]}, parts)
+    except ClosedError:
+        os._exit(0)
+
+
+def _own_channel() -> Channel:
+    """The pipes that stdin and stdout are, moved away: what a kernel reads is empty, what it prints is a log."""
+    pipes = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    sys.argv = [""]
+    return Channel(*pipes)
+
+
+class Serving:
+    """A kernel, and what of its last call may be asked for again."""
+
+    def __init__(self) -> None:
+        self.kernel: Kernel | None = None
+        self.handed = Handed()
+        #: What the last forward call returned.
+        self.returned: Any = None
+        #: Pulls cotangents back through the last recorded call.
+        self.pull: Pull | None = None
+
+    def answer(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Do what a message asks for."""
+        tasks: dict[str, Callable[[Header, Blobs], tuple[Header, Blobs]]] = {
+            "load": self._load,
+            "give": self._give,
+            "missing": self._missing,
+            "call": self._call,
+            "pull": self._pull,
+            "files": lambda header, blobs: ({"files": files()}, []),
+        }
+        return tasks[header["do"]](header, blobs)
+
+    @property
+    def own(self) -> Framework:
+        """The library of the kernel's tensors."""
+        assert self.kernel is not None
+        return framework(self.kernel.framework)
+
+    def _load(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Find the kernel and tell what it declares."""
+        del blobs
+        sys.path[:0] = header["path"][:1]
+        sys.path += [folder for folder in header["path"] if folder not in sys.path]
+        confinement.limit_memory(header["memory"])
+        try:
+            self.kernel = resolve(header["spec"], **header["declared"])
+            return {"kernel": told(self.kernel, attribute_of(self.kernel))}, []
+        except KernelError as error:
+            return {"refused": str(error)}, []
+        except BaseException as error:
+            return {"refused": f"{header['spec']} cannot be loaded: {_words(error)}"}, []
+
+    def _give(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Whether there are tensors of a dtype."""
+        del blobs
+        try:
+            self.own.give(np.zeros(1), header["dtype"], header["device"])
+        except FrameworkError as error:
+            return {"refused": str(error)}, []
+        return {}, []
+
+    def _missing(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Why nothing can run on a device."""
+        del blobs
+        return {"missing": self.own.missing(header["device"])}, []
+
+    def _call(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Call the kernel or its backward function; of a call that is recorded keep the way back."""
+        assert self.kernel is not None
+        try:
+            tensors = self.handed.tensors(self.own, header["device"], header["tensors"], blobs)
+        except (MemoryError, NotTaken) as error:
+            return {"not_taken": str(error) or "there is no memory for its tensors"}, []
+        arguments = [self._argument(one, tensors) for one in header["arguments"]]
+        options = {name: self._argument(one, tensors) for name, one in header["options"].items()}
+        function = self.kernel.backward_function if header["what"] == "backward" else self.kernel
+        assert function is not None
+
+        def call() -> Any:
+            if not header["recorded"]:
+                return function(*arguments, **options)
+            return self._record(function, arguments, options, {n: tensors[i] for n, i in header["recorded"].items()})
+
+        if header["what"] == "call":
+            self.returned = self.pull = None
+        answer, parts = self._guarded(header["device"], call, keep=header["what"] == "call")
+        changed = self.handed.changed(self.own)
+        self.handed.forget(recorded=bool(header["recorded"]))
+        return answer | {"changed": list(changed)}, [*parts, *changed.values()]
+
+    def _pull(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
+        """Pull cotangents back through the last recorded call."""
+        assert self.pull is not None
+        pull = self.pull
+        try:
+            cotangents = Handed().tensors(self.own, header["device"], header["tensors"], blobs)
+        except (MemoryError, NotTaken) as error:
+            return {"not_taken": str(error) or "there is no memory for its tensors"}, []
+        return self._guarded(header["device"], lambda: pull(cotangents, again=header["again"]), keep=False)
+
+    def _record(
+        self, function: Callable[..., Any], arguments: list[Any], options: dict[str, Any], asked: Mapping[str, Any]
+    ) -> Any:
+        own = self.own
+        assert isinstance(own, Differentiating)
+
+        def call(inputs: Mapping[str, Any]) -> Any:
+            swapped = {id(asked[name]): x for name, x in inputs.items()}
+            given = [swapped.get(id(x), x) for x in arguments]
+            return function(*given, **{name: swapped.get(id(x), x) for name, x in options.items()})
+
+        returned, self.pull = own.differentiate(call, asked)
+        return returned
+
+    def _argument(self, one: Any, tensors: list[Any]) -> Any:
+        match one:
+            case {"tensor": number}:
+                return tensors[number]
+            case {"returned": number}:
+                return self.returned[number] if isinstance(self.returned, tuple) else self.returned
+        return decoded(one["plain"])
+
+    def _guarded(self, device: str, call: Callable[[], Any], *, keep: bool) -> tuple[Header, Blobs]:
+        """What a call returned, copied at once, or what it raised."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a warning is no failure
+                returned = call()
+                self.own.wait(device, returned)
+                answer = self._shown(returned, every_value=not keep)
+        except BaseException as error:
+            if self.own.lost(device):
+                end_process(f"the kernel raised {_words(error)}; no call of this process can use {device} any more")
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            return {"raised": _words(error), "where": f"{where.filename}:{where.lineno}"}, []
+        if keep:
+            self.returned = returned
+        return answer
+
+    def _shown(self, returned: Any, *, every_value: bool) -> tuple[Header, Blobs]:
+        """A result as its parts: what each is, and the values of those that are tensors and may be read."""
+        if isinstance(returned, Mapping):
+            kind, every = "dict", {str(name): x for name, x in returned.items()}
+        elif isinstance(returned, tuple | list):
+            kind, every = "tuple" if isinstance(returned, tuple) else "list", dict(enumerate(returned))
+        else:
+            kind, every = "one", {0: returned}
+        parts, blobs = [], []
+        for place, x in every.items():
+            part: Header = {"type": type(x).__name__}
+            if x is not None and self.own.is_own(x):
+                part |= {"dtype": self.own.dtype_of(x), "device": self.own.device_of(x), "shape": list(x.shape)}
+                part["values"] = every_value or place == 0 or len(part["shape"]) <= MOST_AXES
+                blobs += [self.own.take(x).astype(np.float64)] if part["values"] else []
+            parts.append(part)
+        names = list(every) if kind == "dict" else None
+        return {"kind": kind, "parts": parts, "names": names}, blobs
+
+
+def _words(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
