@@ -1,7 +1,9 @@
 """Certify one kernel: run the properties in a process of their own, outlive its death, build the certificate.
 
 The child is pytest with a configuration of its own, so that neither the user's settings nor a kernel that crashes,
-hangs or exits can do harm here. It reports line by line; what it had in flight when it died names the culprit.
+hangs or exits can do harm here. It reports line by line; what it had in flight when it died names the culprit. What
+it is asked stands in its environment, and it reports through a pipe: other processes see its command line, and may
+write files.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +23,7 @@ from pathlib import Path
 
 from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate, build
+from attn_spec.isolation.confinement import hide_memory
 from attn_spec.progress import Event, Progress, Request
 from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.verdict import Row, Verdict, against
@@ -38,7 +42,7 @@ PATIENCE = 600.0
 #: Options that keep pytest from reading or writing anything in the user's folder.
 ALONE = ("--import-mode=importlib", "--assert=plain", "--noconftest", "-p", "no:cacheprovider", "-q")
 #: Options that run the properties, and only those without a verdict.
-SUITE = ("-p", "attn_spec.pytest_plugin", "--pyargs", "attn_spec.properties", "--attn-continue")
+SUITE = ("-p", "attn_spec.pytest_plugin", "--pyargs", "attn_spec.properties")
 
 
 class CannotRunError(Exception):
@@ -71,6 +75,7 @@ def certify(
 
 def _examine(request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]) -> str:
     """Examine shares side by side; the last words of the first process. Raises :class:`CannotRunError`."""
+    hide_memory()  # the reports come through pipes of this process
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
         children = [_Child(request, Path(folder), share) for share in shares]
         going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
@@ -142,25 +147,30 @@ class _Child:
         self.request, self.share = request, share
         folder = home / str(share)
         folder.mkdir()
-        self.report, self.log = folder / "report.jsonl", folder / "output.txt"
+        self.done, self.log = folder / "done.jsonl", folder / "output.txt"
         self.folder = folder
-        self.heard = 0
+        #: Where the report comes from, and what has come of a line that is not whole.
+        self.report, self.begun = -1, b""
         self.silence = PATIENCE + request.call_limit
         self.stalled = False
 
     def start(self) -> None:
         """Start pytest, for whatever has no verdict yet."""
+        self.report, writing = os.pipe()
+        os.set_blocking(self.report, False)
         config = self.folder / "pytest.ini"
         config.write_text("[pytest]\n", encoding="utf-8")
         command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
-        command += [*ALONE, *SUITE, f"--attn-report={self.report}", *self.request.arguments()]
-        command += [f"--attn-share={self.share}/{self.request.workers}"]
-        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+        command += [*ALONE, *SUITE]
+        asked = [f"--attn-report=/dev/fd/{writing}", f"--attn-continue={self.done}", *self.request.arguments()]
+        asked += [f"--attn-share={self.share}/{self.request.workers}"]
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": shlex.join(asked)}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(  # noqa: S603 -- the command is this interpreter's pytest
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, pass_fds=[writing]
             )
+        os.close(writing)
 
     def examine(self, progress: Progress) -> Generator[bool, None, None]:
         """Run, and again after a death, yielding True at every look at the report. Raises :class:`CannotRunError`."""
@@ -178,6 +188,7 @@ class _Child:
             while True:
                 alive = self.process.poll() is None
                 for event in self._news():
+                    self._note(event)
                     last = time.monotonic()
                     progress.hear(event, self.share)
                 if not alive:
@@ -189,6 +200,7 @@ class _Child:
         finally:
             self.process.kill()
             self.process.wait()
+            os.close(self.report)
 
     def blame(self, progress: Progress) -> None:
         """The child died: refute the claim it was checking, with the case it had in flight."""
@@ -210,22 +222,23 @@ class _Child:
             block += f"\n  problem   {case.problem!r}\n  replay    attn-spec replay {case.id}"
         event = {"kind": "row", "row": row.to_json(), "block": block}
         progress.hear(event, self.share)
-        with self.report.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+        self._note(event)
 
     def output(self, lines: int = 12) -> str:
         """The last words of the child."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _news(self) -> Iterator[Event]:
-        if not self.report.exists():
-            return
-        with self.report.open("rb") as file:
-            file.seek(self.heard)
-            for line in file:
-                if line.endswith(b"\n"):
-                    self.heard += len(line)
-                    yield json.loads(line)
+        with contextlib.suppress(BlockingIOError):
+            while came := os.read(self.report, 2**20):
+                *lines, self.begun = (self.begun + came).split(b"\n")
+                yield from map(json.loads, lines)
+
+    def _note(self, event: Event) -> None:
+        """Note a verdict for a successor of this process; who writes it too leaves properties without one."""
+        if event["kind"] == "row":
+            with self.done.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(event) + "\n")
 
     def _cause(self) -> str:
         """Say how the child died, in a sentence."""

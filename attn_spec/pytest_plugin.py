@@ -47,7 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "help": "seed of the search; default: the profile's"},
     "call-limit": {"type": float, "default": 60.0, "help": "seconds one kernel call may take (default: 60)"},
     "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
-    "continue": {"action": "store_true", "help": "keep the verdicts in the report and run only what has none"},
+    "continue": {"type": Path, "help": "run only what has no verdict in this earlier report"},
     "share": {"type": _share, "default": (0, 1), "metavar": "I/N", "help": "examine one of N shares, I/N with I from "
               "0: every N-th property, kernel and dtype"},
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
@@ -108,7 +108,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Note what there is to examine: of a share; with --attn-continue, of what has no verdict yet."""
     session = config.stash[_SESSION]
-    done = session.reported() if config.getoption("attn_continue") else set()
+    done = session.reported()
     keys = {item: key_of(item) for item in items}
     number, count = session.option("share")
     kept = {item for item in items[number::count] if keys[item] not in done}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_spec.isolation import foreign
+from attn_spec.isolation.confinement import hide_memory
 from attn_spec.isolation.foreign import isolate_word
 from attn_spec.search import cases
 from attn_spec.search.cases import Case, CaseError
@@ -47,6 +48,7 @@ def replay(path: Path, kernel: str | None = None, call_limit: float = 60.0, isol
 
     ``isolate`` gives the kernel one more, None if it is none of attn-spec's.
     """
+    hide_memory()  # what the process says comes through a pipe of this one
     command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), str(call_limit), isolate_word(isolate)]
     command += [kernel] if kernel else []
     try:

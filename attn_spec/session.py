@@ -175,8 +175,8 @@ class Session:
             )
 
     def reported(self) -> set[Key]:
-        """Keys of the verdicts in the report file."""
-        path = self.option("report")
+        """Keys of the verdicts in an earlier report."""
+        path = self.option("continue")
         lines = path.read_text().splitlines() if path and path.is_file() else []
         rows = [row for line in lines if (row := json.loads(line).get("row"))]
         return {(row["property"], row["kernel"], row["dtype"]) for row in rows}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import sys
 
@@ -41,6 +40,8 @@ def end_with_parent() -> None:
 def limit_memory(gibibytes: float | None) -> None:
     """Limit the addresses that this process may have."""
     if gibibytes is not None:
+        import resource  # which Windows does not have
+
         most = int(gibibytes * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 

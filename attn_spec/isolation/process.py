@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from attn_spec.isolation import confinement
-from attn_spec.isolation.channel import Channel, ChannelError, Header
+from attn_spec.isolation.channel import Channel, ChannelError, ClosedError, Header
 from attn_spec.kernels.kernel import KernelError
 
 #: What the new interpreter runs.
@@ -90,9 +90,10 @@ class Process:
             if answer.pop("number", None) != self._number:
                 raise ChannelError("an answer to nothing that was asked")  # noqa: TRY301 -- told as all of these are
         except ChannelError as error:
-            cause = running.cause(str(error))
-            self._replace(again=again)
-            raise DiedError(cause) from None
+            try:
+                raise DiedError(running.cause(error)) from None
+            finally:
+                self._replace(again=again)
         except BaseException:  # time is up, or somebody presses Ctrl-C
             self._replace(again=again)
             raise
@@ -136,12 +137,12 @@ class _Running:
         if os.fstat(self.printed.fileno()).st_size > MOST_PRINTED:
             self.printed.truncate(0)
 
-    def cause(self, otherwise: str) -> str:
-        """Say how the process ended, in a sentence; if it did not, that it sent ``otherwise``."""
+    def cause(self, error: ChannelError) -> str:
+        """Say how the process ended, in a sentence; if it did not, what it sent."""
         try:
-            code = self.process.wait(GRACE)
+            code = self.process.wait(GRACE if isinstance(error, ClosedError) else 0)
         except subprocess.TimeoutExpired:
-            return f"the kernel's process broke the channel: {otherwise}"
+            return f"the kernel's process broke the channel: {error}"
         words = self._last_words()
         said = f"; its last words: {words}" if words else ""
         with contextlib.suppress(ValueError):

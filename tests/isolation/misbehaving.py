@@ -1,0 +1,124 @@
+"""Kernels that tests run in a process of their own."""
+
+import ctypes
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from attn_spec import kernel
+
+
+def sound(q, k, v, causal=False):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]).astype(q.dtype)
+    if causal:
+        s = np.where(np.triu(np.ones(s.shape[-2:], bool), 1), -np.inf, s)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def declare(function):
+    return kernel(framework="numpy", dtypes=("float32", "float64"), contract="fp32", supports=("causal",))(function)
+
+
+attention = declare(sound)
+
+
+@declare
+def in_place(q, k, v, causal=False):
+    v *= 2
+    return sound(q, k, v / 2, causal)
+
+
+@declare
+def at_work(q, k, v, causal=False):
+    """Does as the number of keys says."""
+    return WAYS.get(k.shape[2], sound)(q, k, v)
+
+
+@declare
+def telling(q, k, v, causal=False):
+    """Returns, as bytes, what it is told: arguments, open files, environment, modules of the judge, folder."""
+    numbers = sorted(n for n in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{n}").exists())
+    names = [n for n in os.environ if n.startswith(("PYTEST", "HYPOTHESIS", "ATTN", "PWD", "OLDPWD"))]
+    parts = ("search", "judgement", "evidence", "properties")
+    judging = ("hypothesis", "pytest", *(f"attn_spec.{part}" for part in parts))
+    modules = [name for name in sys.modules if name.startswith(judging)]
+    lines = (str(sys.argv), " ".join(numbers), " ".join(names), " ".join(modules), str(Path.cwd()))
+    data = "\n".join(lines).encode()
+    answer = np.zeros(v.shape, v.dtype)
+    answer.reshape(-1)[: len(data)] = list(data)
+    answer.reshape(-1)[-1] = len(data)
+    return answer
+
+
+def leave(*_):
+    sys.exit("bye")
+
+
+def end(*_):
+    print("all is lost", file=sys.stderr, flush=True)
+    os._exit(7)
+
+
+def drown(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(*_):
+    ctypes.string_at(0)
+
+
+def spin(*_):
+    all(itertools.repeat(1))
+
+
+def talk(q, k, v):
+    os.write(1, b"x" * 3_000_000)
+    return sound(q, k, v)
+
+
+def fork(q, k, v):
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    return np.full_like(sound(q, k, v), child)
+
+
+def later(q, k, v):
+    answer = np.zeros_like(sound(q, k, v))
+
+    def fill():
+        time.sleep(0.05)
+        answer[...] = sound(q, k, v)
+
+    threading.Thread(target=fill, daemon=True).start()
+    return answer
+
+
+def greedy(*_):
+    return np.ones(2**33)
+
+
+def unreadable(*_):
+    os.write(4, b"no message" * 1000)
+    time.sleep(60)
+
+
+def no_tensor(*_):
+    return {"out": 1}
+
+
+def cut(q, k, v):
+    return sound(q, k, v)[..., 1:]
+
+
+WAYS = dict(
+    enumerate((leave, end, crash, spin, talk, fork, cut, greedy, unreadable, no_tensor, drown, later), start=11)
+)
