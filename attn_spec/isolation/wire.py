@@ -54,13 +54,20 @@ class Wire:
         """Pull cotangents back through the last recorded call. Raises as :meth:`call` does."""
         return self._answered("backward", {"do": "pull", "device": self.device, "again": again}, cotangents)
 
+    def _not_taken(self, reason: str, header: Header) -> Exception:
+        """What it means that the process has no room for the tensors: what may be true, and no way out of a problem."""
+        limited = self.process.load["memory"] is not None or self.device != "cpu"
+        if limited and any("apart" in tensor for tensor in header["tensors"]):
+            return NotTaken(line(reason))
+        return CallFailed(f"the kernel's process has no room for the tensors: {line(reason)}")
+
     def _answered(self, what: str, header: Header, arrays: Sequence[np.ndarray]) -> Any:
         header["tensors"], sent = self._places.described(arrays)
         try:
             answer, blobs = self.process.ask(header, sent)
             result = Result.model_validate(answer)
             if result.not_taken is not None:
-                raise NotTaken(line(result.not_taken))
+                raise self._not_taken(result.not_taken, header)
             if result.raised is not None:
                 where = f" ({line(result.where)})" if result.where else ""
                 raise CallFailed(f"the kernel's {what} raised {line(result.raised)}{where}")

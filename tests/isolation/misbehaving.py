@@ -44,7 +44,7 @@ def at_work(q, k, v, causal=False):
 @declare
 def telling(q, k, v, causal=False):
     """Returns, as bytes, what it is told: arguments, open files, environment, modules of the judge, folder."""
-    numbers = sorted(n for n in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{n}").exists())
+    numbers = sorted(path.name for path in Path("/proc/self/fd").iterdir() if path.exists())
     names = [n for n in os.environ if n.startswith(("PYTEST", "HYPOTHESIS", "ATTN", "PWD", "OLDPWD"))]
     parts = ("search", "judgement", "evidence", "properties")
     judging = ("hypothesis", "pytest", *(f"attn_spec.{part}" for part in parts))
@@ -62,7 +62,8 @@ def leave(*_):
 
 
 def end(*_):
-    print("all is lost", file=sys.stderr, flush=True)
+    sys.stderr.write("all is lost\n")
+    sys.stderr.flush()
     os._exit(7)
 
 

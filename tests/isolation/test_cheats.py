@@ -1,0 +1,59 @@
+"""Kernels that cheat the judge are refuted, and none is certified, where they have a process of their own."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attn_spec.isolation.foreign import isolated
+from attn_spec.search.preflight import preflight
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
+
+FILE = Path(__file__).with_name("cheats.py")
+NAMES = [
+    one.name
+    for one in ast.parse(FILE.read_text()).body
+    if isinstance(one, ast.FunctionDef) and any(ast.unparse(mark) == "cheat" for mark in one.decorator_list)
+]
+#: What a cheat that is none of the first claim's is refuted by.
+CLAIMS = ("accuracy.output_is_within_its_bound", "online_rescaling.negating_v_negates_the_output")
+#: Those that the first claim does not refute.
+OF_THE_SECOND = ("caches_by_content",)
+#: Those that are about whoever starts the judge.
+BY_COMMAND = ("ends_the_judge", "forges_the_report")
+QUICK = replace(PROFILES["smoke"], shrink_seconds=0.2)
+
+
+def test_there_are_as_many_as_it_takes():
+    assert len(NAMES) >= 20
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in BY_COMMAND])
+def test_a_cheat_is_refuted(name, folder):
+    kernel = isolated(f"{FILE}:{name}")
+    (subject,) = preflight(kernel, call_limit=5.0).subjects
+    claims = load_all()
+    verdicts = [
+        search(claims[claim], subject, QUICK, seed=0)[0].verdict for claim in CLAIMS[: 1 + (name in OF_THE_SECOND)]
+    ]
+    kernel.host.wire.process.end()
+    assert Verdict.REFUTED in verdicts
+
+
+@pytest.mark.parametrize("name", BY_COMMAND)
+def test_a_cheat_is_not_certified(name, attn_spec, folder):
+    done = attn_spec("certify", f"{FILE}:{name}", "--property", CLAIMS[0])
+    result = json.loads((folder / "certificate.json").read_text())
+    held = [one["id"] for one in result["properties"] if one["verdict"] == "held"]
+    assert (done.returncode in (1, 3), held) == (True, [])
+    assert result["configuration"]["isolated"]
+
+
+def test_a_cheat_is_certified_where_it_shares_a_process_with_the_judge(attn_spec, folder):
+    done = attn_spec("certify", f"{FILE}:rebinds_a_record", "--property", CLAIMS[0], "--no-isolate")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "CERTIFIED")  # so that the others show something
