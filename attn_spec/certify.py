@@ -70,7 +70,8 @@ def certify(
         for property_id, kernel, dtype in set(keys) - set(progress.rows):
             verdict = Verdict.NOT_EXERCISED
             progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
-    return build(progress.kernel, [progress.rows[key] for key in progress.keys]), progress
+    kernel = {**progress.kernel, "subject": {**progress.kernel["subject"], "imported_sha256": progress.imported}}
+    return build(kernel, [progress.rows[key] for key in progress.keys]), progress
 
 
 def _examine(request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]) -> str:

@@ -136,10 +136,12 @@ def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> i
     click.echo("\n".join(screen.verdicts(document, progress)))
     click.echo(f"certificate: {certificate.save(document, output)}")
     if report is not None:
+        from attn_spec.isolation.foreign import isolate_word
         from attn_spec.kernels.resolve import declarations
 
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
-        shared = {name: chosen[name] for name in ("dtypes", "device", "profile", "isolate")}
+        shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
+        shared["isolate"] = isolate_word(chosen["isolate"])
         _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
     noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
     colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)

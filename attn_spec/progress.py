@@ -56,6 +56,8 @@ class Progress:
     """The events that the child has written so far."""
 
     kernel: Event | None = None
+    #: SHA-256 of the files that it was seen to import, by path.
+    imported: dict[str, str] = field(default_factory=dict)
     #: Refutations of it that somebody expects.
     known_defects: list[Defect] = field(default_factory=list)
     #: Every (property, kernel, dtype) there is to examine, by share.
@@ -88,6 +90,8 @@ class Progress:
             case {"kind": "kernel"}:
                 self.kernel = event
                 self.known_defects = [Defect(**row) for row in event["known_defects"]]
+            case {"kind": "imported"}:
+                self.imported |= event["files"]
             case {"kind": "collected"}:
                 self.shares.setdefault(share, [tuple(key) for key in event["keys"]])
             case {"kind": "start"}:
@@ -106,6 +110,7 @@ class Progress:
     def take(self, other: Progress) -> None:
         """Take in all that was reported on a share elsewhere."""
         self.kernel, self.known_defects = other.kernel or self.kernel, other.known_defects or self.known_defects
+        self.imported |= other.imported
         self.shares |= other.shares
         self.rows |= other.rows
         self.blocks |= other.blocks

@@ -83,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
             session.tell("refusal", message=str(error))
             raise pytest.UsageError(str(error)) from None
         session.describe()
+        session.tell_imported()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -175,5 +176,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Mark the report as whole."""
+    """Report what kernels are made of, and mark the report as whole."""
+    session.config.stash[_SESSION].tell_imported()
     session.config.stash[_SESSION].tell("end", exit=int(exitstatus))

@@ -7,7 +7,6 @@ last is said of kernels that draw another mask in each call: what chance showed 
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -68,7 +67,6 @@ _MARK = "attn-spec replay: "
 def run(case: Case, call_limit: float, isolate: str = "never", kernel: str | None = None) -> Replay:
     """Check the case's claim on its problem, here."""
     from attn_spec.kernels.kernel import KernelError
-    from attn_spec.kernels.time_limit import last_resort
     from attn_spec.search.preflight import preflight
     from attn_spec.search.property import load_all
 
@@ -77,8 +75,7 @@ def run(case: Case, call_limit: float, isolate: str = "never", kernel: str | Non
         return Replay(2, f"there is no property {case.claim!r} any more; see `attn-spec properties`")
     try:
         found = foreign.found(kernel or case.kernel, isolate, **({} if kernel else case.declared))
-        guard = contextlib.nullcontext if found.isolated else last_resort
-        (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit, guard).subjects
+        (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit).subjects
     except KernelError as error:
         return Replay(2, str(error))
     needed = {*claim.needs, *case.problem.options()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -174,6 +173,15 @@ class Session:
                 catalogue=provenance.catalogue(),
             )
 
+    def tell_imported(self) -> None:
+        """Report the files that each kernel's process has imported by now."""
+        if self.option("report") is None:
+            return
+        from attn_spec.isolation.foreign import imported
+
+        for checked in self.preflights or []:
+            self.tell("imported", files=imported(checked.subjects[0].kernel))
+
     def reported(self) -> set[Key]:
         """Keys of the verdicts in an earlier report."""
         path = self.option("continue")
@@ -237,8 +245,7 @@ class Session:
             if self.option("dtype") and not dtypes:
                 self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
                 return None
-            last = functools.partial(last_resort, stderr=self.stderr)
-            guard = contextlib.nullcontext if kernel.isolated else last
+            guard = functools.partial(last_resort, stderr=self.stderr)
             return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
         except KernelError as error:
             if named:

@@ -51,6 +51,9 @@ class Subject(Model):
     spec: str
     name: str
     source_sha256: str
+    #: The same of each file of no installed package that the kernel's process had imported, as that told, by path from
+    #: the kernel's folder; empty where it ran in the process of the judge.
+    imported_sha256: dict[str, str] = {}
     #: The installed distribution it belongs to, with its version.
     distribution: str | None
     git_commit: str | None

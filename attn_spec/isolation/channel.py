@@ -16,6 +16,8 @@ import numpy as np
 MOST_HEADER = 2**24
 #: Bytes of all the tensors of a message, at most.
 MOST_BYTES = 2**36
+#: Pieces that are written by one call of the system, of which it takes 1,024 at most.
+MOST_AT_ONCE = 512
 #: Bytes that a pipe holds, where the system grants so many.
 PIPE = 2**20
 
@@ -43,9 +45,8 @@ class Channel:
         """Send a header of JSON values, and arrays as their bytes. Raises :class:`ClosedError`."""
         packed = [np.ascontiguousarray(blob) for blob in blobs]
         text = json.dumps(header | {"sizes": [blob.nbytes for blob in packed]}).encode()
-        self._write(len(text).to_bytes(8, "little") + text)
-        for blob in packed:
-            self._write(blob.reshape(-1).view(np.uint8).data)
+        every = [memoryview(len(text).to_bytes(8, "little") + text)]
+        self._write(every + [blob.reshape(-1).view(np.uint8).data for blob in packed if blob.size])
 
     def receive(self, seconds: float | None = None) -> tuple[Header, list[np.ndarray]]:
         """The next header, and the bytes that follow it, within so many seconds; memory grows as bytes come.
@@ -67,13 +68,16 @@ class Channel:
             raise ChannelError(f"{sum(sizes)} bytes of tensors, of {MOST_BYTES} at most")
         return header, [self._read(size) for size in sizes]
 
-    def _write(self, data: bytes | memoryview) -> None:
-        left = memoryview(data)
-        while left:
+    def _write(self, every: list[memoryview]) -> None:
+        while every:
             try:
-                left = left[os.write(self.writing, left) :]
+                written = os.writev(self.writing, every[:MOST_AT_ONCE])
             except OSError as error:
                 raise ClosedError(f"nobody reads: {error.strerror}") from None
+            while every and written >= len(every[0]):
+                written -= len(every.pop(0))
+            if written:
+                every[0] = every[0][written:]
 
     def _read(self, size: int) -> np.ndarray:
         """So many bytes."""

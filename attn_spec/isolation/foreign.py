@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,23 @@ def found(spec: str, isolate: str = "auto", memory: float | None = None, **decla
     if own and memory is not None:
         raise KernelError(f"{spec} runs in this process, whose memory has no limit of its own; leave --memory out")
     return resolve(spec, **declared) if own else isolated(spec, memory, **declared)
+
+
+def imported(kernel: Kernel) -> dict[str, str]:
+    """SHA-256 of the files of no installed package that the kernel's process has imported, as that tells, by path.
+
+    Paths are those from the folder of the kernel's own file. There are none of a kernel that runs in this process.
+    """
+    host = kernel.host
+    if not hasattr(host, "files"):
+        return {}
+    folder = (kernel.file or Path()).resolve().parent
+    every = [Path(name) for name in host.files()]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    return {
+        Path(os.path.relpath(path, folder)).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in every
+        if path.is_file()
+    }
 
 
 def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:

@@ -13,6 +13,7 @@ from attn_spec.isolation.wire import Wire
 from attn_spec.kernels.frameworks.framework import Call, Differentiating, FrameworkError, Pull, Strided
 from attn_spec.kernels.frameworks.framework import framework as framework_named
 from attn_spec.kernels.frameworks.numpy import NUMPY
+from attn_spec.kernels.kernel import KernelError
 
 
 class Remote(Strided):
@@ -62,6 +63,19 @@ class Remote(Strided):
         except DiedError as error:
             return str(error)
         return line(str(answer.get("missing", "")))
+
+    def end(self) -> None:
+        """End the process; the next call begins another."""
+        self.wire.process.end()
+
+    def files(self) -> list[str]:
+        """Files that the process has imported, by its own account; none where it does not answer."""
+        try:
+            answer, _ = self.wire.process.ask({"do": "files"})
+        except (DiedError, KernelError):
+            return []
+        named = answer.get("files")
+        return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
     def device_name(self, device: str) -> str:
         return self.there.device_name(device)

@@ -6,6 +6,7 @@ undecorated callable, dtypes and shape options nobody named are found by trying 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -51,11 +52,12 @@ def preflight(
 ) -> Preflight:
     """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`.
 
-    ``call_limit`` (seconds) and ``guard`` are those of every subject.
+    ``call_limit`` (seconds) and ``guard`` are those of every subject; a kernel in a process of its own needs no guard.
     """
     _check_device(kernel, device)
     _check_dtypes(kernel, dtypes)
     _check_backward(kernel)
+    guard = contextlib.nullcontext if kernel.isolated else guard
     subjects = [Subject(kernel, dtype, device, call_limit, guard) for dtype in dtypes or kernel.dtypes]
     refused: dict[str, str] = {}
     if not kernel.declared:

@@ -10,6 +10,7 @@ from typing import Any
 from attn_spec import __version__, atomic
 from attn_spec.evidence import certificate
 from attn_spec.evidence.provenance import environment
+from attn_spec.isolation.foreign import found
 from attn_spec.kernels import kernel as kernels
 from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
@@ -32,17 +33,19 @@ def write_report(
     profile: str,
     certificate: Path | None = None,
     declared: Mapping[str, Any] | None = None,
+    isolate: str = "auto",
 ) -> list[Path]:
     """Measure ``kernels`` (by default those built in that run here) and write PATH.html, PATH.md and PATH.json.
 
-    A certificate adds its verdicts to the page; ``declared`` is what an undecorated callable claims. Raises
+    A certificate adds its verdicts to the page; ``declared`` is what an undecorated callable claims; ``isolate``, of
+    ``isolation.foreign.ISOLATE``, says whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
     :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown profile and
     :class:`attn_spec.evidence.certificate.CertificateError`. Nothing is written unless everything is.
     """
     svg.matplotlib()
     verdicts = [] if certificate is None else verdicts_of(certificate)
-    subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {})
+    subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {}, isolate)
     rows = [row for point in _tracked(sweep.points(subjects, profile)) for row in sweep.measured(point)]
     where = {"attn-spec": __version__, "profile": profile, **_known(environment(device))}
     where |= {f"left out: {name}": reason for name, reason in left_out.items()}
@@ -56,12 +59,12 @@ def write_report(
 
 
 def subjects_of(
-    names: Sequence[str], dtypes: Sequence[str], device: str, declared: Mapping[str, Any]
+    names: Sequence[str], dtypes: Sequence[str], device: str, declared: Mapping[str, Any], isolate: str = "auto"
 ) -> tuple[list[Subject], dict[str, str]]:
     """The subjects to measure, and which built-in kernels do not run here, with the reason."""
     if names:
-        found = [preflight(resolve(name, **declared), dtypes, device) for name in names]
-        return [subject for examined in found for subject in examined.subjects], {}
+        every = [preflight(found(name, isolate, **declared), dtypes, device) for name in names]
+        return [subject for examined in every for subject in examined.subjects], {}
     subjects: list[Subject] = []
     left_out: dict[str, str] = {}
     for name in in_tree():

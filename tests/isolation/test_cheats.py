@@ -41,7 +41,7 @@ def test_a_cheat_is_refuted(name, folder):
     verdicts = [
         search(claims[claim], subject, QUICK, seed=0)[0].verdict for claim in CLAIMS[: 1 + (name in OF_THE_SECOND)]
     ]
-    kernel.host.wire.process.end()
+    kernel.host.end()
     assert Verdict.REFUTED in verdicts
 
 

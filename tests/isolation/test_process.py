@@ -65,7 +65,7 @@ def test_processes_that_it_leaves_behind_end_with_it():
     subject = Subject(isolated(f"{FILE}:at_work"), "float32")
     fork = int(subject(of_keys(subject, 16))["output"].ravel()[0])
     os.kill(fork, 0)
-    subject.kernel.host.wire.process.end()
+    subject.kernel.host.end()
     deadline = time.monotonic() + 5
     while _is_alive(fork) and time.monotonic() < deadline:
         time.sleep(0.01)

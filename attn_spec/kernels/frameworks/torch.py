@@ -1,15 +1,20 @@
-"""PyTorch, whose tensors Triton kernels take too."""
+"""PyTorch, whose tensors Triton kernels take too.
+
+It is imported with the first tensor: a judge whose kernel has a process of its own needs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from attn_spec.kernels.frameworks.framework import NO_POSITION, Call, Differentiating, Pull, Strided
 from attn_spec.kernels.frameworks.numpy import reach, uncommitted
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Torch(Strided, Differentiating):
@@ -23,14 +28,20 @@ class Torch(Strided, Differentiating):
 
     @property
     def tensor_type(self) -> type:
+        import torch
+
         return torch.Tensor
 
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> torch.Tensor:
+        import torch
+
         if values.dtype != np.float64:
             return torch.from_numpy(np.array(values, order="C")).to(device)
         return torch.from_numpy(np.array(values, dtype=np.float64, order="C")).to(getattr(torch, dtype)).to(device)
 
     def take(self, tensor: torch.Tensor) -> np.ndarray:
+        import torch
+
         kind = tensor.dtype if tensor.dtype == torch.bool else torch.float64
         return tensor.detach().to(kind).cpu().numpy()
 
@@ -41,16 +52,24 @@ class Torch(Strided, Differentiating):
         return tensor.device.type
 
     def missing(self, device: str) -> str:
-        if device.partition(":")[0] != "cuda" or torch.cuda.is_available():
+        if device.partition(":")[0] != "cuda":
+            return ""
+        import torch
+
+        if torch.cuda.is_available():
             return ""
         return "no CUDA device is available to torch; run where there is one, or choose device cpu"
 
     def device_name(self, device: str) -> str:
+        import torch
+
         return torch.cuda.get_device_name(device)
 
     def wait(self, device: str, returned: Any) -> None:
         del returned
         if device != "cpu":
+            import torch
+
             torch.cuda.synchronize(device)
 
     def lost(self, device: str) -> bool:
@@ -61,6 +80,8 @@ class Torch(Strided, Differentiating):
         return False
 
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
+        import torch
+
         for tensor in inputs.values():
             tensor.requires_grad_()
         returned = call(inputs)
@@ -80,6 +101,8 @@ class Torch(Strided, Differentiating):
         return returned, pull
 
     def of_nan(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        import torch
+
         return tensor.new_full(tuple(shape), NO_POSITION if tensor.dtype == torch.int64 else torch.nan)
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -88,6 +111,8 @@ class Torch(Strided, Differentiating):
     def vast(self, tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
         elements = reach(tuple(tensor.shape), strides)
         if tensor.device.type == "cpu":
+            import torch
+
             buffer = torch.frombuffer(uncommitted(elements * tensor.element_size()), dtype=tensor.dtype)
         else:
             buffer = tensor.new_empty(elements)
