@@ -23,13 +23,6 @@ def weights_backward(dout, q, k, v, out, p):  # noqa: PLR0917 -- as every backwa
     return ds @ k, ds.mT @ q, p.mT @ dout
 
 
-@of("torch")
-def strides(q, k, v):
-    answer = torch.zeros(v.shape, dtype=v.dtype)
-    answer.view(-1)[:4] = torch.tensor(q.stride(), dtype=v.dtype)
-    return answer
-
-
 KEPT = []
 
 
@@ -40,5 +33,8 @@ def _same_place(address):
 
 
 @of("torch")
-def places(q, k, v):
-    return torch.full(v.shape, _same_place(q.data_ptr()), dtype=v.dtype)
+def memory(q, k, v):
+    """Whether q lies where it lay in the call before, and its strides but the first."""
+    answer = torch.zeros(v.shape, dtype=v.dtype)
+    answer.view(-1)[:4] = torch.tensor([_same_place(q.data_ptr()), *q.stride()[1:]])
+    return answer

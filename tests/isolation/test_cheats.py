@@ -52,6 +52,7 @@ def test_a_cheat_is_not_certified(name, attn_spec, folder):
     held = [one["id"] for one in result["properties"] if one["verdict"] == "held"]
     assert (done.returncode in (1, 3), held) == (True, [])
     assert result["configuration"]["isolated"]
+    assert "cheats.py" in result["subject"]["imported_sha256"]
 
 
 def test_a_cheat_is_certified_where_it_shares_a_process_with_the_judge(attn_spec, folder):

@@ -73,7 +73,7 @@ WAYS = (memory.swapped, memory.sliced, memory.expanded_whole, partial(memory.far
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("way", WAYS, ids=["swapped", "sliced", "expanded", "far_apart"])
 def test_tensors_lie_in_memory_as_they_do_here(kind, way):
-    spec = f"{NUMPY if kind == 'numpy' else TORCH}:strides"
+    spec = f"{NUMPY if kind == 'numpy' else TORCH}:memory"
     seen = []
     for kernel in (resolve(spec), isolated(spec)):
         subject = Subject(kernel, "float32")
@@ -85,7 +85,7 @@ def test_tensors_lie_in_memory_as_they_do_here(kind, way):
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_buffers_are_used_again_where_they_are_here(kind):
-    subject = Subject(isolated(f"{NUMPY if kind == 'numpy' else TORCH}:places"), "float32")
+    subject = Subject(isolated(f"{NUMPY if kind == 'numpy' else TORCH}:memory"), "float32")
     problem = plain(subject.kernel, "float32")
     again = memory.in_the_same_place(tensors=3)
     ways = (again, again, memory.unchanged, again)
