@@ -157,6 +157,7 @@ class _Child:
 
     def start(self) -> None:
         """Start pytest, for whatever has no verdict yet."""
+        self.begun = b""
         self.report, writing = os.pipe()
         os.set_blocking(self.report, False)
         config = self.folder / "pytest.ini"

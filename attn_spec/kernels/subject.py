@@ -239,16 +239,14 @@ class Subject:
                 yield
         except OutOfTime as error:
             raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
-        except (CallFailed, NotTaken):  # of a kernel in a process of its own, which says all this
-            raise
         except (Exception, SystemExit) as error:
+            if self.kernel.isolated and isinstance(error, Misbehaviour | NotTaken):
+                raise
             where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            raised = f"the kernel's {what} raised " + f"{type(error).__name__}: {error}".strip().splitlines()[0]
             if self.framework.lost(self.device):
-                end_process(
-                    f"the kernel's {what} raised {text}; no call of this process can use {self.device} any more"
-                )
-            raise CallFailed(f"the kernel's {what} raised {text} ({where.filename}:{where.lineno})") from error
+                end_process(f"{raised}; no call of this process can use {self.device} any more")
+            raise CallFailed(f"{raised} ({where.filename}:{where.lineno})") from error
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         """The keyword arguments that differ from their defaults, under the callable's own spellings; none drops."""

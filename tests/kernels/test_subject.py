@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attn_spec import Problem, kernel
+from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
@@ -123,6 +124,14 @@ def mutate(q, k, v):
     return zeros(q, v)
 
 
+def evade(q, k, v):
+    raise NotTaken("no problem is mine")
+
+
+def leave(q, k, v):
+    raise SystemExit("bye")
+
+
 REFUSED = {
     "none": (lambda q, k, v: None, {}, "out is a NoneType; it must be a ndarray"),
     "subclass": (
@@ -144,6 +153,8 @@ REFUSED = {
         r"the kernel returned a tuple of 3; it must return out or \(out, lse\)",
     ),
     "mutation": (mutate, {}, "the kernel changed its input k in place; it must leave its inputs alone"),
+    "way out": (evade, {}, "the kernel's call raised NotTaken: no problem is mine"),
+    "exit": (leave, {}, "the kernel's call raised SystemExit: bye"),
     "raise": (lambda q, k, v: q["x"], {}, "the kernel's call raised IndexError: .*test_subject.py"),
 }
 
