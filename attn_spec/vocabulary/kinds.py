@@ -42,11 +42,6 @@ def _default(item: Field[Any]) -> str:
     return "" if item.default is MISSING else repr(item.default)
 
 
-def _chance(claim: Property) -> str:
-    """How likely a sound kernel fails it; empty where it cannot."""
-    return f"at most {claim.false_alarm:g} for one problem, of a sound kernel" if claim.false_alarm else ""
-
-
 def properties() -> list[Word]:
     """Every property, by its id."""
     return [
@@ -58,7 +53,7 @@ def properties() -> list[Word]:
                 source=claim.source,
                 hunts=claim.hunts,
                 needs=", ".join(claim.needs) or "nothing beyond a plain call",
-                chance=_chance(claim),
+                chance=f"at most {claim.false_alarm:g} for one problem, of a sound kernel" if claim.false_alarm else "",
             ),
             also=tuple(claim.id.split(".")),
         )
