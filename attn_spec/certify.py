@@ -57,8 +57,8 @@ def certify(
         output = _examine(request, range(request.workers), progress, watch)
     else:
         output = _examine_elsewhere(request, progress, watch)
-    if progress.refusal:
-        raise CannotRunError(progress.refusal)
+    if progress.trouble:
+        raise CannotRunError(progress.trouble)
     if progress.kernel is None or not progress.keys:
         raise CannotRunError(f"no property was examined. The last words of pytest were:\n{output}")
     for share, keys in progress.shares.items():
@@ -74,7 +74,7 @@ def _examine(request: Request, shares: Iterable[int], progress: Progress, watch:
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
         children = [_Child(request, Path(folder), share) for share in shares]
         going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
-        while going and not progress.refusal:
+        while going and not progress.trouble:
             going = [one for one in going if next(one, False)]
             watch(progress)
             time.sleep(POLL)
@@ -96,7 +96,7 @@ def _examine_elsewhere(request: Request, progress: Progress, watch: Callable[[Pr
                 atomic.write(HOME / "cases" / name, text)
             watch(progress)
             output = output or found.output
-            if progress.refusal:
+            if progress.trouble:
                 break
     return output
 
@@ -167,7 +167,7 @@ class _Child:
         for _ in range(DEATHS):
             self.start()
             yield from self._looks(progress)
-            if self.share in progress.ended or progress.refusal:
+            if self.share in progress.ended or progress.trouble:
                 return
             self.blame(progress)
 

@@ -1,11 +1,12 @@
 """The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain.
 
-Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance that was
-not seen this time, of replay. This process imports neither torch nor a kernel.
+Exit codes: 0 certified or passed, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance
+that was not seen this time, of replay, 130 interrupted. This process imports neither torch nor a kernel.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -16,22 +17,13 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__, configuration, explanations
+from attn_spec import __version__, atomic, configuration, explanations
+from attn_spec.exit_codes import CODES, COULD_NOT_RUN, Command, CouldNotRun
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
-CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
-COLOURS = {"certified": "green", "refuted": "red"}
-COULD_NOT_RUN = 2
-
 #: Where reports go.
 PAGE = "Where the page goes; Markdown and JSON go next to it."
-
-
-class CouldNotRun(click.ClickException):
-    """Ends the command with exit code 2."""
-
-    exit_code = COULD_NOT_RUN
 
 
 def choices(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,7 +48,7 @@ call_limit = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="attn-spec")
 def main() -> None:
     """Tell, with a proved bound and a minimal counterexample, whether a kernel computes attention."""
@@ -112,6 +104,7 @@ def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> i
     from attn_spec.progress import Request
     from attn_spec.workers.task import WorkersError
 
+    _check_writable(output, report)
     live = screen.Live()
     if chosen["workers"] is None:  # each imports the kernel's framework anew, and properties left out take no time
         several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1
@@ -131,9 +124,7 @@ def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> i
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
-    noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
-    colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
-    click.secho(document.result.upper() + "".join(noted), bold=True, fg=colour)
+    click.echo(screen.conclusion(document))
     github.tell(document, progress)
     return CODES[document.result]
 
@@ -235,6 +226,17 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
 
 main.add_command(explanations.explain)
 main.add_command(explanations.properties)
+
+
+def _check_writable(output: Path, report: Path | None) -> None:
+    """What would be in vain after a search of hours is said before it. Raises :class:`CouldNotRun`."""
+    from attn_spec.evidence import report as reports
+
+    for path in filter(None, (output, report)):
+        if reason := atomic.refusal(path):
+            raise CouldNotRun(f"{path} cannot be written: {reason}; choose another place")
+    if report is not None and importlib.util.find_spec("matplotlib") is None:
+        raise CouldNotRun(reports.NO_MATPLOTLIB)
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:

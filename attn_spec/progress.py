@@ -61,9 +61,16 @@ class Progress:
     rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
     #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
+    #: Why the kernel cannot be examined; and what went wrong in attn-spec itself.
     refusal: str | None = None
+    fault: str | None = None
     #: Shares whose examination is complete.
     ended: set[int] = field(default_factory=set)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no verdict on the kernel; None as long as there may be one."""
+        return self.fault or self.refusal
 
     @property
     def keys(self) -> list[tuple[str, ...]]:
@@ -94,6 +101,8 @@ class Progress:
                 self.add(Row.from_json(event["row"]), event.get("block", ""))
             case {"kind": "refusal"}:
                 self.refusal = event["message"]
+            case {"kind": "fault"}:
+                self.fault = event["message"]
             case {"kind": "end"}:
                 self.ended.add(share)
 
@@ -104,7 +113,7 @@ class Progress:
         self.rows |= other.rows
         self.blocks |= other.blocks
         self.ended |= other.ended
-        self.refusal = self.refusal or other.refusal
+        self.refusal, self.fault = self.refusal or other.refusal, self.fault or other.fault
 
     def add(self, row: Row, block: str = "") -> None:
         """Take in one verdict."""

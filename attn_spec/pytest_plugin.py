@@ -6,15 +6,16 @@ a property is collected. Rows travel in ``report.user_properties``, which pytest
 
 from __future__ import annotations
 
+import contextlib
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import LEFT_OUT, Verdict
+from attn_spec.search.verdict import Verdict
 from attn_spec.session import BLOCK, NEAR, ROW, Key, Session
 
 if TYPE_CHECKING:
@@ -72,14 +73,21 @@ def pytest_configure(config: pytest.Config) -> None:
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.session")
     if config.getoption("attn_kernel"):
-        from attn_spec.kernels.kernel import KernelError
-
-        try:
+        with _refusals(session):
             session.examine_kernels()
-        except KernelError as error:
-            session.tell("refusal", message=str(error))
-            raise pytest.UsageError(str(error)) from None
         session.describe()
+
+
+@contextlib.contextmanager
+def _refusals(session: Session) -> Iterator[None]:
+    """What cannot be examined ends pytest with one line, and a certificate before it is begun."""
+    from attn_spec.kernels.kernel import KernelError
+
+    try:
+        yield
+    except KernelError as error:
+        session.tell("refusal", message=str(error))
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,16 +111,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note what there is to examine: of a share; with --attn-continue, of what has no verdict yet."""
+    """Note what there is to examine: what was chosen; of a share; with --attn-continue, of what has no verdict yet."""
     session = config.stash[_SESSION]
     done = session.reported() if config.getoption("attn_continue") else set()
     keys = {item: key_of(item) for item in items}
+    chosen = _chosen(session, {key for key in keys.values() if key})
     number, count = session.option("share")
-    kept = {item for item in items[number::count] if keys[item] not in done}
+    wanted = [item for item in items if keys[item] is None or keys[item] in chosen]
+    kept = {item for item in wanted[number::count] if keys[item] not in done}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
     session.collected = [key for item in items if (key := keys[item])]
     session.tell("collected", keys=session.collected)
+
+
+def _chosen(session: Session, keys: set[Key]) -> set[Key]:
+    """The keys that the user chose; where no property is collected nothing heavy is imported to tell."""
+    if not keys:
+        return keys
+    with _refusals(session):
+        return session.chosen(keys)
 
 
 def key_of(item: pytest.Item) -> Key | None:
@@ -138,7 +156,7 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
             request.node.user_properties.append((ROW, fault.row.to_json()))
             raise
         request.node.user_properties.append((ROW, row.to_json()))
-        if row.verdict is Verdict.NOT_CLAIMED or row.message == LEFT_OUT:
+        if row.verdict is Verdict.NOT_CLAIMED:
             pytest.skip(f"{row.verdict}: {row.message}")
         if row.verdict is Verdict.SUSPECT:
             request.node.user_properties.append((BLOCK, block))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 import click
 
 from attn_spec.evidence.certificate import Certificate, PropertyResult
 from attn_spec.progress import Progress
-from attn_spec.search.verdict import LEFT_OUT, Verdict, denominator
+from attn_spec.search.verdict import Verdict, denominator, plural
 
 #: Failure blocks shown; every case can be replayed.
 BLOCKS = 5
+COLOURS = {"certified": "green", "passed": "green", "refuted": "red"}
 
 
 class Live:
@@ -41,13 +43,14 @@ class Live:
 
 
 def verdicts(document: Certificate, progress: Progress) -> list[str]:
-    """A line for each property, the failure blocks, what is not claimed, and the denominator."""
+    """A line for each property that is claimed, one for all others, the failure blocks, and the denominator."""
     chosen = document.configuration
     subject = f"{document.subject.name} (source {document.subject.source_sha256[:8]})"
     declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
     return [
         f"{subject} on {chosen.device}, profile {chosen.profile}, seed {chosen.seed}",
-        *_properties(document),
+        *(_line(result) for result in document.properties if result.verdict is not Verdict.NOT_CLAIMED),
+        *_not_claimed(document, progress),
         *_blocks(progress),
         "",
         *declined,
@@ -55,12 +58,36 @@ def verdicts(document: Certificate, progress: Progress) -> list[str]:
     ]
 
 
-def _properties(document: Certificate) -> list[str]:
-    """A line for each property; one for all those that were left out."""
-    exercised = [result for result in document.properties if _message(result) != LEFT_OUT]
-    left_out = len(document.properties) - len(exercised)
-    lines = [_coloured(result.verdict, f"  {result.verdict:<13}  {result.id}{_remark(result)}") for result in exercised]
-    return lines + ([f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}"] if left_out else [])
+def conclusion(document: Certificate) -> str:
+    """The last line: the result, what it rests on where that is less than a certificate, and what else to know."""
+    chosen = document.configuration
+    searched = f"{chosen.profile}: {chosen.examples} problems a property"
+    if chosen.only:
+        searched += f", {plural(len(document.properties), 'property')} alone"
+    passed = f" ({searched})" if document.result == "passed" else ""
+    noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
+    colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
+    return click.style(f"{document.result.upper()}{passed}{''.join(noted)}", bold=True, fg=colour)
+
+
+def _line(result: PropertyResult) -> str:
+    """The verdict on one property."""
+    return _coloured(result.verdict, f"  {result.verdict:<13}  {result.id}{_remark(result)}")
+
+
+def _not_claimed(document: Certificate, progress: Progress) -> list[str]:
+    """One line on all properties that are not claimed: what most of them need, what most of the others, and so on."""
+    ids = [result.id for result in document.properties if result.verdict is Verdict.NOT_CLAIMED]
+    rows = {row.property: row for row in progress.rows.values() if row.property in ids}
+    left = {name: rows[name].lacks for name in ids if rows[name].lacks}
+    reasons = []
+    while left:
+        ((word, number),) = Counter(word for lacks in left.values() for word in lacks).most_common(1)
+        left = {name: lacks for name, lacks in left.items() if word not in lacks}
+        reasons.append(f"{number} need{'s' * (number == 1)} {word}")
+    others = Counter(rows[name].message for name in ids if not rows[name].lacks)
+    reasons += [f"{number} since {message}" for message, number in others.most_common()]
+    return [f"  {Verdict.NOT_CLAIMED:<13}  {plural(len(ids), 'property')}: {', '.join(reasons)}"] if ids else []
 
 
 def _coloured(verdict: Verdict, line: str) -> str:

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attn_spec import faults
+from attn_spec.nearest_names import suggestion
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import LEFT_OUT, Row, Verdict, against, denominator
+from attn_spec.search.verdict import Row, against, denominator
 
 if TYPE_CHECKING:
     import pytest
@@ -94,10 +96,6 @@ class Session:
         from attn_spec.search import cases
         from attn_spec.search.search import search
 
-        chosen = self.option("property")
-        if chosen and not any(part in claim.id for part in chosen):
-            name, dtype = subject.kernel.name, subject.dtype
-            return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
         self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
         found = self.stored.refuting(claim, subject)
         row, case = found or search(claim, subject, self._effort(subject), self.seed, self._ticker())
@@ -132,6 +130,10 @@ class Session:
         if report.when == "call":
             ratios = [x for name, x in report.user_properties if name == NEAR and isinstance(x, float)]
             self.answers += [(ratio, report.nodeid) for ratio in ratios]
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Report what ends pytest itself; it is no kernel's doing, whose calls are guarded."""
+        self.tell("fault", message=faults.text(excinfo.value))
 
     def header(self) -> list[str]:
         """Kernels, device, dtypes, profile and seed."""
@@ -172,6 +174,19 @@ class Session:
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
             )
+
+    def chosen(self, keys: set[Key]) -> set[Key]:
+        """Those whose properties the user chose by parts of their ids. Raises :class:`KernelError` if one fits none."""
+        parts = self.option("property")
+        ids = {property_id for property_id, _, _ in keys}
+        for part in parts:
+            if not any(part in property_id for property_id in ids):
+                from attn_spec.kernels.kernel import KernelError
+
+                words = sorted(ids | {word for property_id in ids for word in property_id.split(".")})
+                known = suggestion(part, words, "; `attn-spec properties` lists them")
+                raise KernelError(f"no property's id contains {part!r}{known}")
+        return {key for key in keys if not parts or any(part in key[0] for part in parts)}
 
     def reported(self) -> set[Key]:
         """Keys of the verdicts in the report file."""

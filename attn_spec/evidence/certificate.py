@@ -14,12 +14,13 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from attn_spec import atomic
+from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, count, exit_code, worst
 
 #: Version of the document; a reader refuses any other.
 SCHEMA = 1
 
-RESULTS = {0: "certified", 1: "refuted", 3: "inconclusive"}
+Result = Literal["certified", "passed", "refuted", "inconclusive"]
 
 
 class CertificateError(Exception):
@@ -123,7 +124,8 @@ class Certificate(Model):
     """The whole document."""
 
     schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
-    result: Literal["certified", "refuted", "inconclusive"]
+    #: "certified" by the profile of that name and all properties alone; "passed" by less.
+    result: Result
     subject: Subject
     environment: dict[str, str | None]
     suite: Suite
@@ -143,15 +145,22 @@ def build(kernel: dict[str, Any], rows: Iterable[Row]) -> Certificate:
     return Certificate.model_validate(
         {
             "schema": SCHEMA,
-            "result": RESULTS[exit_code(rows)],
+            "result": _result(rows, Configuration.model_validate(kernel["configuration"])),
             **parts,
-            "properties": [_result(entry, [row for row in rows if row.property == entry["id"]]) for entry in entries],
+            "properties": [_property(entry, [row for row in rows if row.property == entry["id"]]) for entry in entries],
             "summary": {**counted, "total": len(rows)},
         }
     )
 
 
-def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
+def _result(rows: list[Row], chosen: Configuration) -> Result:
+    """The verdict on the kernel."""
+    if code := exit_code(rows):
+        return "refuted" if code == 1 else "inconclusive"
+    return "certified" if PROFILES[chosen.profile].certifies and not chosen.only else "passed"
+
+
+def _property(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
     findings = {
         row.dtype: Finding(
             verdict=row.verdict,

@@ -102,7 +102,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         location.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise KernelError(f"{path} does not import: {_summary(error)}. Run `python {path}` to see why") from error
     return module
@@ -124,7 +124,7 @@ def _import(name: str) -> ModuleType:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise KernelError(f"{name} does not import: {_summary(error)}. Run `python -c 'import {name}'`") from error
 
 
@@ -141,6 +141,6 @@ def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
     return getattr(module, attribute)
 
 
-def _summary(error: Exception) -> str:
+def _summary(error: BaseException) -> str:
     line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {error}{line}"

@@ -239,7 +239,7 @@ class Subject:
                 yield
         except OutOfTime as error:
             raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             if self.framework.lost(self.device):

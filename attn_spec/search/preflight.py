@@ -19,6 +19,8 @@ from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
+from attn_spec.nearest_names import suggestion
+from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -102,6 +104,10 @@ def _check_device(kernel: Kernel, device: str) -> None:
 
 
 def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            known = f"; known are {', '.join(DTYPES)}"
+            raise KernelError(f"unknown dtype {dtype!r}{suggestion(dtype, DTYPES, known)}")
     if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
         raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
 

@@ -13,6 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
+from attn_spec import faults
 from attn_spec.judgement.worst import worst_element
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed
@@ -54,8 +55,11 @@ def search(
     row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
     if missing := [option for option in claim.needs if not subject.supports(option)]:
         given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
-        lacks = f"{subject.framework.name} does not have {', '.join(given)}"
-        return replace(row, message=lacks if given else f"the kernel does not declare {', '.join(missing)}"), None
+        if given:
+            why = f"{subject.framework.name} does not have {', '.join(given)}"
+        else:
+            why = f"the kernel does not declare {', '.join(missing)}"
+        return replace(row, message=why, lacks=tuple(missing)), None
     if reason := claim.not_applicable(subject):
         return replace(row, message=reason), None
     hunt = _Search(claim, subject, profile, tick)
@@ -69,8 +73,7 @@ def search(
         return replace(row, **hunt.outcome_without_failure()), None
     problem, error = hunt.failure
     if not isinstance(error, AssertionError):
-        why = f"the property itself failed, report it as a fault of attn-spec: {type(error).__name__}: {error}"
-        raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=why)) from error
+        raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
     case = case_of(claim, subject, problem, error)
     verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
     return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0]), case

@@ -10,7 +10,6 @@ Each is an attribute of this module: ``attn-spec certify attn_spec.reports.zoo.m
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import itertools
@@ -32,6 +31,7 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.contract import Contract
 from attn_spec.error.presets import FUSED
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.nearest_names import suggestion
 from attn_spec.problem.options import parameters
 from attn_spec.search.verdict import Verdict
 
@@ -237,8 +237,8 @@ def __getattr__(name: str) -> Kernel:
     mutants, controls = load_all()
     known = {**mutants, **controls}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3) or sorted(known)
-        raise KernelError(f"no mutant is called {name!r}; there are {', '.join(close)}")
+        every = f"; there are {', '.join(sorted(known))}"
+        raise KernelError(f"no mutant is called {name!r}{suggestion(name, known, every)}")
     return known[name].kernel
 
 

@@ -3,11 +3,12 @@
 import json
 import math
 
+import click
 import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from attn_spec import certify, cli
+from attn_spec import certify, cli, screen
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, load, save
 from attn_spec.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
@@ -75,6 +76,45 @@ def test_only_a_run_that_exercised_every_claim_certifies(verdicts, code):
     assert exit_code([row(verdict=verdict) for verdict in verdicts]) == code
 
 
+@pytest.mark.parametrize(
+    ("verdict", "changes", "result", "last"),
+    [
+        (Verdict.HELD, {"profile": "certify"}, "certified", "CERTIFIED"),
+        (Verdict.HELD, {"profile": "ci"}, "passed", "PASSED (ci: 12 problems a property)"),
+        (
+            Verdict.HELD,
+            {"profile": "certify", "only": ["p"]},
+            "passed",
+            "PASSED (certify: 12 problems a property, 1 property alone)",
+        ),
+        (Verdict.REFUTED, {"profile": "certify"}, "refuted", "REFUTED"),
+        (Verdict.NOT_EXERCISED, {"profile": "certify"}, "inconclusive", "INCONCLUSIVE"),
+    ],
+)
+def test_only_all_properties_by_the_profile_of_that_name_certify(verdict, changes, result, last):
+    made = build({**KERNEL, "configuration": {**KERNEL["configuration"], **changes}}, [row(verdict=verdict)])
+
+    assert made.result == result
+    assert click.unstyle(screen.conclusion(made)) == last
+
+
+def test_what_is_not_claimed_is_one_line_with_reasons():
+    lacks = [("backward",), ("backward", "mask"), ("mask",), ("lse", "mask"), (), ("gqa",), ("mask",)]
+    rows = [
+        row(f"p.{n}", verdict=Verdict.NOT_CLAIMED, lacks=words, message="" if words else "it gives no bits")
+        for n, words in enumerate(lacks)
+    ]
+    entries = [{**KERNEL["catalogue"][0], "id": each.property} for each in rows]
+    progress = Progress()
+    for each in rows:
+        progress.add(Row.from_json(json.loads(json.dumps(each.to_json()))))
+
+    (_, line, *_) = screen.verdicts(build({**KERNEL, "catalogue": entries}, rows), progress)
+
+    reasons = "4 need mask, 1 needs backward, 1 needs gqa, 1 since it gives no bits"
+    assert line == f"  not claimed    7 properties: {reasons}"
+
+
 def test_the_denominator_counts_what_was_asked():
     text = "2 properties x 2 subjects = 4 verdicts: 1 held, 1 refuted, 0 suspect, 1 not claimed, 1 not exercised"
 
@@ -124,7 +164,10 @@ def test_the_file_is_strict_json_that_reads_back_exactly(tmp_path):
         (lambda d: "not json", "document: Invalid JSON"),
         (lambda d: [], "document: Input should be an object"),
         (lambda d: {**d, "schema": 2}, "schema: Input should be 1"),
-        (lambda d: {**d, "result": "fine"}, "result: Input should be 'certified', 'refuted' or 'inconclusive'"),
+        (
+            lambda d: {**d, "result": "fine"},
+            "result: Input should be 'certified', 'passed',",
+        ),
         (lambda d: {key: value for key, value in d.items() if key != "claims"}, "claims: Field required"),
         (lambda d: {**d, "stars": 5}, "stars: Extra inputs are not permitted"),
     ],
@@ -162,11 +205,11 @@ def test_comparing_names_every_difference():
 @pytest.mark.parametrize(
     ("verdict", "last", "code"),
     [
-        (Verdict.HELD, "\x1b[33m\x1b[1mCERTIFIED, 1 suspect\x1b[0m", 0),
+        (Verdict.HELD, "\x1b[33m\x1b[1mPASSED (smoke: 12 problems a property), 1 suspect\x1b[0m", 0),
         (Verdict.REFUTED, "\x1b[31m\x1b[1mREFUTED, 1 suspect\x1b[0m", 1),
     ],
 )
-def test_a_kernel_stays_certified_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
+def test_a_kernel_still_passes_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
     rows = [row(verdict=verdict), row("p.two", verdict=Verdict.SUSPECT, ratio=2.5, message="too large")]
     progress = Progress()
     for one in rows:

@@ -192,7 +192,7 @@ def test_a_mutant_has_no_memory_of_other_calls_than_its_own():
 
 
 def test_an_unknown_mutant_is_a_clear_error():
-    with pytest.raises(KernelError, match=r"^no mutant is called 'causal_topleft'; there are causal_top_left, "):
+    with pytest.raises(KernelError, match=r"^no mutant is called 'causal_topleft'; did you mean 'causal_top_left'"):
         resolve("attn_spec.reports.zoo.mutants:causal_topleft")
     with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
         mutants.__wrapped__  # noqa: B018 - the lookup is the test
