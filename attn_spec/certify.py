@@ -147,6 +147,8 @@ class _Child:
         self.heard = 0
         self.silence = PATIENCE + request.call_limit
         self.stalled = False
+        #: Whether the process, or the one before it, has come to the first look.
+        self.looked = False
 
     def start(self) -> None:
         """Start pytest, for whatever has no verdict yet."""
@@ -154,7 +156,7 @@ class _Child:
         config.write_text("[pytest]\n", encoding="utf-8")
         command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
         command += [*ALONE, *SUITE, f"--attn-report={self.report}", *self.request.arguments()]
-        command += [f"--attn-share={self.share}/{self.request.workers}"]
+        command += [f"--attn-share={self.share}/{self.request.workers}", *["--attn-no-first-look"] * self.looked]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
         with self.log.open("w") as log:
@@ -165,11 +167,13 @@ class _Child:
     def examine(self, progress: Progress) -> Generator[bool, None, None]:
         """Run, and again after a death, yielding True at every look at the report. Raises :class:`CannotRunError`."""
         for _ in range(DEATHS):
+            had_looked = self.looked
             self.start()
             yield from self._looks(progress)
             if self.share in progress.ended or progress.trouble:
                 return
-            self.blame(progress)
+            if self.share in progress.shares or had_looked or not self.looked:
+                self.blame(progress)
 
     def _looks(self, progress: Progress) -> Iterator[bool]:
         """Tell ``progress`` what the process reports, as it does, until that ends."""
@@ -179,6 +183,7 @@ class _Child:
                 alive = self.process.poll() is None
                 for event in self._news():
                     last = time.monotonic()
+                    self.looked = self.looked or event["kind"] == "look"
                     progress.hear(event, self.share)
                 if not alive:
                     return

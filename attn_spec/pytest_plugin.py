@@ -54,6 +54,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
     "brief": {"action": "store_true", "help": "give kernels that are slow, or built for few shapes, no more problems "
               "than a verdict takes"},
+    "no-first-look": {"action": "store_true", "help": "search the properties even where a first look finds that the "
+                      "kernel expects other calls"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they must support, comma separated"},

@@ -238,10 +238,11 @@ class Session:
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
+        from attn_spec.first_look.first_look import explain_failure, first_look
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.kernels.resolve import declarations, resolve
         from attn_spec.kernels.time_limit import last_resort
-        from attn_spec.search.preflight import preflight
+        from attn_spec.search.preflight import PlainCallError, preflight
 
         declared = declarations(*map(self.option, ("framework", "contract", "supports")))
         try:
@@ -251,12 +252,18 @@ class Session:
                 self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
                 return None
             guard = functools.partial(last_resort, stderr=self.stderr)
-            return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
+            checked = preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
         except KernelError as error:
+            if named and isinstance(error, PlainCallError):
+                explain_failure(error.subjects, error.failures)
             if named:
                 raise
             self.left_out[spec] = str(error).splitlines()[0]
             return None
+        if named and not self.option("no_first_look") and not hasattr(self.config, "workerinput"):
+            self.tell("look")
+            first_look(checked.subjects)
+        return checked
 
     def _ticker(self) -> Callable[[int], None]:
         """A function that reports the number of problems tried, at most every TICK seconds."""

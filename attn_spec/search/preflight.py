@@ -6,7 +6,7 @@ undecorated callable, dtypes and shape options nobody named are found by trying 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -32,6 +32,21 @@ TRIED = tuple(name for name, row in ABILITIES.items() if row.shows)
 
 #: Options of which an undecorated callable may refuse to combine two.
 COMBINED = tuple(name for name, row in OPTIONS.items() if row.plain is not None)
+
+
+class PlainCallError(KernelError):
+    """A kernel that returns from no plain call at any dtype; ``failures`` says why, by dtype."""
+
+    def __init__(self, subjects: Sequence[Subject], failures: Mapping[str, str]) -> None:
+        self.subjects, self.failures = subjects, failures
+        kernel = subjects[0].kernel
+        dtypes = {reason: [dtype for dtype in failures if failures[dtype] == reason] for reason in failures.values()}
+        reasons = "\n".join(f"  {', '.join(found)}: {reason}" for reason, found in dtypes.items())
+        shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
+        super().__init__(
+            f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
+            f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,12 +82,7 @@ def preflight(
     _check_given(subjects, named)
     failures = {subject.dtype: reason for subject in subjects if (reason := failure(subject))}
     if len(failures) == len(subjects):
-        reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
-        shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
-        raise KernelError(
-            f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
-        )
+        raise PlainCallError(subjects, failures)
     if kernel.declared:
         return Preflight(tuple(subjects))
     able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
