@@ -20,7 +20,7 @@ from pathlib import Path
 
 from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate, build
-from attn_spec.progress import Event, Progress, Request
+from attn_spec.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
 from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.verdict import Row, Verdict, against
 from attn_spec.workers.sweep import sweep
@@ -48,25 +48,46 @@ class CannotRunError(Exception):
 def certify(
     request: Request, watch: Callable[[Progress], None] = lambda progress: None
 ) -> tuple[Certificate, Progress]:
-    """Examine a kernel; ``watch`` is called as the work goes on.
+    """Examine a kernel; ``watch`` is called as the work goes on. Ctrl-C ends it with what is known by then.
 
     Raises :class:`CannotRunError`, and :class:`attn_spec.workers.task.WorkersError` with a scheduler.
     """
-    progress = Progress()
-    if request.scheduler is None:
-        output = _examine(request, range(request.workers), progress, watch)
-    else:
-        output = _examine_elsewhere(request, progress, watch)
+    progress, output = Progress(), ""
+    try:
+        if request.scheduler is None:
+            output = _examine(request, range(request.workers), progress, watch)
+        else:
+            output = _examine_elsewhere(request, progress, watch)
+    except KeyboardInterrupt:
+        if not progress.keys:
+            raise
+        progress.stopped = INTERRUPTION
     if progress.trouble:
         raise CannotRunError(progress.trouble)
     if progress.kernel is None or not progress.keys:
         raise CannotRunError(f"no property was examined. The last words of pytest were:\n{output}")
+    is_left = len(progress.rows) < len(progress.keys) or len(progress.shares) < request.workers
+    if _is_enough(request, progress) and is_left:
+        progress.stopped = progress.stopped or FIRST_REFUTATION
+    _add_what_was_not_run(progress)
+    rows = [progress.rows[key] for key in progress.keys]
+    return build(progress.kernel, rows, complete=not progress.stopped), progress
+
+
+def _is_enough(request: Request, progress: Progress) -> bool:
+    """Whether the examination ends before its end."""
+    return request.fail_fast and progress.is_refuted
+
+
+def _add_what_was_not_run(progress: Progress) -> None:
+    """Give what has no verdict one, with the reason."""
     for share, keys in progress.shares.items():
-        why = "ended without a verdict" if share in progress.ended else "not run, since the process had died too often"
+        died = f"{NOT_RUN}since the process had died too often"
+        why = "ended without a verdict" if share in progress.ended else died
+        why = f"{NOT_RUN}{progress.stopped}" if progress.stopped else why
         for property_id, kernel, dtype in set(keys) - set(progress.rows):
             verdict = Verdict.NOT_EXERCISED
             progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
-    return build(progress.kernel, [progress.rows[key] for key in progress.keys]), progress
 
 
 def _examine(request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]) -> str:
@@ -74,7 +95,7 @@ def _examine(request: Request, shares: Iterable[int], progress: Progress, watch:
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
         children = [_Child(request, Path(folder), share) for share in shares]
         going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
-        while going and not progress.trouble:
+        while going and not progress.trouble and not _is_enough(request, progress):
             going = [one for one in going if next(one, False)]
             watch(progress)
             time.sleep(POLL)
@@ -96,7 +117,7 @@ def _examine_elsewhere(request: Request, progress: Progress, watch: Callable[[Pr
                 atomic.write(HOME / "cases" / name, text)
             watch(progress)
             output = output or found.output
-            if progress.trouble:
+            if progress.trouble or _is_enough(request, progress):
                 break
     return output
 
@@ -191,6 +212,10 @@ class _Child:
                     self.stalled = True
                     self.process.kill()
                 yield True
+        except BaseException:  # nobody looks any more: what is in flight did nothing
+            self.process.kill()
+            InFlight(process=self.process.pid).release()
+            raise
         finally:
             self.process.kill()
             self.process.wait()

@@ -6,9 +6,8 @@ that was not seen this time, of replay, 130 interrupted. This process imports ne
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__, atomic, configuration, explanations
-from attn_spec.exit_codes import CODES, COULD_NOT_RUN, Command, CouldNotRun
+from attn_spec import __version__, configuration, explanations
+from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
@@ -81,52 +80,42 @@ def main() -> None:
 )
 @output("certificate.json", "Where the certificate goes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first refutation.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate, and nothing else, on stdout.")
 def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNELS: file.py:name, package.module:name, or a short name.
 
     Without one, those of the table [tool.attn_spec] of pyproject.toml, with its options. Of several kernels each has a
     certificate and a report of its own, whose names end with that of the kernel.
     """
+    if chosen["as_json"] and len(kernels) > 1:
+        raise CouldNotRun(f"--json prints one document, so it takes one kernel, not {len(kernels)}")
     codes = []
     for kernel in kernels:
         suffix = "-" + re.sub(r"\W+", "_", kernel) if len(kernels) > 1 else ""
-        places: list[Any] = [path and path.with_stem(f"{path.stem}{suffix}") for path in (output, report)]
+        both = (output, report)
+        places: list[Any] = [path.with_stem(f"{path.stem}{suffix}") if path and suffix else path for path in both]
         codes.append(_certify(kernel, *places, **chosen))
-    sys.exit(max(codes, key=(0, 3, 1).index))
+        if codes[-1] == INTERRUPTED:
+            break
+    sys.exit(max(codes, key=(0, 3, 1, INTERRUPTED).index))
 
 
-def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> int:
+def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
     """Examine one kernel, show and write what was found, and return the exit code."""
-    from attn_spec import github, screen
-    from attn_spec.certify import SHARES, CannotRunError
-    from attn_spec.certify import certify as run
-    from attn_spec.evidence import certificate
-    from attn_spec.progress import Request
-    from attn_spec.workers.task import WorkersError
+    from attn_spec import certifying, github
 
-    _check_writable(output, report)
-    live = screen.Live()
-    if chosen["workers"] is None:  # each imports the kernel's framework anew, and properties left out take no time
-        several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1
-        most = SHARES if chosen["scheduler"] else 2 if several else 1
-        chosen["workers"] = 1 if chosen["only"] else most
-    try:
-        document, progress = run(Request(kernel=kernel, **chosen), live.show)
-    except (CannotRunError, WorkersError) as error:
-        raise CouldNotRun(str(error)) from None
-    finally:
-        live.clear()
-    click.echo("\n".join(screen.verdicts(document, progress)))
-    click.echo(f"certificate: {certificate.save(document, output)}")
+    document, progress = certifying.examine(kernel, output, report, as_json=as_json, **chosen)
     if report is not None:
         from attn_spec.kernels.resolve import declarations
 
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
-        _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
-    click.echo(screen.conclusion(document))
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
+    code = certifying.conclude(document, progress, as_json=as_json)
     github.tell(document, progress)
-    return CODES[document.result]
+    return code
 
 
 @main.command()
@@ -226,17 +215,6 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
 
 main.add_command(explanations.explain)
 main.add_command(explanations.properties)
-
-
-def _check_writable(output: Path, report: Path | None) -> None:
-    """What would be in vain after a search of hours is said before it. Raises :class:`CouldNotRun`."""
-    from attn_spec.evidence import report as reports
-
-    for path in filter(None, (output, report)):
-        if reason := atomic.refusal(path):
-            raise CouldNotRun(f"{path} cannot be written: {reason}; choose another place")
-    if report is not None and importlib.util.find_spec("matplotlib") is None:
-        raise CouldNotRun(reports.NO_MATPLOTLIB)
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:

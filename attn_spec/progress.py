@@ -12,6 +12,11 @@ from attn_spec.search.verdict import Row, Verdict
 
 Event = dict[str, Any]
 
+#: What keeps an examination from its end.
+INTERRUPTION, FIRST_REFUTATION = "interrupted", "stopped at the first refutation"
+#: How the message of a row begins that nobody came to.
+NOT_RUN = "not run, "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -30,6 +35,8 @@ class Request:
     supports: str | None = None
     #: TOML file of known defects.
     known_defects: Path | None = None
+    #: Whether the first refutation ends it.
+    fail_fast: bool = False
     #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
     workers: int = 1
     #: Address of the Dask scheduler whose workers take the shares.
@@ -59,11 +66,15 @@ class Progress:
     #: Problems that the last of them has seen.
     examples: int = 0
     rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
+    #: Messages of refutations whose problems are still made smaller.
+    found: dict[tuple[str, ...], str] = field(default_factory=dict)
     #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
     #: Why the kernel cannot be examined; and what went wrong in attn-spec itself.
     refusal: str | None = None
     fault: str | None = None
+    #: What kept it from its end; empty if nothing did.
+    stopped: str = ""
     #: Shares whose examination is complete.
     ended: set[int] = field(default_factory=set)
 
@@ -71,6 +82,11 @@ class Progress:
     def trouble(self) -> str | None:
         """Why there is no verdict on the kernel; None as long as there may be one."""
         return self.fault or self.refusal
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether a property is."""
+        return any(row.verdict is Verdict.REFUTED for row in self.rows.values())
 
     @property
     def keys(self) -> list[tuple[str, ...]]:
@@ -96,6 +112,8 @@ class Progress:
                 self.begun[share], self.examples = tuple(event["key"]), 0
             case {"kind": "tick"}:
                 self.examples = event["examples"]
+            case {"kind": "found"}:
+                self.found[tuple(event["key"])] = event["message"]
             case {"kind": "row"}:
                 self.begun.pop(share, None)
                 self.add(Row.from_json(event["row"]), event.get("block", ""))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attn_spec.search.order import rank
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Verdict
 from attn_spec.session import BLOCK, NEAR, ROW, Key, Session
@@ -119,12 +120,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     keys = {item: key_of(item) for item in items}
     chosen = _chosen(session, {key for key in keys.values() if key})
     number, count = session.option("share")
-    wanted = [item for item in items if keys[item] is None or keys[item] in chosen]
-    kept = {item for item in wanted[number::count] if keys[item] not in done}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    wanted = [item for item in _in_order(items, keys) if keys[item] is None or keys[item] in chosen]
+    kept = [item for item in wanted[number::count] if keys[item] not in done]
+    left = set(items) - set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = kept
     session.collected = [key for item in items if (key := keys[item])]
     session.tell("collected", keys=session.collected)
+
+
+def _in_order(items: list[pytest.Item], keys: dict[pytest.Item, Key | None]) -> list[pytest.Item]:
+    """The items, of which those of properties have changed places: what finds most comes first."""
+    ranked = iter(sorted((item for item in items if keys[item]), key=lambda item: rank(keys[item][0])))  # type: ignore[index]
+    return [next(ranked) if keys[item] else item for item in items]
 
 
 def _chosen(session: Session, keys: set[Key]) -> set[Key]:

@@ -96,10 +96,18 @@ class Session:
         from attn_spec.search import cases
         from attn_spec.search.search import search
 
-        self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
-        found = self.stored.refuting(claim, subject)
-        row, case = found or search(claim, subject, self._effort(subject), self.seed, self._ticker())
-        row = against(row, self.known_defects_of(subject.kernel))
+        key = (claim.id, subject.kernel.name, subject.dtype)
+        known = self.known_defects_of(subject.kernel)
+
+        def found(message: str) -> None:
+            if not any(defect.is_of(subject.kernel.name, subject.dtype, claim.id) for defect in known):
+                self.tell("found", key=key, message=message)
+
+        self.tell("start", key=key)
+        row, case = self.stored.refuting(claim, subject) or search(
+            claim, subject, self._effort(subject), self.seed, self._ticker(), found=found
+        )
+        row = against(row, known)
         if case is None:
             return row, ""
         self.cases += 1

@@ -5,13 +5,16 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
 from attn_spec import cli
+from attn_spec.evidence import certificate
 
 TOY = """
 import numpy as np
@@ -67,6 +70,60 @@ def test_a_part_of_the_properties_passes_and_certifies_nothing(toy, attn_spec):
     )
     last = "certificate: certificate.json\nPASSED (smoke: 10 problems a property, 1 property alone)\n"
     assert done.stdout.endswith(last)
+
+
+def test_fail_fast_stops_at_the_first_refutation(toy, attn_spec):
+    done = attn_spec("certify", "toy.py:last_key_lost", "--fail-fast", "--workers", "1")
+
+    assert done.returncode == 1
+    assert done.stdout.count("REFUTED  ") == 1
+    assert re.search(r"\n  not exercised  \d+ properties not run, stopped at the first refutation\n", done.stdout)
+    assert done.stdout.endswith("REFUTED, stopped at the first refutation\n")
+    document = json.loads(toy.joinpath("certificate.json").read_text())
+    assert (document["result"], document["complete"], document["summary"]["refuted"]) == ("refuted", False, 1)
+    assert not list(toy.glob(".attn-spec/in-flight/*"))
+
+
+def test_fail_fast_changes_nothing_where_nothing_is_refuted(toy, attn_spec):
+    done = attn_spec("certify", "toy.py:sound", "--fail-fast", "--property", "softmax.weights")
+
+    assert (done.returncode, json.loads(toy.joinpath("certificate.json").read_text())["complete"]) == (0, True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are for POSIX")
+def test_ctrl_c_ends_with_what_is_known(toy):
+    command = [sys.executable, "-m", "attn_spec.cli", "certify", "toy.py:sound", "--profile", "certify"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=toy) as running:
+        assert running.stdout.readline().startswith("toy:sound (source ")  # in a pipe, long before the end
+        running.send_signal(signal.SIGINT)
+        said = running.stdout.read()
+
+    assert running.returncode == 130, said
+    assert "properties not run, interrupted\n" in said
+    assert said.endswith("certificate: certificate.json\nINCONCLUSIVE, interrupted\n")
+    document = json.loads(toy.joinpath("certificate.json").read_text())
+    assert (document["result"], document["complete"]) == ("inconclusive", False)
+    assert not list(toy.glob(".attn-spec/in-flight/*"))
+
+
+def test_json_is_all_there_is_on_stdout(toy, attn_spec):
+    done = attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output", "--json")
+
+    assert done.returncode == 1
+    assert done.stdout == toy.joinpath("certificate.json").read_text()
+    jsonschema.validate(json.loads(done.stdout), certificate.schema())
+    assert done.stderr.endswith("certificate: certificate.json\nREFUTED\n")
+
+
+def test_json_says_why_a_kernel_could_not_be_run(toy, attn_spec):
+    done = attn_spec("certify", "toy.py:nothing", "--json", "-o", "c.json")
+
+    assert done.returncode == 2
+    text = "toy has no 'nothing'; it has sound, last_key_lost"
+    assert json.loads(done.stdout) == {"schema": 1, "result": "could not run", "message": text}
+    jsonschema.validate(json.loads(done.stdout), certificate.schema())
+    assert done.stderr == f"Error: {text}\n"
+    assert not toy.joinpath("c.json").exists()
 
 
 def test_a_place_where_nothing_can_be_written_is_told_before_the_search(toy, attn_spec):

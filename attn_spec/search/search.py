@@ -45,12 +45,19 @@ class PropertyError(Exception):
 
 
 def search(
-    claim: Property, subject: Subject, profile: Profile, seed: int, tick: Callable[[int], None] = lambda examples: None
+    claim: Property,
+    subject: Subject,
+    profile: Profile,
+    seed: int,
+    tick: Callable[[int], None] = lambda examples: None,
+    *,
+    found: Callable[[str], None] = lambda message: None,
 ) -> tuple[Row, Case | None]:
     """Look for a problem that refutes ``claim``; return the verdict, and the smallest case found if there is one.
 
     The problems depend on the seed, the claim, the dtype and what the kernel supports. ``tick`` is told the number of
-    problems tried. Raises :class:`PropertyError`.
+    problems tried, ``found`` what the first one shows that refutes the claim, before it is made smaller. Raises
+    :class:`PropertyError`.
     """
     row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
     if missing := [option for option in claim.needs if not subject.supports(option)]:
@@ -62,7 +69,7 @@ def search(
         return replace(row, message=why, lacks=tuple(missing)), None
     if reason := claim.not_applicable(subject):
         return replace(row, message=reason), None
-    hunt = _Search(claim, subject, profile, tick)
+    hunt = _Search(claim, subject, profile, tick, found)
     try:
         hunt.run(seed)
     except NotTaken as error:
@@ -103,6 +110,7 @@ class _Search:
     subject: Subject
     profile: Profile
     tick: Callable[[int], None]
+    found: Callable[[str], None]
     examples: int = 0
     discarded: int = 0
     #: Largest error / bound.
@@ -184,9 +192,11 @@ class _Search:
                 raise UnsatisfiedAssumption from error
             except Exception as error:
                 self.note(observations)
-                if self.failure is None:
+                before, self.failure = self.failure, (problem, error)
+                if before is None:
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
-                self.failure = problem, error
+                    if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
+                        self.found(str(error).partition("\n")[0])
                 raise
             finally:
                 self.in_flight.release()

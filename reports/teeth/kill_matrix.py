@@ -99,5 +99,5 @@ def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:
 
 
 def catalogue() -> list[Property]:
-    """Every property, in the order in which ``pytest properties`` runs them."""
+    """Every property, in the order of their files."""
     return list(properties.load_all().values())

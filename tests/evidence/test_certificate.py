@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from attn_spec import certify, cli, screen
+from attn_spec import certifying, cli, screen
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, load, save
 from attn_spec.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
@@ -104,12 +104,11 @@ def test_what_is_not_claimed_is_one_line_with_reasons():
         row(f"p.{n}", verdict=Verdict.NOT_CLAIMED, lacks=words, message="" if words else "it gives no bits")
         for n, words in enumerate(lacks)
     ]
-    entries = [{**KERNEL["catalogue"][0], "id": each.property} for each in rows]
     progress = Progress()
     for each in rows:
         progress.add(Row.from_json(json.loads(json.dumps(each.to_json()))))
 
-    (_, line, *_) = screen.verdicts(build({**KERNEL, "catalogue": entries}, rows), progress)
+    (line,) = screen._not_claimed(progress)
 
     reasons = "4 need mask, 1 needs backward, 1 needs gqa, 1 since it gives no bits"
     assert line == f"  not claimed    7 properties: {reasons}"
@@ -212,10 +211,12 @@ def test_comparing_names_every_difference():
 def test_a_kernel_still_passes_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
     rows = [row(verdict=verdict), row("p.two", verdict=Verdict.SUSPECT, ratio=2.5, message="too large")]
     progress = Progress()
+    progress.kernel = {**KERNEL, "catalogue": [KERNEL["catalogue"][0], FALSE_ALARM]}
+    progress.shares = {0: [(one.property, one.kernel, one.dtype) for one in rows]}
     for one in rows:
         progress.add(one, f"{one.verdict.upper()}  s\n  property  {one.property}")
-    document = build({**KERNEL, "catalogue": [{**KERNEL["catalogue"][0]}, FALSE_ALARM]}, rows)
-    monkeypatch.setattr(certify, "certify", lambda request, watch: (document, progress))
+    document = build(progress.kernel, rows)
+    monkeypatch.setattr(certifying, "certify", lambda request, watch: (document, progress))
 
     shown = CliRunner().invoke(cli.main, ["certify", "a.py:f", "-o", str(tmp_path / "c.json")], color=True)
 
