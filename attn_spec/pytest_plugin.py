@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import LEFT_OUT, Verdict
 from attn_spec.session import BLOCK, NEAR, ROW, Key, Session
@@ -33,6 +34,14 @@ def _share(text: str) -> tuple[int, int]:
     raise ArgumentTypeError(f"must be I/N with 0 <= I < N, e.g. 0/2, not {text!r}")
 
 
+def _shape(text: str) -> AskedShape:
+    """A shape that is asked for."""
+    try:
+        return AskedShape.parse(text)
+    except ShapeError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "kernel": {"action": "append", "default": [], "help": "kernel to examine, file.py:name, package.module:name or a "
                "short name; may be repeated; default: every kernel of attn_spec.implementations"},
@@ -42,6 +51,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": [],
         "help": "exercise only properties whose id contains this; may be repeated",
     },
+    "shape": {"action": "append", "default": [], "type": _shape, "metavar": "SPEC", "help": "shape to examine too, by "
+              f"rows that are sampled, e.g. {EXAMPLE}; may be repeated"},
     "device": {"default": "cpu", "help": "device to run kernels on, e.g. cuda (default: cpu)"},
     "profile": {"default": "smoke", "choices": list(PROFILES), "help": "how long to search (default: smoke)"},
     "seed": {"type": int, "help": "seed of the search; default: the profile's"},
@@ -71,6 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "property(claim): a property of attention kernels (attn-spec)")
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.session")
+    try:
+        session.check_shapes()
+    except ShapeError as error:
+        session.tell("refusal", message=str(error))
+        raise pytest.UsageError(str(error)) from None
     if config.getoption("attn_kernel"):
         from attn_spec.kernels.kernel import KernelError
 
@@ -103,12 +119,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note what there is to examine: of a share; with --attn-continue, of what has no verdict yet."""
+    """Note what there is to examine: of a share; with --attn-continue, of what has no verdict yet.
+
+    Shapes that are asked for are all of the first share, so that no two are in memory at once.
+    """
     session = config.stash[_SESSION]
     done = session.reported() if config.getoption("attn_continue") else set()
     keys = {item: key_of(item) for item in items}
     number, count = session.option("share")
-    kept = {item for item in items[number::count] if keys[item] not in done}
+    large, small = [], []
+    for item in items:
+        claim = getattr(getattr(item, "function", None), "attention_property", None)
+        (small if claim is None or claim.recipes is None else large).append(item)
+    own = small[number::count] + (large if number == 0 else [])
+    kept = {item for item in own if keys[item] not in done}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
     session.collected = [key for item in items if (key := keys[item])]

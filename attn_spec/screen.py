@@ -59,7 +59,10 @@ def _properties(document: Certificate) -> list[str]:
     """A line for each property; one for all those that were left out."""
     exercised = [result for result in document.properties if _message(result) != LEFT_OUT]
     left_out = len(document.properties) - len(exercised)
-    lines = [_coloured(result.verdict, f"  {result.verdict:<13}  {result.id}{_remark(result)}") for result in exercised]
+    lines = []
+    for result in exercised:
+        lines.append(_coloured(result.verdict, f"  {result.verdict:<13}  {result.id}{_remark(result)}"))
+        lines += [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
     return lines + ([f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}"] if left_out else [])
 
 

@@ -74,6 +74,8 @@ class Configuration(Model):
     examples: int
     floor: int
     seed: int
+    #: Shapes that were asked for.
+    shapes: tuple[str, ...] = ()
 
 
 class Claims(Model):
@@ -102,6 +104,8 @@ class Finding(Model):
     message: str
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
+    #: Of problems whose answers were looked at in part, each with how much of it, and what may have been missed.
+    looked_at: tuple[str, ...] = ()
 
 
 class PropertyResult(Model):
@@ -161,6 +165,7 @@ def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             case=row.case,
             message=row.message,
             readings=row.readings,
+            looked_at=row.looked_at,
         )
         for row in rows
     }

@@ -33,6 +33,8 @@ class Verdict(StrEnum):
 LEFT_OUT = "left out by the choice of properties"
 
 _BEST_FIRST = list(Verdict)
+#: Fields of a row that are sequences of words.
+_WORDS = ("readings", "looked_at")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Row:
     ratio: float | None = None
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
+    #: Of problems whose answers were looked at in part, each with how much of it, in words.
+    looked_at: tuple[str, ...] = ()
     #: Id of the stored case that refutes the claim, or makes the kernel suspect.
     case: str | None = None
     #: Why the verdict is not "held"; empty when it is.
@@ -61,13 +65,14 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, of plain types that pytest-xdist can carry."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"verdict": str(self.verdict), "readings": list(self.readings)}
+        lists = {name: list(values[name]) for name in _WORDS}
+        return values | {"verdict": str(self.verdict)} | lists
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
-        chosen = tuple(document.get("readings", ()))
-        return cls(**{**document, "verdict": Verdict(document["verdict"]), "readings": chosen})
+        words = {name: tuple(document.get(name, ())) for name in _WORDS}
+        return cls(**{**document, "verdict": Verdict(document["verdict"]), **words})
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
