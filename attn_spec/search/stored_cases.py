@@ -1,8 +1,8 @@
 """Problems that refuted a claim in an earlier run are tried first: what is not mended yet is told at once.
 
 Only those of the same kernel under the same declarations are: any other may be a problem that the kernel does not take
-any more. A claim about chance is left out: its probabilities are those of problems drawn anew. So are shapes that a user
-asks for, which are examined anew, or not at all.
+any more. A claim about chance is left out: its probabilities are those of problems drawn anew. So are shapes that a
+user asks for, which are examined anew, or not at all.
 """
 
 from __future__ import annotations
