@@ -229,7 +229,9 @@ class _Child:
                 raise CannotRunError(f"{reason} before the first property was examined.\n{self.output()}")
             return
         property_id, kernel, dtype = progress.begun[self.share]
-        verdict = Verdict.REFUTED if case and not self.stalled else Verdict.NOT_EXERCISED
+        starved = case is not None and case.is_large and self.process.returncode == -signal.SIGKILL
+        reason += ", as a system does that is out of memory: ask for fewer heads" if starved else ""
+        verdict = Verdict.REFUTED if case and not self.stalled and not starved else Verdict.NOT_EXERCISED
         row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
         if case:
             save(case)

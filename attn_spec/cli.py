@@ -18,6 +18,7 @@ import click
 
 from attn_spec import __version__, configuration, explanations
 from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun
+from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
@@ -47,6 +48,14 @@ call_limit = click.option(
 )
 
 
+def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The shapes asked for, as their own class writes them. Raises :class:`click.BadParameter`."""
+    try:
+        return tuple(str(AskedShape.parse(text)) for text in texts)
+    except ShapeError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="attn-spec")
 def main() -> None:
@@ -57,6 +66,15 @@ def main() -> None:
 @click.argument("kernels", nargs=-1, is_eager=True, callback=configuration.kernels)
 @choices
 @click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="SPEC",
+    callback=_shapes,
+    help=f"Examine it at this shape too, by rows that are sampled: {EXAMPLE}. S is Sq and Sk, H is Hq and Hkv. May be "
+    "repeated.",
+)
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
 @call_limit
 @click.option(

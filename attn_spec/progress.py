@@ -26,6 +26,8 @@ class Request:
     dtypes: tuple[str, ...] = ()
     #: Parts of the ids of the properties to exercise.
     only: tuple[str, ...] = ()
+    #: Shapes at which to examine it too, as :meth:`attn_spec.problem.shape_spec.AskedShape.parse` reads them.
+    shapes: tuple[str, ...] = ()
     device: str = "cpu"
     profile: str = "smoke"
     seed: int | None = None
@@ -46,6 +48,7 @@ class Request:
         """The options of the pytest plugin that say the same."""
         pairs = [("kernel", self.kernel), ("device", self.device)]
         pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
+        pairs += [("shape", shape) for shape in self.shapes]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
         pairs += [("known-defects", self.known_defects and self.known_defects.resolve())]

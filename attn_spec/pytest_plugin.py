@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.order import rank
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Verdict
@@ -35,6 +36,14 @@ def _share(text: str) -> tuple[int, int]:
     raise ArgumentTypeError(f"must be I/N with 0 <= I < N, e.g. 0/2, not {text!r}")
 
 
+def _shape(text: str) -> AskedShape:
+    """A shape that is asked for."""
+    try:
+        return AskedShape.parse(text)
+    except ShapeError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "kernel": {"action": "append", "default": [], "help": "kernel to examine, file.py:name, package.module:name or a "
                "short name; may be repeated; default: every kernel of attn_spec.implementations"},
@@ -44,6 +53,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": [],
         "help": "exercise only properties whose id contains this; may be repeated",
     },
+    "shape": {"action": "append", "default": [], "type": _shape, "metavar": "SPEC", "help": "shape to examine too, by "
+              f"rows that are sampled, e.g. {EXAMPLE}; may be repeated"},
     "device": {"default": "cpu", "help": "device to run kernels on, e.g. cuda (default: cpu)"},
     "profile": {"default": "smoke", "choices": list(PROFILES), "help": "how long to search (default: smoke)"},
     "seed": {"type": int, "help": "seed of the search; default: the profile's"},
@@ -75,6 +86,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "property(claim): a property of attention kernels (attn-spec)")
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.session")
+    try:
+        session.check_shapes()
+    except ShapeError as error:
+        session.tell("refusal", message=str(error))
+        raise pytest.UsageError(str(error)) from None
     if config.getoption("attn_kernel"):
         with _refusals(session):
             session.examine_kernels()
@@ -114,14 +130,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note what there is to examine: what was chosen; of a share; with --attn-continue, of what has no verdict yet."""
+    """Note what there is to examine: what was chosen; of a share; with --attn-continue, of what has no verdict yet.
+
+    Shapes that are asked for are all of the first share, so that no two are in memory at once.
+    """
     session = config.stash[_SESSION]
     done = session.reported() if config.getoption("attn_continue") else set()
     keys = {item: key_of(item) for item in items}
     chosen = _chosen(session, {key for key in keys.values() if key})
     number, count = session.option("share")
     wanted = [item for item in _in_order(items, keys) if keys[item] is None or keys[item] in chosen]
-    kept = [item for item in wanted[number::count] if keys[item] not in done]
+    large, small = [], []
+    for item in wanted:
+        claim = getattr(getattr(item, "function", None), "attention_property", None)
+        (small if claim is None or claim.recipes is None else large).append(item)
+    own = small[number::count] + (large if number == 0 else [])
+    kept = [item for item in own if keys[item] not in done]
     left = set(items) - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = kept

@@ -140,7 +140,8 @@ def _line(result: PropertyResult) -> list[str]:
     """The verdict on one property; nothing of one that is not claimed, or that was not run."""
     line = f"  {result.verdict:<13}  {result.id}{_remark(result)}"
     folded = result.verdict is Verdict.NOT_CLAIMED or _message(result).startswith(NOT_RUN)
-    return [] if folded else [_coloured(result.verdict, line)]
+    looked_at = [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
+    return [] if folded else [_coloured(result.verdict, line), *looked_at]
 
 
 def _not_run(progress: Progress) -> list[str]:

@@ -87,7 +87,7 @@ class Session:
 
             named = self.option("kernel")
             found = [self._preflight(spec, named=bool(named)) for spec in named or in_tree()]
-            self.preflights = [checked for checked in found if checked is not None]
+            self.preflights = [self._at_shapes(checked) for checked in found if checked is not None]
             self._read_known_defects()
 
     def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
@@ -114,6 +114,19 @@ class Session:
         path = cases.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
         return row, failure.block(case, claim, subject, written, row.verdict)
+
+    def check_shapes(self) -> None:
+        """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape asked for that memory has no room for."""
+        if shapes := self.option("shape"):
+            from attn_spec.search.asked_shapes import check_memory
+
+            check_memory(shapes)
+
+    def _at_shapes(self, checked: Preflight) -> Preflight:
+        """The same of subjects that are examined at the shapes asked for too."""
+        shapes = tuple(dict.fromkeys(self.option("shape")))
+        subjects = tuple(dataclasses.replace(subject, shapes=shapes) for subject in checked.subjects)
+        return dataclasses.replace(checked, subjects=subjects)
 
     def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
         """Those of the kernel's own table, and of the file."""
@@ -158,10 +171,11 @@ class Session:
         return (self._of_properties() if self.rows else []) + ([answers] if self.answers else [])
 
     def _of_properties(self) -> list[str]:
-        """The suspects, which fail no test; the denominator, and what was left out of it."""
+        """The suspects, which fail no test; what was looked at in part; the denominator, and what is left out of it."""
         left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         search = f"profile {self.profile.name}, seed {self.seed}"
-        return [*(f"{block}\n" for block in self.suspects), search, denominator(self.rows), *left_out]
+        looked_at = [f"{row.kernel} {row.dtype} {words}" for row in self.rows for words in row.looked_at]
+        return [*(f"{block}\n" for block in self.suspects), *looked_at, search, denominator(self.rows), *left_out]
 
     def describe(self) -> None:
         """Report, for each kernel, what a certificate says beside the verdicts."""
@@ -177,7 +191,7 @@ class Session:
                 environment=provenance.environment(device),
                 suite=provenance.suite(),
                 configuration=provenance.configuration(checked, device, self.profile, self.seed)
-                | {"only": self.option("property")},
+                | {"only": self.option("property"), "shapes": [str(shape) for shape in self.option("shape")]},
                 known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),

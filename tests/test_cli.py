@@ -11,6 +11,7 @@ import sys
 
 import jsonschema
 import pytest
+from attn_spec.reports.errors import command
 from click.testing import CliRunner
 
 from attn_spec import cli
@@ -57,6 +58,30 @@ def test_a_refuted_kernel_is_shown_with_its_smallest_case(toy, attn_spec, snapsh
 
     assert done.returncode == 1
     assert screen(done) == snapshot
+
+
+def test_a_kernel_is_examined_at_a_shape_asked_for(toy, attn_spec):
+    """Which defects of other sizes do not hide; the case replays at its own shape."""
+    words = "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8 normal: all 120 rows"
+    asked = ("--property", "sampled_rows", "--shape", "H=2,Sq=60,Sk=70,D=8")
+    held = attn_spec("certify", "toy.py:sound", *asked)
+    assert held.returncode == 0, held.stderr
+    assert f"float32 {words}" in held.stdout
+    document = json.loads((toy / "certificate.json").read_text())
+    assert document["configuration"]["shapes"] == ["B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8"]
+    assert command.shapes_of(toy / "certificate.json") == {"shapes asked for": "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8"}
+    assert [row.looked_at[0] for row in command.verdicts_of(toy / "certificate.json") if row.looked_at] == [words]
+
+    assert attn_spec("certify", "toy.py:last_key_lost", *asked).returncode == 1
+    again = attn_spec("replay")
+    assert (again.returncode, "1 still fails" in again.stdout) == (1, True), again.stdout
+
+
+def test_what_is_no_shape_is_refused():
+    shown = CliRunner().invoke(cli.main, ["certify", "toy.py:sound", "--shape", "Hq=4,Hkv=3,S=2,D=8"])
+
+    assert shown.exit_code == 2
+    assert "'--shape': 'Hq=4,Hkv=3,S=2,D=8': Hq must be a multiple of Hkv, since" in shown.output
 
 
 def test_a_part_of_the_properties_passes_and_certifies_nothing(toy, attn_spec):

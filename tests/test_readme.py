@@ -35,7 +35,8 @@ def test_the_commands_of_the_readme(folder, whole):
                         command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
                     )
                     said = done.stdout
-                    code = 1 if "exits with 1" in comment else 0
+                    exits = re.search(r"exits with (\d)", comment)
+                    code = int(exits[1]) if exits else 0
                     assert done.returncode == code, f"{line}\n{said}{done.stderr}"
             case "text":
                 assert block in said, said

@@ -76,6 +76,8 @@ class Configuration(Model):
     examples: int
     floor: int
     seed: int
+    #: Shapes that were asked for.
+    shapes: tuple[str, ...] = ()
 
 
 class Claims(Model):
@@ -104,6 +106,8 @@ class Finding(Model):
     message: str
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
+    #: Of problems whose answers were looked at in part, each with how much of it, and what may have been missed.
+    looked_at: tuple[str, ...] = ()
 
 
 class PropertyResult(Model):
@@ -188,6 +192,7 @@ def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             case=row.case,
             message=row.message,
             readings=row.readings,
+            looked_at=row.looked_at,
         )
         for row in rows
     }

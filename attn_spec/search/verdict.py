@@ -30,9 +30,8 @@ class Verdict(StrEnum):
 
 
 _BEST_FIRST = list(Verdict)
-
-#: Fields of a row that are tuples, which JSON has not.
-_TUPLES = ("readings", "lacks")
+#: Fields of a row that are sequences of words.
+_WORDS = ("readings", "looked_at", "lacks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +52,8 @@ class Row:
     ratio: float | None = None
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
+    #: Of problems whose answers were looked at in part, each with how much of it, in words.
+    looked_at: tuple[str, ...] = ()
     #: Options and abilities that the claim needs and the kernel, or its framework, does not have.
     lacks: tuple[str, ...] = ()
     #: Id of the stored case that refutes the claim, or makes the kernel suspect.
@@ -63,13 +64,14 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, of plain types that pytest-xdist can carry."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"verdict": str(self.verdict), **{name: list(values[name]) for name in _TUPLES}}
+        lists = {name: list(values[name]) for name in _WORDS}
+        return values | {"verdict": str(self.verdict)} | lists
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
-        tuples = {name: tuple(document.get(name, ())) for name in _TUPLES}
-        return cls(**{**document, "verdict": Verdict(document["verdict"]), **tuples})
+        words = {name: tuple(document.get(name, ())) for name in _WORDS}
+        return cls(**{**document, "verdict": Verdict(document["verdict"]), **words})
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

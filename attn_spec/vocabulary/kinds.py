@@ -18,7 +18,6 @@ from attn_spec.problem import abilities, options, quantities
 from attn_spec.problem.option import Option
 from attn_spec.search import profiles, regimes, sizes, verdict
 from attn_spec.search import property as claims
-from attn_spec.search.property import Property
 from attn_spec.vocabulary import libraries
 from attn_spec.vocabulary.comments import comments_of, paragraphs, summary
 from attn_spec.vocabulary.word import Kind, Word

@@ -25,6 +25,7 @@ KERNEL = {
         "examples": 12,
         "floor": 6,
         "seed": 0,
+        "shapes": ["B=1,Hq=1,Hkv=1,Sq=4,Sk=4,D=8"],
     },
     "claims": {
         "declared": True,
@@ -44,7 +45,7 @@ def row(name="p.one", dtype="float32", verdict=Verdict.HELD, **others):
 
 
 ROWS = [
-    row(examples=12, ratio=0.1),
+    row(examples=12, ratio=0.1, looked_at=("S=4: 2 of 4 rows",)),
     row(dtype="float16", verdict=Verdict.REFUTED, examples=3, ratio=math.inf, case="0123abcd", message="m"),
     row("p.two", verdict=Verdict.NOT_CLAIMED),
     row("p.two", dtype="float16", verdict=Verdict.NOT_EXERCISED, discarded=9),
@@ -150,6 +151,8 @@ def test_the_file_is_strict_json_that_reads_back_exactly(tmp_path):
     path = save(made, tmp_path / "new" / "c.json")
 
     assert load(path) == made
+    assert load(path).properties[0].dtypes["float32"].looked_at == ("S=4: 2 of 4 rows",)
+    assert load(path).configuration.shapes == ("B=1,Hq=1,Hkv=1,Sq=4,Sk=4,D=8",)
     document = json.loads(path.read_text(), parse_constant=pytest.fail)
     ratios = [found["ratio"] for found in document["properties"][0]["dtypes"].values()]
     assert ratios == [{"value": "inf", "hex": "inf"}, {"value": 0.1, "hex": (0.1).hex()}]
