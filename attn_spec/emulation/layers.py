@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.operand_bounds import stored_outputs
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .operands import Number, Operands, finite, unrounded
@@ -91,4 +90,4 @@ def side_by_side(per_head: np.ndarray) -> np.ndarray:
 
 def heads_contract(c: Any) -> Any:
     """The contract of heads, whose outputs are operands of the projection."""
-    return replace(c, output=stored_outputs(c))
+    return replace(c, output=c.operands)

@@ -51,7 +51,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.operand_bounds": {
         ("several", "layer of one head, one key, rounded, cotangents too", "dv"): {
             "the format of the cotangent of a layer": (
-                'given(c, g.of_output, [-c.format("output")-]{+c.format(stored_outputs(c))+})'
+                'given(c, g.of_output, [-c.format("output")-]{+c.format("operands")+})'
             ),
         },
         ("operands", "layer of one head, one key", "dv"): {
@@ -73,7 +73,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
                 "return np.where(np.any(x.seen, axis=2)[..., None], [-_value_errors(x, c)-]{+0.0 * x.v+}, 0.0)"
             ),
             "the outputs of heads are operands": (
-                "return [-replace(c, output=stored_outputs(c)) if x.problem.projects else -]c"
+                "return [-replace(c, output=c.operands) if x.problem.projects else -]c"
             ),
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "dk"): {
