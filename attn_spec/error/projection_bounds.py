@@ -49,8 +49,7 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound, slack: n
     """The bound of the output [B, 1, Sq, O], from that of heads, whose true outputs lie in x.O +- ``slack``.
 
     It is one product, of the outputs of all heads side by side with all W_O. Or it is a product for each head, and
-    their sum, to which b_O may be the first term: all may be stored, and what they are together may be, once for each
-    head that is added.
+    their sum, which b_O may begin: all of these may be stored, and so may the sum after each head.
     """
     problem, outputs = x.problem, score_of(x.problem).outputs
     assert outputs is not None
@@ -61,9 +60,8 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound, slack: n
     total = outputs.value(RunningErrors(c), o, {"output_projection": p["output_projection"].changed(_side_by_side)})
     if "output_projection_bias" in p:
         total = RunningErrors(c).shifted(total, p["output_projection_bias"].changed(lambda part: part[:, :1]), o)
-    # What it costs relatively to store the products of heads apart is counted once, of all of them.
     added = problem.query_heads - 1
-    flushed = added * rounding(c, "stored_scores").eta
+    flushed = added * rounding(c, "stored_scores").eta  # what it costs relatively to store products apart is counted
     total = finished(c, total.value, total.size, total.error + flushed, roundings=added, stores=added)
     cast = conversion(c, "output", total.form)
     allowed = total.error + growth((cast.u, 1)) * (total.size + total.error) + rounding(c, "output").eta
