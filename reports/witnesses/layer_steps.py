@@ -22,15 +22,17 @@ class HeadByHead(Layer):
 
 
 class FromTheBias(Execution):
-    """Sums of a projection begin with its bias."""
+    """Sums of a projection of q, k or v begin with its bias."""
 
-    factors: tuple[Any, Any]
+    factors: tuple[Any, Any] | None = None
 
     def product(self, x: Number, y: Number) -> Number:
         self.factors = self.steps.enter(x.values, x.source), self.steps.enter(y.values, y.source)
         return super().product(x, y)
 
     def shifted(self, y: Number, b: Number, x: Number) -> Number:
+        if self.factors is None:  # of the outputs of heads, which are multiplied before
+            return super().shifted(y, b, x)
         (rows, columns), length = self.factors, x.values.shape[-1]
         start = self.steps.xp.broadcast_to(b.values, y.values.shape)
         return self.stored(
