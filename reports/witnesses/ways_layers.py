@@ -9,8 +9,8 @@ import numpy as np
 from attn_spec.emulation.passes import TwoPasses
 
 from ..adversary.cases import Way
+from ..adversary.layer_steps import BiasFirst, HeadByHead, InOneSum
 from ..adversary.problems import NARROW, small_layer
-from .layer_steps import BiasFirst, HeadByHead, InOneSum
 
 _KEPT: dict[str, Any] = {"float16_subnormals": "kept"}
 #: A matrix unit that sums any number of products with one cut.

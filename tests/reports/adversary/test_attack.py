@@ -115,7 +115,9 @@ def test_every_seed_draws_an_arithmetic():
 
 def test_problems_are_made_of_narrow_numbers():
     for way in WAYS:
-        problem = small_problem(**way.problem)
+        problem = way.made_by(**way.problem)
+        if problem.projects and way.problem.get("form"):
+            continue  # its numbers are to be rounded
         assert all(bits.is_representable(x, NARROW) for x in (problem.q, problem.k, problem.v))
 
 
