@@ -7,6 +7,16 @@ import tempfile
 from pathlib import Path
 
 
+def refusal(path: Path) -> str:
+    """Why nothing can be written to ``path``, as far as can be told without doing so; empty if it can."""
+    if path.is_dir():
+        return "it is a folder"
+    home = next(parent for parent in path.absolute().parents if parent.exists())
+    if not home.is_dir():
+        return f"{home} is a file"
+    return "" if os.access(home, os.W_OK | os.X_OK) else f"{home} may not be written to"
+
+
 def write(path: Path, text: str) -> Path:
     """Write ``text`` to ``path`` and return the path; a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 from attn_spec import atomic
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
-from attn_spec.progress import Event, Progress, Request
+from attn_spec.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
 from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.verdict import Row, Verdict, against
 from attn_spec.workers.sweep import sweep
@@ -52,26 +52,47 @@ class CannotRunError(Exception):
 def certify(
     request: Request, watch: Callable[[Progress], None] = lambda progress: None
 ) -> tuple[Certificate, Progress]:
-    """Examine a kernel; ``watch`` is called as the work goes on.
+    """Examine a kernel; ``watch`` is called as the work goes on. Ctrl-C ends it with what is known by then.
 
     Raises :class:`CannotRunError`, and :class:`attn_spec.workers.task.WorkersError` with a scheduler.
     """
-    progress = Progress()
-    if request.scheduler is None:
-        output = _examine(request, range(request.workers), progress, watch)
-    else:
-        output = _examine_elsewhere(request, progress, watch)
-    if progress.refusal:
-        raise CannotRunError(progress.refusal)
+    progress, output = Progress(), ""
+    try:
+        if request.scheduler is None:
+            output = _examine(request, range(request.workers), progress, watch)
+        else:
+            output = _examine_elsewhere(request, progress, watch)
+    except KeyboardInterrupt:
+        if not progress.keys:
+            raise
+        progress.stopped = INTERRUPTION
+    if progress.trouble:
+        raise CannotRunError(progress.trouble)
     if progress.kernel is None or not progress.keys:
         raise CannotRunError(f"no property was examined. The last words of pytest were:\n{output}")
+    is_left = len(progress.rows) < len(progress.keys) or len(progress.shares) < request.workers
+    if _is_enough(request, progress) and is_left:
+        progress.stopped = progress.stopped or FIRST_REFUTATION
+    _add_what_was_not_run(progress)
+    rows = [progress.rows[key] for key in progress.keys]
+    kernel = {**progress.kernel, "subject": {**progress.kernel["subject"], "imported_sha256": progress.imported}}
+    return build(kernel, rows, complete=not progress.stopped), progress
+
+
+def _is_enough(request: Request, progress: Progress) -> bool:
+    """Whether the examination ends before its end."""
+    return request.fail_fast and progress.is_refuted
+
+
+def _add_what_was_not_run(progress: Progress) -> None:
+    """Give what has no verdict one, with the reason."""
     for share, keys in progress.shares.items():
-        why = "ended without a verdict" if share in progress.ended else "not run, since the process had died too often"
+        died = f"{NOT_RUN}since the process had died too often"
+        why = "ended without a verdict" if share in progress.ended else died
+        why = f"{NOT_RUN}{progress.stopped}" if progress.stopped else why
         for property_id, kernel, dtype in set(keys) - set(progress.rows):
             verdict = Verdict.NOT_EXERCISED
             progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
-    kernel = {**progress.kernel, "subject": {**progress.kernel["subject"], "imported_sha256": progress.imported}}
-    return build(kernel, [progress.rows[key] for key in progress.keys]), progress
 
 
 def _examine(request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]) -> str:
@@ -80,7 +101,7 @@ def _examine(request: Request, shares: Iterable[int], progress: Progress, watch:
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
         children = [_Child(request, Path(folder), share) for share in shares]
         going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
-        while going and not progress.refusal:
+        while going and not progress.trouble and not _is_enough(request, progress):
             going = [one for one in going if next(one, False)]
             watch(progress)
             time.sleep(POLL)
@@ -102,7 +123,7 @@ def _examine_elsewhere(request: Request, progress: Progress, watch: Callable[[Pr
                 atomic.write(HOME / "cases" / name, text)
             watch(progress)
             output = output or found.output
-            if progress.refusal:
+            if progress.trouble or _is_enough(request, progress):
                 break
     return output
 
@@ -154,6 +175,8 @@ class _Child:
         self.report, self.begun = -1, b""
         self.silence = PATIENCE + request.call_limit
         self.stalled = False
+        #: Whether the process, or the one before it, has come to the first look.
+        self.looked = False
 
     def start(self) -> None:
         """Start pytest, for whatever has no verdict yet."""
@@ -165,7 +188,7 @@ class _Child:
         command = [sys.executable, "-P", "-m", "pytest", "-c", str(config), "--rootdir", str(self.folder)]
         command += [*ALONE, *SUITE]
         asked = [f"--attn-report=/dev/fd/{writing}", f"--attn-continue={self.done}", *self.request.arguments()]
-        asked += [f"--attn-share={self.share}/{self.request.workers}"]
+        asked += [f"--attn-share={self.share}/{self.request.workers}", *["--attn-no-first-look"] * self.looked]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": shlex.join(asked)}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
         with self.log.open("w") as log:
@@ -177,11 +200,13 @@ class _Child:
     def examine(self, progress: Progress) -> Generator[bool, None, None]:
         """Run, and again after a death, yielding True at every look at the report. Raises :class:`CannotRunError`."""
         for _ in range(DEATHS):
+            had_looked = self.looked
             self.start()
             yield from self._looks(progress)
-            if self.share in progress.ended or progress.refusal:
+            if self.share in progress.ended or progress.trouble:
                 return
-            self.blame(progress)
+            if self.share in progress.shares or had_looked or not self.looked:
+                self.blame(progress)
 
     def _looks(self, progress: Progress) -> Iterator[bool]:
         """Tell ``progress`` what the process reports, as it does, until that ends."""
@@ -192,6 +217,7 @@ class _Child:
                 for event in self._news():
                     self._note(event)
                     last = time.monotonic()
+                    self.looked = self.looked or event["kind"] == "look"
                     progress.hear(event, self.share)
                 if not alive:
                     return
@@ -199,6 +225,10 @@ class _Child:
                     self.stalled = True
                     self.process.kill()
                 yield True
+        except BaseException:  # nobody looks any more: what is in flight did nothing
+            self.process.kill()
+            InFlight(process=self.process.pid).release()
+            raise
         finally:
             self.process.kill()
             self.process.wait()
@@ -213,7 +243,9 @@ class _Child:
                 raise CannotRunError(f"{reason} before the first property was examined.\n{self.output()}")
             return
         property_id, kernel, dtype = progress.begun[self.share]
-        verdict = Verdict.REFUTED if case and not self.stalled else Verdict.NOT_EXERCISED
+        starved = case is not None and case.is_large and self.process.returncode == -signal.SIGKILL
+        reason += ", as a system does that is out of memory: ask for fewer heads" if starved else ""
+        verdict = Verdict.REFUTED if case and not self.stalled and not starved else Verdict.NOT_EXERCISED
         row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
         if case:
             save(case)

@@ -1,13 +1,13 @@
 """The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain.
 
-Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance that was
-not seen this time, of replay. This process imports neither torch nor a kernel.
+Exit codes: 0 certified or passed, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance
+that was not seen this time, of replay, 130 interrupted. This process imports neither torch nor a kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,21 +17,13 @@ from typing import Any
 import click
 
 from attn_spec import __version__, configuration, explanations
+from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun
+from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
-CODES = {"certified": 0, "refuted": 1, "inconclusive": 3}
-COLOURS = {"certified": "green", "refuted": "red"}
-COULD_NOT_RUN = 2
-
 #: Where reports go.
 PAGE = "Where the page goes; Markdown and JSON go next to it."
-
-
-class CouldNotRun(click.ClickException):
-    """Ends the command with exit code 2."""
-
-    exit_code = COULD_NOT_RUN
 
 
 def choices(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +56,15 @@ isolate = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The shapes asked for, as their own class writes them. Raises :class:`click.BadParameter`."""
+    try:
+        return tuple(str(AskedShape.parse(text)) for text in texts)
+    except ShapeError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="attn-spec")
 def main() -> None:
     """Tell, with a proved bound and a minimal counterexample, whether a kernel computes attention."""
@@ -74,6 +74,15 @@ def main() -> None:
 @click.argument("kernels", nargs=-1, is_eager=True, callback=configuration.kernels)
 @choices
 @click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="SPEC",
+    callback=_shapes,
+    help=f"Examine it at this shape too, by rows that are sampled: {EXAMPLE}. S is Sq and Sk, H is Hq and Hkv. May be "
+    "repeated.",
+)
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
 @call_limit
 @isolate
@@ -99,42 +108,32 @@ def main() -> None:
 )
 @output("certificate.json", "Where the certificate goes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first refutation.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate, and nothing else, on stdout.")
 def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNELS: file.py:name, package.module:name, or a short name.
 
     Without one, those of the table [tool.attn_spec] of pyproject.toml, with its options. Of several kernels each has a
     certificate and a report of its own, whose names end with that of the kernel.
     """
+    if chosen["as_json"] and len(kernels) > 1:
+        raise CouldNotRun(f"--json prints one document, so it takes one kernel, not {len(kernels)}")
     codes = []
     for kernel in kernels:
         suffix = "-" + re.sub(r"\W+", "_", kernel) if len(kernels) > 1 else ""
-        places: list[Any] = [path and path.with_stem(f"{path.stem}{suffix}") for path in (output, report)]
+        both = (output, report)
+        places: list[Any] = [path.with_stem(f"{path.stem}{suffix}") if path and suffix else path for path in both]
         codes.append(_certify(kernel, *places, **chosen))
-    sys.exit(max(codes, key=(0, 3, 1).index))
+        if codes[-1] == INTERRUPTED:
+            break
+    sys.exit(max(codes, key=(0, 3, 1, INTERRUPTED).index))
 
 
-def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> int:
+def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
     """Examine one kernel, show and write what was found, and return the exit code."""
-    from attn_spec import github, screen
-    from attn_spec.certify import SHARES, CannotRunError
-    from attn_spec.certify import certify as run
-    from attn_spec.evidence import certificate
-    from attn_spec.progress import Request
-    from attn_spec.workers.task import WorkersError
+    from attn_spec import certifying, github
 
-    live = screen.Live()
-    if chosen["workers"] is None:  # each imports the kernel's framework anew, and properties left out take no time
-        several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1
-        most = SHARES if chosen["scheduler"] else 2 if several else 1
-        chosen["workers"] = 1 if chosen["only"] else most
-    try:
-        document, progress = run(Request(kernel=kernel, **chosen), live.show)
-    except (CannotRunError, WorkersError) as error:
-        raise CouldNotRun(str(error)) from None
-    finally:
-        live.clear()
-    click.echo("\n".join(screen.verdicts(document, progress)))
-    click.echo(f"certificate: {certificate.save(document, output)}")
+    document, progress = certifying.examine(kernel, output, report, as_json=as_json, **chosen)
     if report is not None:
         from attn_spec.isolation.foreign import isolate_word
         from attn_spec.kernels.resolve import declarations
@@ -142,12 +141,11 @@ def _certify(kernel: str, output: Path, report: Path | None, **chosen: Any) -> i
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         shared["isolate"] = isolate_word(chosen["isolate"])
-        _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
-    noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
-    colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
-    click.secho(document.result.upper() + "".join(noted), bold=True, fg=colour)
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
+    code = certifying.conclude(document, progress, as_json=as_json)
     github.tell(document, progress)
-    return CODES[document.result]
+    return code
 
 
 @main.command()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import click
 
-
-class UnknownName(click.ClickException):
-    """Ends the command as any other that could not run."""
-
-    exit_code = 2
+from attn_spec.exit_codes import CouldNotRun
 
 
 @click.command()
@@ -23,7 +19,7 @@ def explain(word: tuple[str, ...]) -> None:
     try:
         click.echo("\n".join(lookup.explained(" ".join(word))))
     except lookup.UnknownWordError as error:
-        raise UnknownName(str(error)) from None
+        raise CouldNotRun(str(error)) from None
 
 
 @click.command()
@@ -34,7 +30,7 @@ def properties(name: str | None) -> None:
 
     found = [word for word in kinds.properties() if (name or "") in word.name]
     if not found:
-        raise UnknownName(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
+        raise CouldNotRun(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
     for word in found:
         click.echo("\n".join(lookup.entry(word) if name else lookup.line(word)))
     click.echo(f"{len(found)} properties")

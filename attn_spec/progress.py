@@ -13,6 +13,11 @@ from attn_spec.search.verdict import Row, Verdict
 
 Event = dict[str, Any]
 
+#: What keeps an examination from its end.
+INTERRUPTION, FIRST_REFUTATION = "interrupted", "stopped at the first refutation"
+#: How the message of a row begins that nobody came to.
+NOT_RUN = "not run, "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -22,6 +27,8 @@ class Request:
     dtypes: tuple[str, ...] = ()
     #: Parts of the ids of the properties to exercise.
     only: tuple[str, ...] = ()
+    #: Shapes at which to examine it too, as :meth:`attn_spec.problem.shape_spec.AskedShape.parse` reads them.
+    shapes: tuple[str, ...] = ()
     device: str = "cpu"
     profile: str = "smoke"
     seed: int | None = None
@@ -35,6 +42,8 @@ class Request:
     memory: float | None = None
     #: TOML file of known defects.
     known_defects: Path | None = None
+    #: Whether the first refutation ends it.
+    fail_fast: bool = False
     #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
     workers: int = 1
     #: Address of the Dask scheduler whose workers take the shares.
@@ -44,6 +53,7 @@ class Request:
         """The options of the pytest plugin that say the same."""
         pairs = [("kernel", self.kernel), ("device", self.device)]
         pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
+        pairs += [("shape", shape) for shape in self.shapes]
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
         pairs += [("isolate", isolate_word(self.isolate)), ("memory", self.memory)]
@@ -67,11 +77,27 @@ class Progress:
     #: Problems that the last of them has seen.
     examples: int = 0
     rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
+    #: Messages of refutations whose problems are still made smaller.
+    found: dict[tuple[str, ...], str] = field(default_factory=dict)
     #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
+    #: Why the kernel cannot be examined; and what went wrong in attn-spec itself.
     refusal: str | None = None
+    fault: str | None = None
+    #: What kept it from its end; empty if nothing did.
+    stopped: str = ""
     #: Shares whose examination is complete.
     ended: set[int] = field(default_factory=set)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no verdict on the kernel; None as long as there may be one."""
+        return self.fault or self.refusal
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether a property is."""
+        return any(row.verdict is Verdict.REFUTED for row in self.rows.values())
 
     @property
     def keys(self) -> list[tuple[str, ...]]:
@@ -99,11 +125,13 @@ class Progress:
                 self.begun[share], self.examples = tuple(event["key"]), 0
             case {"kind": "tick"}:
                 self.examples = event["examples"]
+            case {"kind": "found"}:
+                self.found[tuple(event["key"])] = event["message"]
             case {"kind": "row"}:
                 self.begun.pop(share, None)
                 self.add(Row.from_json(event["row"]), event.get("block", ""))
-            case {"kind": "refusal"}:
-                self.refusal = event["message"]
+            case {"kind": "refusal" | "fault" as kind}:
+                setattr(self, kind, event["message"])
             case {"kind": "end"}:
                 self.ended.add(share)
 
@@ -115,7 +143,7 @@ class Progress:
         self.rows |= other.rows
         self.blocks |= other.blocks
         self.ended |= other.ended
-        self.refusal = self.refusal or other.refusal
+        self.refusal, self.fault = self.refusal or other.refusal, self.fault or other.fault
 
     def add(self, row: Row, block: str = "") -> None:
         """Take in one verdict."""

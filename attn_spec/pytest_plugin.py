@@ -6,16 +6,21 @@ a property is collected. Rows travel in ``report.user_properties``, which pytest
 
 from __future__ import annotations
 
+import contextlib
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attn_spec import selection
+from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
+from attn_spec.search.order import rank
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import LEFT_OUT, Verdict
-from attn_spec.session import BLOCK, NEAR, ROW, Key, Session
+from attn_spec.search.verdict import Verdict
+from attn_spec.selection import Key
+from attn_spec.session import BLOCK, NEAR, ROW, Session
 
 if TYPE_CHECKING:
     from attn_spec.judgement.blocks import RowJudgement
@@ -33,6 +38,14 @@ def _share(text: str) -> tuple[int, int]:
     raise ArgumentTypeError(f"must be I/N with 0 <= I < N, e.g. 0/2, not {text!r}")
 
 
+def _shape(text: str) -> AskedShape:
+    """A shape that is asked for."""
+    try:
+        return AskedShape.parse(text)
+    except ShapeError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "kernel": {"action": "append", "default": [], "help": "kernel to examine, file.py:name, package.module:name or a "
                "short name; may be repeated; default: every kernel of attn_spec.implementations"},
@@ -42,6 +55,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": [],
         "help": "exercise only properties whose id contains this; may be repeated",
     },
+    "shape": {"action": "append", "default": [], "type": _shape, "metavar": "SPEC", "help": "shape to examine too, by "
+              f"rows that are sampled, e.g. {EXAMPLE}; may be repeated"},
     "device": {"default": "cpu", "help": "device to run kernels on, e.g. cuda (default: cpu)"},
     "profile": {"default": "smoke", "choices": list(PROFILES), "help": "how long to search (default: smoke)"},
     "seed": {"type": int, "help": "seed of the search; default: the profile's"},
@@ -56,6 +71,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "isolate": {"default": "auto", "choices": ["auto", "always", "never"], "help": "whether a kernel has a process of "
                 "its own, which cannot touch the judge; default: auto, each that is none of attn-spec's"},
     "memory": {"type": float, "help": "GiB of addresses that the process of a kernel may have; default: no limit"},
+    "no-first-look": {"action": "store_true", "help": "search the properties even where a first look finds that the "
+                      "kernel expects other calls"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they must support, comma separated"},
@@ -74,16 +91,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "property(claim): a property of attention kernels (attn-spec)")
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.session")
+    try:
+        session.check_shapes()
+    except ShapeError as error:
+        session.tell("refusal", message=str(error))
+        raise pytest.UsageError(str(error)) from None
     if config.getoption("attn_kernel"):
-        from attn_spec.kernels.kernel import KernelError
-
-        try:
+        with _refusals(session):
             session.examine_kernels()
-        except KernelError as error:
-            session.tell("refusal", message=str(error))
-            raise pytest.UsageError(str(error)) from None
         session.describe()
         session.tell_imported()
+
+
+@contextlib.contextmanager
+def _refusals(session: Session) -> Iterator[None]:
+    """What cannot be examined ends pytest with one line, and a certificate before it is begun."""
+    from attn_spec.kernels.kernel import KernelError
+
+    try:
+        yield
+    except KernelError as error:
+        session.tell("refusal", message=str(error))
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -107,16 +136,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note what there is to examine: of a share; with --attn-continue, of what has no verdict yet."""
+    """Note what there is to examine: what was chosen; of a share; with --attn-continue, of what has no verdict yet.
+
+    Shapes that are asked for are all of the first share, so that no two are in memory at once.
+    """
     session = config.stash[_SESSION]
-    done = session.reported()
+    done = selection.reported(session.option("continue"))
     keys = {item: key_of(item) for item in items}
+    chosen = _chosen(session, {key for key in keys.values() if key})
     number, count = session.option("share")
-    kept = {item for item in items[number::count] if keys[item] not in done}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    wanted = [item for item in _in_order(items, keys) if keys[item] is None or keys[item] in chosen]
+    large, small = [], []
+    for item in wanted:
+        claim = getattr(getattr(item, "function", None), "attention_property", None)
+        (small if claim is None or claim.recipes is None else large).append(item)
+    own = small[number::count] + (large if number == 0 else [])
+    kept = [item for item in own if keys[item] not in done]
+    left = set(items) - set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = kept
     session.collected = [key for item in items if (key := keys[item])]
     session.tell("collected", keys=session.collected)
+
+
+def _in_order(items: list[pytest.Item], keys: dict[pytest.Item, Key | None]) -> list[pytest.Item]:
+    """The items, of which those of properties have changed places: what finds most comes first."""
+    ranked = iter(sorted((item for item in items if keys[item]), key=lambda item: rank(keys[item][0])))  # type: ignore[index]
+    return [next(ranked) if keys[item] else item for item in items]
+
+
+def _chosen(session: Session, keys: set[Key]) -> set[Key]:
+    """The keys that the user chose; where no property is collected nothing heavy is imported to tell."""
+    if not keys:
+        return keys
+    with _refusals(session):
+        return selection.chosen(session.option("property"), keys)
 
 
 def key_of(item: pytest.Item) -> Key | None:
@@ -142,7 +196,7 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
             request.node.user_properties.append((ROW, fault.row.to_json()))
             raise
         request.node.user_properties.append((ROW, row.to_json()))
-        if row.verdict is Verdict.NOT_CLAIMED or row.message == LEFT_OUT:
+        if row.verdict is Verdict.NOT_CLAIMED:
             pytest.skip(f"{row.verdict}: {row.message}")
         if row.verdict is Verdict.SUSPECT:
             request.node.user_properties.append((BLOCK, block))

@@ -1,66 +1,171 @@
-"""Show a kernel under examination, and its verdicts, on the terminal."""
+"""Show a kernel under examination, and its verdicts as they are reached, on the terminal or in a log."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
+from collections import Counter
 
 import click
 
-from attn_spec.evidence.certificate import Certificate, PropertyResult
-from attn_spec.progress import Progress
-from attn_spec.search.verdict import LEFT_OUT, Verdict, denominator
+from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
+from attn_spec.progress import NOT_RUN, Event, Progress
+from attn_spec.search.verdict import Verdict, denominator, plural
 
 #: Failure blocks shown; every case can be replayed.
 BLOCKS = 5
+#: Verdicts after which there is a time left to tell.
+ENOUGH = 10
+COLOURS = {"certified": "green", "passed": "green", "refuted": "red"}
 
 
 class Live:
-    """One line on a terminal that says how far the work has come; nothing where there is no terminal."""
+    """What is shown while the work goes on: each property once it is done, the first failure blocks as they come.
 
-    def __init__(self) -> None:
-        self.shown = ""
+    On a terminal the last line says how far it is. ``shares`` is the number of processes that examine; ``silent`` is
+    for a stdout that belongs to a document.
+    """
+
+    def __init__(self, shares: int = 1, *, silent: bool = False) -> None:
+        self.shares, self.silent = shares, silent
+        self.begun = time.monotonic()
+        self.line = ""
+        self.is_named = False
+        #: Properties whose line, and whose failure block, was shown.
+        self.done: set[str] = set()
+        self.failed: set[str] = set()
 
     def show(self, progress: Progress) -> None:
-        """Rewrite the line."""
-        if not sys.stderr.isatty():
-            return
-        line = "finding the kernel"
-        if progress.keys:
-            line = f"[{len(progress.rows)}/{len(progress.keys)}]"
-        if progress.current:
-            property_id, _, dtype = progress.current
-            line += f" {property_id} {dtype}, {progress.examples} examples"
-        if line != self.shown:
-            self.shown = line
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+        """Show what is new, and rewrite the line."""
+        if progress.keys and not progress.trouble:
+            self._say(self._news(progress, whole=len(progress.shares) == self.shares))
+        if sys.stderr.isatty():
+            self._rewrite(progress)
+
+    def _rewrite(self, progress: Progress) -> None:
+        line = f"\r\x1b[K{self._how_far(progress)[: shutil.get_terminal_size().columns - 1]}"
+        if line != self.line:
+            self.line = line
+            click.echo(line, nl=False, err=True)
 
     def clear(self) -> None:
         """Remove the line."""
-        if self.shown:
+        if self.line:
+            self.line = ""
             click.echo("\r\x1b[K", nl=False, err=True)
 
+    def end(self, document: Certificate, progress: Progress) -> None:
+        """Show what is left, what is not claimed, and the denominator."""
+        self.clear()
+        self._say(self._news(progress, whole=True))
+        more = len({key[0] for key in progress.blocks}) - len(self.failed)
+        replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
+        declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
+        folded = [*_not_run(progress), *_not_claimed(progress)]
+        self._say([*folded, *replay, "", *declined, denominator(progress.rows.values())])
 
-def verdicts(document: Certificate, progress: Progress) -> list[str]:
-    """A line for each property, the failure blocks, what is not claimed, and the denominator."""
+    def _say(self, lines: list[str]) -> None:
+        if lines and not self.silent:
+            self.clear()
+            click.echo("\n".join(lines))
+
+    def _news(self, progress: Progress, *, whole: bool) -> list[str]:
+        """What was not shown yet; a property is done once all its dtypes are, of the ``whole`` of the shares."""
+        lines = [] if self.is_named or progress.kernel is None else [_headline(progress.kernel)]
+        self.is_named = self.is_named or bool(lines)
+        if progress.found and not self.failed:
+            (property_id, _, dtype), message = next(iter(progress.found.items()))
+            lines.append(f"\nrefuted by {property_id}, {dtype}: {message}\na smaller problem is looked for")
+        progress.found.clear()
+        for key, block in progress.blocks.items():
+            if key[0] not in self.failed and len(self.failed) < BLOCKS:
+                self.failed.add(key[0])
+                lines.append(f"\n{_coloured(progress.rows[key].verdict, block)}\n")
+        if whole:
+            waiting = {key[0] for key in progress.keys if key not in progress.rows}
+            for property_id in dict.fromkeys(key[0] for key in progress.keys):
+                if property_id not in waiting | self.done:
+                    self.done.add(property_id)
+                    lines += _line(_result(progress, property_id))
+        return lines
+
+    def _how_far(self, progress: Progress) -> str:
+        """The line: how much is done, what was refuted, how long it took and takes, and what is examined now."""
+        if not progress.keys:
+            return "finding the kernel"
+        seconds, done, total = time.monotonic() - self.begun, len(progress.rows), len(progress.keys)
+        parts = [f"[{done}/{total}]"]
+        if refuted := sum(row.verdict is Verdict.REFUTED for row in progress.rows.values()):
+            parts.append(f"{refuted} refuted,")
+        parts.append(_clock(seconds) + (f" of about {_clock(seconds * total / done)}" if done >= ENOUGH else ""))
+        if progress.current:
+            property_id, _, dtype = progress.current
+            parts.append(f" {property_id} {dtype}, {progress.examples} examples")
+        return " ".join(parts)
+
+
+def conclusion(document: Certificate, stopped: str = "") -> str:
+    """The last line: the result, what it rests on where that is less than a certificate, and what else to know.
+
+    ``stopped`` says what kept the examination from its end.
+    """
     chosen = document.configuration
-    subject = f"{document.subject.name} (source {document.subject.source_sha256[:8]})"
-    declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
-    return [
-        f"{subject} on {chosen.device}, profile {chosen.profile}, seed {chosen.seed}",
-        *_properties(document),
-        *_blocks(progress),
-        "",
-        *declined,
-        denominator(progress.rows.values()),
-    ]
+    searched = f"{chosen.profile}: {chosen.examples} problems a property"
+    if chosen.only:
+        searched += f", {plural(len(document.properties), 'property')} alone"
+    passed = f" ({searched})" if document.result == "passed" else ""
+    noted = [f", {number} {word}" for word in ("suspect", "known defect") if (number := document.summary[word])]
+    noted += [f", {stopped}"] if stopped else []
+    colour = "yellow" if noted and document.result != "refuted" else COLOURS.get(document.result)
+    return click.style(f"{document.result.upper()}{passed}{''.join(noted)}", bold=True, fg=colour)
 
 
-def _properties(document: Certificate) -> list[str]:
-    """A line for each property; one for all those that were left out."""
-    exercised = [result for result in document.properties if _message(result) != LEFT_OUT]
-    left_out = len(document.properties) - len(exercised)
-    lines = [_coloured(result.verdict, f"  {result.verdict:<13}  {result.id}{_remark(result)}") for result in exercised]
-    return lines + ([f"  {Verdict.NOT_EXERCISED:<13}  {left_out} others, {LEFT_OUT}"] if left_out else [])
+def _headline(kernel: Event) -> str:
+    """What is examined, where, and how hard."""
+    subject, chosen = kernel["subject"], kernel["configuration"]
+    where = f"on {chosen['device']}, {', '.join(chosen['dtypes'])}"
+    search = f"profile {chosen['profile']}: {chosen['examples']} problems a property, seed {chosen['seed']}"
+    return f"{subject['name']} (source {subject['source_sha256'][:8]}) {where}, {search}"
+
+
+def _result(progress: Progress, property_id: str) -> PropertyResult:
+    """The verdict on one property, as a certificate has it."""
+    assert progress.kernel is not None
+    (entry,) = (one for one in progress.kernel["catalogue"] if one["id"] == property_id)
+    return result_of(entry, [progress.rows[key] for key in progress.keys if key[0] == property_id])
+
+
+def _line(result: PropertyResult) -> list[str]:
+    """The verdict on one property; nothing of one that is not claimed, or that was not run."""
+    line = f"  {result.verdict:<13}  {result.id}{_remark(result)}"
+    folded = result.verdict is Verdict.NOT_CLAIMED or _message(result).startswith(NOT_RUN)
+    looked_at = [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
+    return [] if folded else [_coloured(result.verdict, line), *looked_at]
+
+
+def _not_run(progress: Progress) -> list[str]:
+    """One line on all properties that nobody came to, for each reason."""
+    left = {row.property: row.message for row in progress.rows.values() if row.message.startswith(NOT_RUN)}
+    reasons = Counter(left.values()).items()
+    return [f"  {Verdict.NOT_EXERCISED:<13}  {plural(number, 'property')} {reason}" for reason, number in reasons]
+
+
+def _not_claimed(progress: Progress) -> list[str]:
+    """One line on all properties that are not claimed: what most of them need, what most of the others, and so on."""
+    rows = {row.property: row for row in progress.rows.values() if row.verdict is Verdict.NOT_CLAIMED}
+    for row in progress.rows.values():
+        if row.verdict is not Verdict.NOT_CLAIMED:  # at another dtype
+            rows.pop(row.property, None)
+    left = {name: row.lacks for name, row in rows.items() if row.lacks}
+    reasons = []
+    while left:
+        ((word, number),) = Counter(word for lacks in left.values() for word in lacks).most_common(1)
+        left = {name: lacks for name, lacks in left.items() if word not in lacks}
+        reasons.append(f"{number} need{'s' * (number == 1)} {word}")
+    others = Counter(row.message for row in rows.values() if not row.lacks)
+    reasons += [f"{number} since {message}" for message, number in others.most_common()]
+    return [f"  {Verdict.NOT_CLAIMED:<13}  {plural(len(rows), 'property')}: {', '.join(reasons)}"] if rows else []
 
 
 def _coloured(verdict: Verdict, line: str) -> str:
@@ -82,13 +187,7 @@ def _message(result: PropertyResult) -> str:
     return next(found.message for found in result.dtypes.values() if found.verdict is result.verdict)
 
 
-def _blocks(progress: Progress) -> list[str]:
-    """One failure block for each refuted or suspect property, up to a limit, refuted ones first."""
-    first: dict[str, str] = {}
-    for key in sorted(progress.blocks, key=lambda key: progress.rows[key].verdict is Verdict.SUSPECT):
-        first.setdefault(key[0], _coloured(progress.rows[key].verdict, progress.blocks[key]))
-    lines = [f"\n{block}" for block in list(first.values())[:BLOCKS]]
-    more = len(first) - BLOCKS
-    return lines + (
-        [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more > 0 else []
-    )
+def _clock(seconds: float) -> str:
+    """Minutes and seconds, as 1:05; hours in front where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attn_spec import faults
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import LEFT_OUT, Row, Verdict, against, denominator
+from attn_spec.search.verdict import Row, against, denominator
+from attn_spec.selection import Key
 
 if TYPE_CHECKING:
     import pytest
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 #: Keys of a row, of the block of a suspect, and of how near to its bound an answer of a test came, in
 #: ``report.user_properties``.
 ROW, BLOCK, NEAR = "attn_spec_row", "attn_spec_block", "attn_spec_error_over_bound"
-
-#: (property id, kernel name, dtype)
-Key = tuple[str, str, str]
 
 #: Cases that are made as small as the profile allows; a screen shows as many.
 SHRUNK = 5
@@ -85,7 +84,7 @@ class Session:
 
             named = self.option("kernel")
             found = [self._preflight(spec, named=bool(named)) for spec in named or in_tree()]
-            self.preflights = [checked for checked in found if checked is not None]
+            self.preflights = [self._at_shapes(checked) for checked in found if checked is not None]
             self._read_known_defects()
 
     def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
@@ -94,20 +93,37 @@ class Session:
         from attn_spec.search import cases
         from attn_spec.search.search import search
 
-        chosen = self.option("property")
-        if chosen and not any(part in claim.id for part in chosen):
-            name, dtype = subject.kernel.name, subject.dtype
-            return Row(property=claim.id, kernel=name, dtype=dtype, verdict=Verdict.NOT_EXERCISED, message=LEFT_OUT), ""
-        self.tell("start", key=(claim.id, subject.kernel.name, subject.dtype))
-        found = self.stored.refuting(claim, subject)
-        row, case = found or search(claim, subject, self._effort(subject), self.seed, self._ticker())
-        row = against(row, self.known_defects_of(subject.kernel))
+        key = (claim.id, subject.kernel.name, subject.dtype)
+        known = self.known_defects_of(subject.kernel)
+
+        def found(message: str) -> None:
+            if not any(defect.is_of(subject.kernel.name, subject.dtype, claim.id) for defect in known):
+                self.tell("found", key=key, message=message)
+
+        self.tell("start", key=key)
+        row, case = self.stored.refuting(claim, subject) or search(
+            claim, subject, self._effort(subject), self.seed, self._ticker(), found=found
+        )
+        row = against(row, known)
         if case is None:
             return row, ""
         self.cases += 1
         path = cases.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
         return row, failure.block(case, claim, subject, written, row.verdict)
+
+    def check_shapes(self) -> None:
+        """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape asked for that memory has no room for."""
+        if shapes := self.option("shape"):
+            from attn_spec.search.asked_shapes import check_memory
+
+            check_memory(shapes)
+
+    def _at_shapes(self, checked: Preflight) -> Preflight:
+        """The same of subjects that are examined at the shapes asked for too."""
+        shapes = tuple(dict.fromkeys(self.option("shape")))
+        subjects = tuple(dataclasses.replace(subject, shapes=shapes) for subject in checked.subjects)
+        return dataclasses.replace(checked, subjects=subjects)
 
     def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
         """Those of the kernel's own table, and of the file."""
@@ -133,6 +149,10 @@ class Session:
             ratios = [x for name, x in report.user_properties if name == NEAR and isinstance(x, float)]
             self.answers += [(ratio, report.nodeid) for ratio in ratios]
 
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Report what ends pytest itself; it is no kernel's doing, whose calls are guarded."""
+        self.tell("fault", message=faults.text(excinfo.value))
+
     def header(self) -> list[str]:
         """Kernels, device, dtypes, profile and seed."""
         kernels = {subject.kernel.name: subject.kernel for subject in self.subjects}
@@ -148,10 +168,11 @@ class Session:
         return (self._of_properties() if self.rows else []) + ([answers] if self.answers else [])
 
     def _of_properties(self) -> list[str]:
-        """The suspects, which fail no test; the denominator, and what was left out of it."""
+        """The suspects, which fail no test; what was looked at in part; the denominator, and what is left out of it."""
         left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         search = f"profile {self.profile.name}, seed {self.seed}"
-        return [*(f"{block}\n" for block in self.suspects), search, denominator(self.rows), *left_out]
+        looked_at = [f"{row.kernel} {row.dtype} {words}" for row in self.rows for words in row.looked_at]
+        return [*(f"{block}\n" for block in self.suspects), *looked_at, search, denominator(self.rows), *left_out]
 
     def describe(self) -> None:
         """Report, for each kernel, what a certificate says beside the verdicts."""
@@ -167,7 +188,8 @@ class Session:
                 environment=provenance.environment(device),
                 suite=provenance.suite(),
                 configuration=provenance.configuration(checked, device, self.profile, self.seed)
-                | {"only": self.option("property"), "memory": self.option("memory")},
+                | {"only": self.option("property"), "memory": self.option("memory")}
+                | {"shapes": [str(shape) for shape in self.option("shape")]},
                 known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
@@ -181,13 +203,6 @@ class Session:
 
         for checked in self.preflights or []:
             self.tell("imported", files=imported(checked.subjects[0].kernel))
-
-    def reported(self) -> set[Key]:
-        """Keys of the verdicts in an earlier report."""
-        path = self.option("continue")
-        lines = path.read_text().splitlines() if path and path.is_file() else []
-        rows = [row for line in lines if (row := json.loads(line).get("row"))]
-        return {(row["property"], row["kernel"], row["dtype"]) for row in rows}
 
     def tell(self, kind: str, **content: Any) -> None:
         """Append one line to the report, unless this is a worker of pytest-xdist."""
@@ -232,11 +247,12 @@ class Session:
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""
+        from attn_spec.first_look.first_look import explain_failure, first_look
         from attn_spec.isolation.foreign import found
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.kernels.resolve import declarations
         from attn_spec.kernels.time_limit import last_resort
-        from attn_spec.search.preflight import preflight
+        from attn_spec.search.preflight import PlainCallError, preflight
 
         declared = declarations(*map(self.option, ("framework", "contract", "supports")))
         try:
@@ -246,12 +262,18 @@ class Session:
                 self.left_out[kernel.name] = f"takes {', '.join(kernel.dtypes)} only"
                 return None
             guard = functools.partial(last_resort, stderr=self.stderr)
-            return preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
+            checked = preflight(kernel, dtypes, self.option("device"), self.option("call_limit"), guard)
         except KernelError as error:
+            if named and isinstance(error, PlainCallError):
+                explain_failure(error.subjects, error.failures)
             if named:
                 raise
             self.left_out[spec] = str(error).splitlines()[0]
             return None
+        if named and not self.option("no_first_look") and not hasattr(self.config, "workerinput"):
+            self.tell("look")
+            first_look(checked.subjects)
+        return checked
 
     def _ticker(self) -> Callable[[int], None]:
         """A function that reports the number of problems tried, at most every TICK seconds."""

@@ -20,11 +20,12 @@ from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.presets import UNDECLARED, as_contract, describe
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, judge_parts
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
+from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.measure import presets_that_hold
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
-from attn_spec.kernels.gradient_call import pulled, sampled_keys
+from attn_spec.kernels.gradient_call import pulled
 from attn_spec.numbers.formats import FORMATS
 
 #: Conventions that a test may name, with their values where it names none: nothing is said of rows without keys.
@@ -118,7 +119,8 @@ def assert_attention_gradients(
         given.check_rows(memory)
     dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
     claimed = UNDECLARED if contract is None else as_contract(contract)
-    sample, chosen = None if rows is None else RowSample(rows, seed), sampled_keys(made, keys, seed)
+    sample = None if rows is None else RowSample(rows, seed)
+    chosen = None if keys is None else KeySample(keys, seed)
     resolved = _resolved(claimed, made.dtype, dtypes)
     judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
     return _verdict(Asked(made, words, claimed, agreed), judgement)
@@ -176,7 +178,7 @@ class Asked:
             [
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
                 *self._lines(judgement),
-                *replace(worst, index=self._place(worst)).lines(),
+                *worst.lines(self._place(worst)),
                 *([f"  hint      {hint}"] if hint else []),
             ]
         )

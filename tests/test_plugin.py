@@ -148,7 +148,9 @@ def test_the_report_has_a_line_for_each_verdict(suite):
         "toys.picky": "not exercised",
     }
     assert 1 / 64 <= rows["toys.ones_give_ones"]["ratio"] <= 40 / 64
-    assert events[0]["kind"] == "kernel"
+    assert [event["kind"] for event in events[:3]] == ["look", "kernel", "collected"]
+    found = [(event["key"][0], event["message"].split()[1]) for event in events if event["kind"] == "found"]
+    assert found == [("toys.short", "queries")]
     assert events[-1] == {"kind": "end", "exit": 1}
 
 
@@ -218,8 +220,8 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
 
     done.stdout.fnmatch_lines(
         [
-            "*the property itself failed, report it as a fault of attn-spec: AttributeError: *no_such_field*",
-            "1 property x 1 subject = 1 verdicts: 0 held, 0 refuted, 0 suspect, 0 not claimed, 1 not exercised",
+            "*PropertyError: this is a bug of attn-spec *, not of the kernel: AttributeError: *no_such_field* at *:*",
+            "1 property x 1 subject = 1 verdict: 0 held, 0 refuted, 0 suspect, 0 not claimed, 1 not exercised",
         ]
     )
 
@@ -237,7 +239,18 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
             ("--attn-kernel", "toy.py:attention", "--attn-dtype", "bfloat16"),
             "ERROR: toy declares float32, float64, not *",
         ),
+        (
+            ("--attn-kernel", "toy.py:attention", "--attn-property", "toys.shirt"),
+            "ERROR: no property's id contains 'toys.shirt'; did you mean 'toys.short' or *",
+        ),
+        (
+            ("--attn-kernel", "toy.py:attention", "--attn-property", "zzz"),
+            "ERROR: no property's id contains 'zzz'; `attn-spec properties` lists them",
+        ),
+        (("--attn-dtype", "flaot32", "--attn-kernel", "toy.py:attention"), "*'flaot32'; did you mean 'float32'*"),
         (("--attn-share", "2/2"), "*argument --attn-share: must be I/N with 0 <= I < N, e.g. 0/2, not '2/2'"),
+        (("--attn-shape", "S=4"), "*argument --attn-shape: 'S=4' lacks Hq, Hkv, D; a whole shape is B=2,Hq=32,*"),
+        (("--attn-shape", "H=64,S=268435456,D=256"), "ERROR: B=1,Hq=64,* takes about * GiB to examine, and *"),
         (("--attn-share", "half"), "*argument --attn-share: must be I/N with 0 <= I < N, e.g. 0/2, not 'half'"),
         (("--attn-profile", "lazy"), "*argument --attn-profile: invalid choice: 'lazy' (choose from *smoke*"),
     ],

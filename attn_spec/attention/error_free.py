@@ -111,7 +111,7 @@ class Block:
     def lse(self) -> DoubleDouble:
         """L [R, 1]; 0 in empty rows."""
         w = self.weights
-        L = number(w.reference) * constants()["ln 2"] + log(w.total)
+        L = w.reference * constants()["ln 2"] + log(w.total)
         return L.widened(1.01 * w.relative).where(~self.empty)
 
 
@@ -121,8 +121,8 @@ class Weights:
 
     hi: np.ndarray
     lo: np.ndarray
-    #: n [R, 1].
-    reference: np.ndarray
+    #: n [R, 1], exactly an integer but for its radius.
+    reference: DoubleDouble
     #: Infinite where a row is not known at all.
     relative: np.ndarray
     #: 4 sech^2 / 4, the slope of the softcap, with a radius; None without one.
@@ -206,26 +206,36 @@ def _scores(block: Block) -> tuple[DoubleDouble, DoubleDouble | None]:
 
 
 def _weights(block: Block) -> Weights:
-    """Powers of 2 of the scores."""
+    """Powers of 2 of the scores.
+
+    The low part of a large score may be larger than 1: what is left of scores above n is looked at once more.
+    """
     t, slope = _scores(block)
-    h, l, radius = t.hi, t.lo, t.radius
+    n = _above(t, block.visible)
+    reference = number(n)
+    if np.abs(n).max() > _NEAR:
+        t = t - reference
+        rest = number(_above(t, block.visible))
+        t, reference = t - rest, reference + rest
+        n = np.zeros(n.shape)
+    h, l, radius = t.hi, t.lo, np.broadcast_to(t.radius, t.shape)
     if block.visible is not None:
         h, radius = np.where(block.visible, h, -np.inf), np.where(block.visible, radius, 0.0)
-    n = np.ceil(h.max(axis=1, keepdims=True))
-    n = np.where(np.isfinite(n), n, 0.0)
     far = h < n + LEAST_EXPONENT
     if far.any():  # hidden keys too
         h, l, radius = np.where(far, n + LEAST_EXPONENT, h), np.where(far, 0.0, l), np.where(far, 0.0, radius)
-    reference = n
-    if np.abs(n).max() > _NEAR:
-        moved = DoubleDouble(h, l, radius) - number(n)
-        h, l, radius, reference = moved.hi, moved.lo, moved.radius, np.zeros(n.shape)
     hi, lo = np.empty(h.shape), np.empty(h.shape)
     for at in row_blocks(h.shape):
-        hi[at], lo[at] = power(h[at], l[at], reference[at])
+        hi[at], lo[at] = power(h[at], l[at], n[at])
     if block.visible is not None:
         hi, lo = hi * block.visible, lo * block.visible
     tau = radius.max(axis=1, keepdims=True)
     # A clipped weight is 2^-1000, where the sum of all is at least 1/2; of a score far below, but for its radius.
     relative = np.where(tau <= LARGEST_RADIUS, POWER_ERROR + tau + h.shape[1] * UNDERFLOW, np.inf)
-    return Weights(hi, lo, n, relative, slope)
+    return Weights(hi, lo, reference, relative, slope)
+
+
+def _above(t: DoubleDouble, visible: np.ndarray | None) -> np.ndarray:
+    """The integer just above the largest high part of a row, [R, 1]; 0 in rows that see no key."""
+    largest = (t.hi if visible is None else np.where(visible, t.hi, -np.inf)).max(axis=1, keepdims=True)
+    return np.where(np.isfinite(largest), np.ceil(largest), 0.0)

@@ -46,7 +46,7 @@ class Order:
     bias_first: bool = False
     #: Where ALiBi counts keys from in causal attention: the "query", or the "first" or the "last" key.
     alibi_from: str = "query"
-    #: Whether a bias is rounded to the format of scores before it is added.
+    #: Whether a bias, of scores or of a projection, is rounded to the format of scores before it is added.
     bias_rounded: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.operand_bounds import stored_outputs
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .operands import Number, Operands, finite, unrounded
@@ -30,7 +29,9 @@ class Layer(Operands):
         """The output [B, 1, Sq, O] from those of heads."""
         heads, bias = self.of_heads(o), self.p.get("output_projection_bias")
         total = self.output_one_by_one(heads) if self.steps.order.sums == "pairwise" else self.output_of_all(heads)
-        return self.steps.convert((total if bias is None else total + bias).values, "output", total.source)
+        if bias is not None:
+            total = self.execution(self.steps).shifted(total, bias, heads)
+        return self.steps.convert(total.values, "output", total.source)
 
     def output_one_by_one(self, o: Number) -> Number:
         """The sum of W_O o over heads, [B, 1, Sq, O], each a product of its own."""
@@ -91,4 +92,4 @@ def side_by_side(per_head: np.ndarray) -> np.ndarray:
 
 def heads_contract(c: Any) -> Any:
     """The contract of heads, whose outputs are operands of the projection."""
-    return replace(c, output=stored_outputs(c))
+    return replace(c, output=c.operands)

@@ -67,13 +67,19 @@ class Execution:
         return self.stored(total)
 
     def shifted(self, y: Number, b: Number, x: Number) -> Number:  # noqa: ARG002 - what the sums are of
-        return y + b
+        return y + self.loaded(b)
+
+    def loaded(self, b: Number) -> Number:
+        """A bias as it is added."""
+        if not self.steps.order.bias_rounded:
+            return b
+        return replace(b, values=self.steps.convert(b.values, "stored_scores", b.source))
 
     def transposed(self, x: Number) -> Number:
         return replace(x, values=x.values.swapaxes(-1, -2))
 
     def total(self, x: Number) -> Number:
-        return self.summed(x.values[..., None], -2)
+        return self.summed(x.values[..., None], -2, x.source)
 
     def root(self, x: Number) -> Number:
         return self.finished(np.sqrt(x.values))
@@ -132,11 +138,13 @@ class Execution:
     def over_first(self, u: Number, x: Number, y: Number) -> Number:
         return self.summed(by_pair(u.values, x.values, y.values), -3)
 
-    def summed(self, x: np.ndarray, axis: int) -> Number:
-        """Sums along an axis, which may be empty."""
+    def summed(self, x: np.ndarray, axis: int, source: str = "stored_scores") -> Number:
+        """Sums along an axis, which may be empty, of numbers of a source; those of operations were accumulated."""
         if not x.shape[axis]:
             return self.stored(x.sum(axis))
         terms = self.steps.xp.moveaxis(x, axis, 0)
+        if source != "stored_scores":
+            terms = self.steps.convert(terms, "score_accumulation", source)
         return self.stored(self.steps.accumulate(lambda t: terms[t], len(terms), "score_accumulation"))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 from attn_spec.numbers.formats import DTYPES, FORMATS, Format
 
@@ -133,9 +133,11 @@ class Contract:
     gradients: str = "input"
     #: Contracts, any one of which may explain an answer in place of this one.
     alternatives: tuple[Contract, ...] = ()
+    #: What a field may be in place of what ``CHOICES`` says.
+    _wider: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
+        for name, allowed in (CHOICES | self._wider).items():
             if getattr(self, name) not in allowed:
                 raise ContractError(f"contract field {name} must be one of {allowed}, not {getattr(self, name)!r}")
         for name, least in _AT_LEAST.items():
@@ -182,6 +184,8 @@ class ResolvedContract(Contract):
     """A contract of which every stage names a format: what bounds and executions read. :meth:`Contract.at` makes it."""
 
     alternatives: tuple[ResolvedContract, ...] = ()
+    #: The outputs of the heads of a layer are operands, which may have a format that no tensor has.
+    _wider: ClassVar[dict[str, tuple[str, ...]]] = {"output": tuple(FORMATS)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.gradient_key_sums import KeySums, ProductSums, bias_sums, key_sums
-from attn_spec.error.gradient_sums import accumulated, last_cast, stored_sums, sum_eta, summed_over_group
+from attn_spec.error.gradient_sums import accumulated, added_up, last_cast, stored_sums, sum_eta, summed_over_group
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import (
     arriving,
@@ -31,7 +31,7 @@ from attn_spec.error.operand_bounds import (
     pulled_back,
     unknown_operands,
 )
-from attn_spec.error.option_gradient_bounds import accumulated_again, bias_error, parameter_errors
+from attn_spec.error.option_gradient_bounds import bias_error, parameter_errors
 from attn_spec.error.products import entry, left_out, terms
 from attn_spec.error.projection_bounds import projection_errors
 from attn_spec.error.roundoff import conversion, growth, is_power_of, rounding
@@ -222,7 +222,7 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
     of_q, of_k, of_p = pairs_pulled_back(x, gradient)
     Sq, Sk = x.s.shape[-2:]
-    return accumulated_again(of_q, c, Sk), accumulated_again(of_k, c, Sq), of_p
+    return added_up(of_q, c, Sk), added_up(of_k, c, Sq), of_p
 
 
 def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, raised: float) -> np.ndarray:

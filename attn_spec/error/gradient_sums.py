@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
@@ -39,10 +41,18 @@ def summed_over_group(x: Intermediates, c: ResolvedContract, dk: Approximation, 
 
     Sums of ``width`` terms in each head may be one with those of the others, in any order.
     """
-    error, size, terms = x.over_group(dk.error), x.over_group(dk.size), x.problem.group * width
+    return added_up(dk.changed(x.over_group), c, x.problem.group * width).error
+
+
+def added_up(x: Approximation, c: ResolvedContract, terms: int) -> Approximation:
+    """Sums of so many terms, as accumulators of gradients and stores between them round; ``x`` has them without.
+
+    Each term enters the accumulator, or is a product that is rounded to it; then it is added, and the sum is stored.
+    Each of these may underflow.
+    """
     G = growth(*accumulated(c, np.float64(terms)))
-    error = error + G * (size + error) + 2 * terms * (sum_eta(c) + stored_sum(c).eta)
-    return where_sums_fit(c, size, error)
+    error = x.error + G * (x.size + x.error) + (1 + G) * terms * (2 * sum_eta(c) + stored_sum(c).eta)
+    return replace(x, error=where_sums_fit(c, x.size, error), form=c.format("gradient_accumulation"))
 
 
 def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:

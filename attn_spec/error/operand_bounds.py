@@ -19,7 +19,7 @@ from attn_spec.error.intermediates import GradientIntermediates, Intermediates, 
 from attn_spec.error.products import sums
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation, RunningErrors, given
-from attn_spec.numbers.formats import DTYPES, FORMATS, Format
+from attn_spec.numbers.formats import FORMATS, Format
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +118,7 @@ def product_of_operands_error(x: Intermediates, g: GradientIntermediates, c: Res
 
 def heads_contract(x: Intermediates, c: ResolvedContract) -> ResolvedContract:
     """The contract of heads: the outputs of those of a layer are operands of its projection."""
-    return replace(c, output=stored_outputs(c)) if x.problem.projects else c
-
-
-def stored_outputs(c: ResolvedContract) -> str:
-    """The dtype of the outputs of heads: that of operands, or of tensors that hold them."""
-    return c.operands if c.operands in DTYPES else "float32"
+    return replace(c, output=c.operands) if x.problem.projects else c
 
 
 @np.errstate(all="ignore")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import late_roundings
 from attn_spec.error.gradient_key_sums import BiasSums
-from attn_spec.error.gradient_sums import accumulated, stored_sums, sum_eta, where_sums_fit
+from attn_spec.error.gradient_sums import added_up, stored_sums, where_sums_fit
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation
@@ -42,14 +41,5 @@ def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation])
         axes = tuple(axis for axis in problem.broadcast_axes(name) if axis < 2)
         summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))
         terms = rows * math.prod(of.value.shape[axis] for axis in axes)
-        errors[f"d{name}"] = accumulated_again(summed, b.c, terms).error
+        errors[f"d{name}"] = added_up(summed, b.c, terms).error
     return errors
-
-
-def accumulated_again(x: Approximation, c: ResolvedContract, terms: int) -> Approximation:
-    """Sums of so many terms, as accumulators of gradients and stores between them round."""
-    n = np.float64(terms)
-    stores, partial = stored_sums(c, n)
-    G = growth(*accumulated(c, n), (rounding(c, "gradient_accumulation").u, 1))
-    error = x.error + G * (x.size + x.error) + 2 * (n + stores) * (sum_eta(c) + partial.eta)
-    return replace(x, error=where_sums_fit(c, x.size, error), form=c.format("gradient_accumulation"))

@@ -48,7 +48,8 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
 def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound, slack: np.ndarray | float) -> ForwardBound:
     """The bound of the output [B, 1, Sq, O], from that of heads, whose true outputs lie in x.O +- ``slack``.
 
-    It is one product, of the outputs of all heads side by side with all W_O, or a product for each head and their sum.
+    It is one product, of the outputs of all heads side by side with all W_O. Or it is a product for each head, and
+    their sum, which b_O may begin: all of these may be stored, and so may the sum after each head.
     """
     problem, outputs = x.problem, score_of(x.problem).outputs
     assert outputs is not None
@@ -57,11 +58,11 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound, slack: n
     p = parameters_given(x, c)
     o = Approximation(x.O, size, error, c.format("operands"), c).changed(_side_by_side)
     total = outputs.value(RunningErrors(c), o, {"output_projection": p["output_projection"].changed(_side_by_side)})
-    # Products of heads apart may each be stored: what that costs relatively is counted once, of all of them.
-    flushed = problem.query_heads * rounding(c, "stored_scores").eta
-    total = finished(c, total.value, total.size, total.error + flushed, roundings=problem.query_heads)
     if "output_projection_bias" in p:
         total = RunningErrors(c).shifted(total, p["output_projection_bias"].changed(lambda part: part[:, :1]), o)
+    added = problem.query_heads - 1
+    flushed = added * rounding(c, "stored_scores").eta  # what it costs relatively to store products apart is counted
+    total = finished(c, total.value, total.size, total.error + flushed, roundings=added, stores=added)
     cast = conversion(c, "output", total.form)
     allowed = total.error + growth((cast.u, 1)) * (total.size + total.error) + rounding(c, "output").eta
     inside = np.all(heads.in_domain | heads.empty_in_domain, axis=1, keepdims=True)

@@ -99,22 +99,28 @@ class RunningErrors:
         return (x.form.largest <= largest) | (x.size + x.error < largest)
 
     def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
-        """The sums of y may begin with b, which then passes all their roundings."""
-        c, n = self.contract, x.value.shape[-1] + 1
-        G = growth(*sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block) + 1))
-        tiny = 2 * sum_underflow(c, "score_accumulation")
-        return replace(y, error=y.error + G * (b.size + b.error) + tiny) + b
+        """The sums of y may begin with b, which then passes the n additions of their terms.
+
+        Before, b enters the accumulator, which is the one rounding, and the one underflow, of y + b. What the format of
+        scores does not hold of b may be rounded to it first, as of a bias of scores.
+        """
+        c, n = self.contract, x.value.shape[-1]
+        loaded = conversion(c, "stored_scores", b.form)
+        G = growth((loaded.u, 1), *sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block)))
+        return y + replace(b, error=b.error + G * (b.size + b.error) + (1 + G) * loaded.eta)
 
     def transposed(self, x: Approximation) -> Approximation:
         return x.changed(lambda part: part.swapaxes(-1, -2))
 
     def total(self, x: Approximation) -> Approximation:
-        """A sum in any order: one rounding less than there are terms."""
+        """A sum in any order."""
         return self.summed(x.changed(lambda part: part.sum(axis=-1, keepdims=True)), x.value.shape[-1])
 
     def summed(self, x: Approximation, terms: int) -> Approximation:
-        """Sums of so many terms, with their roundings."""
-        return finished(self.contract, x.value, x.size, x.error, roundings=max(terms - 1, 1))
+        """Sums of so many terms, which enter the accumulator: one rounding less than there are terms."""
+        enters = conversion(self.contract, "score_accumulation", x.form)
+        error = x.error + enters.u * (x.size + x.error) + terms * enters.eta
+        return finished(self.contract, x.value, x.size, error, roundings=max(terms - 1, 0))
 
     @np.errstate(all="ignore")
     def root(self, x: Approximation) -> Approximation:

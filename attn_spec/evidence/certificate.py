@@ -1,6 +1,7 @@
 """The certificate: every verdict on one kernel and what it rests on, as one JSON document.
 
-It holds no time and no path of this machine beside the kernel's own, so that equal runs give equal files.
+It holds no time and no path of this machine beside the kernel's own, so that equal runs give equal files. Its JSON
+Schema is printed by ``python -m attn_spec.evidence.certificate``.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from attn_spec import atomic
+from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, count, exit_code, worst
 
 #: Version of the document; a reader refuses any other.
 SCHEMA = 1
 
-RESULTS = {0: "certified", 1: "refuted", 3: "inconclusive"}
+Result = Literal["certified", "passed", "refuted", "inconclusive"]
 
 
 class CertificateError(Exception):
@@ -77,6 +79,8 @@ class Configuration(Model):
     examples: int
     floor: int
     seed: int
+    #: Shapes that were asked for.
+    shapes: tuple[str, ...] = ()
     #: Whether the kernel had a process of its own, and the GiB of addresses that this might have.
     isolated: bool = False
     memory: float | None = None
@@ -108,6 +112,8 @@ class Finding(Model):
     message: str
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
+    #: Of problems whose answers were looked at in part, each with how much of it, and what may have been missed.
+    looked_at: tuple[str, ...] = ()
 
 
 class PropertyResult(Model):
@@ -129,7 +135,10 @@ class Certificate(Model):
     """The whole document."""
 
     schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
-    result: Literal["certified", "refuted", "inconclusive"]
+    #: "certified" by the profile of that name and all properties alone; "passed" by less.
+    result: Result
+    #: Whether the examination came to its end; what it did not come to is "not exercised".
+    complete: bool = True
     subject: Subject
     environment: dict[str, str | None]
     suite: Suite
@@ -140,8 +149,20 @@ class Certificate(Model):
     summary: dict[str, int]
 
 
-def build(kernel: dict[str, Any], rows: Iterable[Row]) -> Certificate:
-    """The certificate of a kernel, from what a session reported of it and its verdicts."""
+class Refusal(Model):
+    """What stands in place of a certificate of a kernel that could not be examined."""
+
+    schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
+    result: Literal["could not run"] = "could not run"
+    #: Why, and what to do next.
+    message: str
+
+
+def build(kernel: dict[str, Any], rows: Iterable[Row], *, complete: bool = True) -> Certificate:
+    """The certificate of a kernel, from what a session reported of it and its verdicts.
+
+    One that is not ``complete``, since the examination was stopped, certifies nothing.
+    """
     rows = list(rows)
     entries = [entry for entry in kernel["catalogue"] if any(row.property == entry["id"] for row in rows)]
     counted = {str(verdict): number for verdict, number in count(rows).items()}
@@ -149,15 +170,25 @@ def build(kernel: dict[str, Any], rows: Iterable[Row]) -> Certificate:
     return Certificate.model_validate(
         {
             "schema": SCHEMA,
-            "result": RESULTS[exit_code(rows)],
+            "result": _result(rows, Configuration.model_validate(kernel["configuration"]), complete=complete),
+            "complete": complete,
             **parts,
-            "properties": [_result(entry, [row for row in rows if row.property == entry["id"]]) for entry in entries],
+            "properties": [result_of(entry, [row for row in rows if row.property == entry["id"]]) for entry in entries],
             "summary": {**counted, "total": len(rows)},
         }
     )
 
 
-def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
+def _result(rows: list[Row], chosen: Configuration, *, complete: bool) -> Result:
+    """The verdict on the kernel."""
+    code = exit_code(rows)
+    if code or not complete:
+        return "refuted" if code == 1 else "inconclusive"
+    return "certified" if PROFILES[chosen.profile].certifies and not chosen.only else "passed"
+
+
+def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
+    """The verdicts on the property of an entry of the catalogue."""
     findings = {
         row.dtype: Finding(
             verdict=row.verdict,
@@ -167,6 +198,7 @@ def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             case=row.case,
             message=row.message,
             readings=row.readings,
+            looked_at=row.looked_at,
         )
         for row in rows
     }
@@ -175,8 +207,17 @@ def _result(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
 
 def save(certificate: Certificate, path: Path) -> Path:
     """Write the document and return its path."""
-    document = certificate.model_dump(mode="json", by_alias=True)
-    return atomic.write(path, json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    return atomic.write(path, text(certificate))
+
+
+def text(document: Certificate | Refusal) -> str:
+    """The document as JSON."""
+    return json.dumps(document.model_dump(mode="json", by_alias=True), indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of what ``attn-spec certify --json`` prints."""
+    return TypeAdapter(Certificate | Refusal).json_schema(by_alias=True)
 
 
 def load(path: Path) -> Certificate:
@@ -222,3 +263,7 @@ def _phrase(finding: Finding | None) -> str:
         return "absent"
     ratio = "" if finding.ratio is None else f", ratio {float(finding.ratio.value):.3g}"
     return f"{finding.verdict} ({finding.examples} examples{ratio})"
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=2))  # noqa: T201 -- a command

@@ -41,8 +41,15 @@ def block(
             f"  replay    attn-spec replay {case.id}",
             f"  python    problem.run({case.kernel!r}), problem.tensors({subject.framework.name!r})",
             *([f"  script    python {script}"] if script else []),
+            *([_no_script(case)] if case.is_large else []),
         ]
     )
+
+
+def _no_script(case: Case) -> str:
+    """Say why there is none."""
+    size = 8 * case.problem.entries / 2**20
+    return f"  script    none: it would hold {size:,.0f} MiB of tensors, which replay makes again from the recipe"
 
 
 def _chance(claim: Property, verdict: Verdict) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 #: Where a report is registered: a name, and a function that writes it and returns the paths of its files.
 GROUP = "attn_spec.reports"
 
+NO_MATPLOTLIB = "the figures of a report need matplotlib, which is not installed; run: pip install 'attn-spec[report]'"
+
 
 class ReportError(RuntimeError):
     """A report cannot be written: what it needs is missing, or it was asked for something it does not know."""

@@ -76,10 +76,11 @@ def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | N
     """Run the case once more, recording, and write the script. Returns ``path``.
 
     Returns None for a claim about gradients, since a script repeats forward calls only, for a statistical one, which no
-    single element decides, and for one about chance, of which no call gives the same answer again.
+    single element decides, for one about chance, of which no call gives the same answer again, and for a large case,
+    whose tensors no script should hold.
     """
     by_chance = any(name in ABILITIES and ABILITIES[name].by_chance for name in claim.needs)
-    if "backward" in claim.needs or claim.false_alarm or by_chance:
+    if "backward" in claim.needs or claim.false_alarm or by_chance or case.is_large:
         return None
     recorder = Recorder(subject.kernel)
     try:

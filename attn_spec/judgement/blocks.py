@@ -19,7 +19,7 @@ from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.engine import Engine, engine_of
 from attn_spec.judgement.glance import is_plain, shares
 from attn_spec.judgement.measure import Judgement, judge
-from attn_spec.judgement.row_sample import RowSample, Sampled, missed
+from attn_spec.judgement.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.worst import WorstElement, worst_element
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
@@ -132,8 +132,9 @@ class RowJudgement:
         """What was looked at, in one sentence."""
         if self.rows == self.of:
             return f"all {self.of} rows"
-        chance = f"a defect in 1 % of them is missed with a probability of {self.missed(0.01):.1g} at most"
-        return f"{self.rows} of {self.of} rows, {self.drawn} of them at random: {chance}"
+        if self.refuted:  # which is no longer looked at everywhere
+            return f"{self.rows} of {self.of} rows"
+        return f"{self.rows} of {self.of} rows, {self.drawn} of them at random: {chance(TOLD, self.drawn)}"
 
 
 def judge_parts(

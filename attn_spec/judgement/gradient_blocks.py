@@ -34,8 +34,9 @@ from attn_spec.judgement.gradient_groups import (
     worked_through,
 )
 from attn_spec.judgement.gradient_parts import GradientPart, first_head, is_additive, one_group
+from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
-from attn_spec.judgement.row_sample import RowSample, Sampled
+from attn_spec.judgement.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.problem.problem import Problem
 
 #: How many times the memory that was allowed a problem may take that is judged whole.
@@ -53,10 +54,19 @@ class GradientJudgement(RowJudgement):
     #: Keys of dK and dV of all kv heads that were looked at, of how many.
     keys: int = 0
     of_keys: int = 0
+    #: Those among them that were drawn at random, beside strata.
+    keys_drawn: int = 0
+
+    def keys_missed(self, share: float) -> float:
+        """The probability, at most, that a defect in that share of all keys was not looked at; 0 if all keys were."""
+        return 0.0 if self.keys == self.of_keys else missed(share, self.keys_drawn)
 
     def __str__(self) -> str:
         """What was looked at, in one sentence."""
-        return f"{super().__str__()}; {self.keys} of {self.of_keys} keys"
+        of_keys = f"{self.keys} of {self.of_keys} keys"
+        if self.keys_drawn and self.keys < self.of_keys and not self.refuted:
+            of_keys += f", {self.keys_drawn} of them at random: {chance(TOLD, self.keys_drawn)}"
+        return f"{super().__str__()}; {of_keys}"
 
 
 def judge_gradient_parts(
@@ -64,22 +74,21 @@ def judge_gradient_parts(
     contract: ResolvedContract,
     *,
     sample: RowSample | None = None,
-    keys: np.ndarray | None = None,
+    keys: KeySample | None = None,
     memory: int = MEMORY,
 ) -> GradientJudgement:
     """Compare gradients with the truth, under a resolved contract.
 
-    dQ is looked at in the rows of a ``sample``, or in all; dK and dV at the ``keys`` of that index, or at all, to which
+    dQ is looked at in the rows of a ``sample``, or in all; dK and dV at a sample of the ``keys``, or at all, to which
     all rows add; the domain is then told by the sums of these. Without dK, dV and dBias among what was found, other
     rows are left out, and so is what they say of the domain. Where the contract leaves a choice open, one choice has to
     explain all parts. ``memory`` is about how many bytes are held at a time beside the parts and what is as large as
     their gradients. ``parts`` are asked for once for each reading. A refuted answer is not looked at further than the
     part that has ENOUGH rows. Raises :class:`MemoryExceededError`.
     """
-    chosen = ALL if keys is None else np.asarray(keys, dtype=np.intp)
 
     def judged(reading: ResolvedContract) -> GradientJudgement:
-        judging = _Judging(GradientJudgement(contract=reading), sample, chosen, memory)
+        judging = _Judging(GradientJudgement(contract=reading), sample, keys, memory)
         for part in parts() if callable(parts) else parts:
             judging.add(part)
         return judging.judgement
@@ -93,9 +102,11 @@ class _Judging:
 
     judgement: GradientJudgement
     sample: RowSample | None
-    keys: Keys
+    sampled: KeySample | None
     memory: int
+    #: Query heads and kv heads so far, by whose numbers samples are drawn.
     heads: int = 0
+    groups: int = 0
 
     def add(self, part: GradientPart) -> None:
         problem, found = part.problem, self.judgement
@@ -142,11 +153,17 @@ class _Judging:
     def _group(self, part: GradientPart, b: int, g: int, bias: BiasOfGroups | None) -> None:
         one, group = part.problem.take("B", [b]), part.problem.group
         heads = [self._given(part, one, b, h) for h in range(g * group, (g + 1) * group)]
+        n, self.groups = one.key_length, self.groups + 1
+        chosen = Sampled(np.arange(n), n, n)
+        if self.sampled is not None:
+            chosen = self.sampled.of(one.k[0, g], one.v[0, g], self.groups)
+        if part.found.keys() & {"dk", "dv"}:
+            self.judgement.keys_drawn += chosen.drawn
         decided = self.judgement.decided
-        if bias is None and is_glanced(part.problem) and self._cleared(part, b, g, heads):
+        if bias is None and is_glanced(part.problem) and self._cleared(part, b, g, heads, chosen.index):
             return
         self.judgement.decided = decided  # all rows are asked for again
-        of_heads, of = self._summed(heads, self.keys)
+        of_heads, of = self._summed(heads, ALL if chosen.is_whole else chosen.index)
         if bias is not None:
             bias.end(of)
         for h, head in enumerate(of_heads, g * group):
@@ -154,7 +171,7 @@ class _Judging:
                 bias.add(head, b, h)
             for each in head.of_rows:
                 self._count(_within(each.judgement, of.in_domain), "dq", self._place(part, b, h), each.rows)
-        self._add_keys(part, b, g, of)
+        self._add_keys(part, b, g, of, chosen.index)
 
     def _place(self, part: GradientPart, b: int, h: int) -> tuple[int, int]:
         """Batch entry and query head of all."""
@@ -171,14 +188,13 @@ class _Judging:
         assert total is not None
         return found, finished_keys(found[0].x, c, total.allowed, total.evaluated)
 
-    def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given]) -> bool:
+    def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given], every: np.ndarray) -> bool:
         """Whether all that is looked at is within its bound: at a glance, or by the theorems where that left it open.
 
         These are asked for the rows that a key is seen by, since others add nothing to it, and regardless of the
         domain: where something is outside they are asked again, for all rows.
         """
         own = {name: part.found[name][b, g] for name in ("dk", "dv") if name in part.found}
-        every = np.arange(part.problem.key_length)[self.keys]
         left = left_open(heads, self.judgement.contract, own, every, self.memory)
         narrowed = [
             replace(given, summed=_rows_of(given, left.keys, rows), judged=rows)
@@ -230,13 +246,12 @@ class _Judging:
             judged=chosen.index,
         )
 
-    def _add_keys(self, part: GradientPart, b: int, g: int, of: FinishedKeys) -> None:
+    def _add_keys(self, part: GradientPart, b: int, g: int, of: FinishedKeys, keys: np.ndarray) -> None:
         own = {name: part.found[name][b : b + 1, g : g + 1] for name in ("dk", "dv") if name in part.found}
         if not all(is_sharp(of.gradients[name], of.evaluated_in_domain) for name in own):
             self._whole(replace(one_group(part, b, g), found=own))
             return
-        judgement = self._of_keys(part, {name: values[:, :, self.keys] for name, values in own.items()}, of)
-        keys = np.arange(part.problem.key_length)[self.keys]
+        judgement = self._of_keys(part, {name: values[:, :, keys] for name, values in own.items()}, of)
         for name in own:
             self._count(judgement, name, (part.at[0] + b, part.at[1] + g), keys)
         self.judgement.keys += len(keys) if own else 0

@@ -21,6 +21,7 @@ import numpy as np
 
 from attn_spec.error.block_sums import MAXIMUM, BlockSums
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.gradient_key_sums import ALL, Keys
 from attn_spec.error.intermediates import Intermediates, intermediates
 from attn_spec.error.least_gradient_bounds import least_gradient_error
 from attn_spec.error.roundoff import elementary_error
@@ -90,23 +91,34 @@ def is_glanced(problem: Problem) -> bool:
     return is_plain(problem) and problem.softcap is None
 
 
-def look_at(given: Given, rows: np.ndarray) -> tuple[Seen, KeysSeen]:
-    """:func:`look` at rows of a head, without the last keys that none of them sees."""
+def look_at(given: Given, rows: np.ndarray, keys: np.ndarray | None = None) -> tuple[Seen, KeysSeen]:
+    """:func:`look` at rows of a head, without the last keys that none of them sees.
+
+    dQ of those rows that are judged; what all add to ``keys``, an index that rises, or to all.
+    """
     problem, length = given.problem.rows(rows), given.problem.key_length
     seen = np.flatnonzero(problem.visible.any(axis=(0, 1, 2)))
     end = int(seen[-1]) + 1 if len(seen) else 1
     dL = None if given.lse_cotangent is None else given.lse_cotangent[0, 0, rows]
     problem = problem if end == length else problem.take("K", np.arange(end))
-    dq, keys = look(problem, given.cotangent[0, 0, rows], dL)
-    return dq, keys if end == length else keys.of_first(length)
+    keys = np.arange(length) if keys is None else keys
+    near, judged = keys[: np.searchsorted(keys, end)], np.flatnonzero(np.isin(rows, given.judged))
+    asked = ALL if len(judged) == len(rows) else judged, ALL if len(near) == end else near
+    dq, of_keys = look(problem, given.cotangent[0, 0, rows], dL, *asked)
+    return dq, of_keys if len(near) == len(keys) else of_keys.of_first(len(keys))
 
 
 @np.errstate(all="ignore")
-def look(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None) -> tuple[Seen, KeysSeen]:
-    """Evaluate rows of one head [1, 1, ..] for dO [rows, Dv] and dL [rows]: dQ, and what they add to dK and dV."""
+def look(
+    problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None, rows: Keys, keys: Keys
+) -> tuple[Seen, KeysSeen]:
+    """Evaluate rows of one head [1, 1, ..] for dO [rows, Dv] and dL [rows].
+
+    dQ of ``rows`` of these, and what all add to dK and dV at ``keys``.
+    """
     s, n, delta = (x[0, 0] for x in masked_scores(problem))
     q, k, v, dO = problem.q[0, 0], problem.k[0, 0], problem.v[0, 0], cotangent
-    visible, P = np.isfinite(s).sum(axis=0)[:, None], _weights(s)
+    visible, P = np.isfinite(s[:, keys]).sum(axis=0)[:, None], _weights(s)
     n = n[:, None]
     alpha = delta[:, None] + (747 * U + elementary_error(EVALUATION, "exp_error")) * SLACK
     rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * n + 6) * U) * SLACK, np.inf)
@@ -120,16 +132,17 @@ def look(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | No
     c = (e + (rho + 3 * U) * most) * SLACK
     largest = 1 + max(np.abs(x).max(initial=0.0) for x in (q, k, dO))
     tiny = TINY * largest * (1 + most.max(initial=0.0)) * (1 + n.max(initial=0.0))
-    columns = P.T @ np.concatenate([dO, np.abs(dO), c, rho], axis=1)
-    dS = np.multiply(P, X, out=X)
-    of_q, of_k = dS @ k, dS.T @ q
-    np.abs(dS, out=dS)
-    sigma, size, off = problem.scale_value, dS @ np.abs(k), c * np.abs(k).max(axis=0, initial=0.0) * SLACK + tiny
-    roundings = (n + 8) * U
-    dq = Seen(sigma * of_q, abs(sigma) * (off + roundings * size * SLACK), _least(size, roundings, off), n)
-    keys = KeysSeen(
+    columns = P[:, keys].T @ np.concatenate([dO, np.abs(dO), c, rho], axis=1)
+    by_row, by_key = _score_gradients(P, X, rows, keys)
+    of_q, of_k = by_row @ k, by_key.T @ q
+    for dS in (by_row, by_key):
+        np.abs(dS, out=dS)
+    sigma, size = problem.scale_value, by_row @ np.abs(k)
+    off, roundings = c[rows] * np.abs(k).max(axis=0, initial=0.0) * SLACK + tiny, (n[rows] + 8) * U
+    dq = Seen(sigma * of_q, abs(sigma) * (off + roundings * size * SLACK), _least(size, roundings, off), n[rows])
+    of_keys = KeysSeen(
         of_k=of_k,
-        k_size=dS.T @ np.abs(q),
+        k_size=by_key.T @ np.abs(q),
         of_v=columns[:, :Dv],
         v_size=columns[:, Dv : 2 * Dv],
         c=columns[:, -2:-1],
@@ -140,7 +153,15 @@ def look(problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | No
         dO=np.abs(dO).max(axis=0, initial=0.0),
         tiny=tiny,
     )
-    return dq, keys
+    return dq, of_keys
+
+
+def _score_gradients(P: np.ndarray, X: np.ndarray, rows: Keys, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
+    """dS = P X at some rows, and at some keys; X is overwritten where either is all."""
+    if isinstance(rows, slice) or isinstance(keys, slice):
+        dS = np.multiply(P, X, out=X)
+        return dS[rows], dS[:, keys]
+    return P[rows] * X[rows], P[:, keys] * X[:, keys]
 
 
 def _weights(s: np.ndarray) -> np.ndarray:
@@ -187,16 +208,18 @@ def left_open(
     for given in heads:
         taken = np.zeros(len(given.summed))
         for block in blocks_of(given.problem, np.arange(len(given.summed)), memory, GLANCE, most=TOGETHER):
-            dq, more = look_at(given, given.summed[block])
+            rows_here = given.summed[block]
+            dq, more = look_at(given, rows_here, keys)
             total = more if total is None else total + more
             if given.dq is not None:
-                taken[block] = share(x, c, "dq", dq, given.dq[0, 0, given.summed[block]])
+                judged = np.isin(rows_here, given.judged)
+                taken[block[judged]] = share(x, c, "dq", dq, given.dq[0, 0, rows_here[judged]])
         rows.append(_open_rows(given, taken, cleared))
     assert total is not None, "no query head"
     open_ = np.zeros(len(keys), dtype=bool)
     for name, seen in total.finished(x.problem.scale_value).items():
         if name in found:
-            taken = share(x, c, name, seen, found[name])[keys]
+            taken = share(x, c, name, seen, found[name][keys])
             open_ |= ~(taken <= 1)
             cleared[name] = taken.max(where=taken <= 1, initial=0.0)
     return Open(rows, keys[open_], cleared)

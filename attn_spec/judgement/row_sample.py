@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,8 @@ from attn_spec.problem.problem import Problem
 
 #: Lengths of tiles at whose edges rows are looked at.
 TILES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+#: The share of all rows of whose defect the chance is told.
+TOLD = 0.01
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,7 @@ class RowSample:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
-            raise ValueError(f"rows must be an integer of 1 or more, not {self.rows!r}")
+        check_count("rows", self.rows)
 
     def of(self, head: Problem, number: int, lse: np.ndarray | None = None) -> Sampled:
         """The rows of a problem of one head [1, 1, ..], the ``number``-th of all; ``lse`` [Sq] is any known one."""
@@ -36,10 +39,7 @@ class RowSample:
         if n <= self.rows:
             return Sampled(np.arange(n), drawn=n, of=n)
         rng = np.random.default_rng([self.seed, number])
-        chosen = set(self._strata(head, lse, rng)[: self.rows // 2])
-        others = np.setdiff1d(np.arange(n), sorted(chosen))
-        drawn = rng.choice(others, self.rows - len(chosen), replace=False)
-        return Sampled(np.sort([*chosen, *drawn]).astype(np.intp), drawn=len(drawn), of=n)
+        return drawn_beside(self._strata(head, lse, rng), self.rows, n, rng)
 
     def _strata(self, head: Problem, lse: np.ndarray | None, rng: np.random.Generator) -> list[int]:
         """Rows in the order in which they are taken, until there are enough."""
@@ -47,20 +47,16 @@ class RowSample:
         found = [0, n - 1, 1, n - 2]
         ranked = [np.linalg.norm(head.q[0, 0], axis=-1)] + ([] if lse is None else [lse])
         for sizes in ranked:
-            order = np.argsort(sizes, kind="stable")
-            found += [*order[:few], *order[-few:]]
-        found += _longest_and_shortest(head, rng, few)
-        edges = [edge for tile in TILES for edge in _some(np.arange(tile, n, tile), rng, 2 * few)]
-        found += [row for edge in edges for row in (edge - 1, edge)]
-        return [int(row) for row in dict.fromkeys(found)]
+            found += extremes(sizes, few)
+        return [*found, *_longest_and_shortest(head, rng, few), *tile_edges(n, rng, few)]
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Rows of one head, in order."""
+    """Rows, or keys, of one head, in order."""
 
     index: np.ndarray
-    #: How many of them were drawn at random; of how many in all.
+    #: How many of them were drawn at random, at least: as many in each head, whatever its strata; of how many in all.
     drawn: int
     of: int
 
@@ -70,15 +66,50 @@ class Sampled:
         return len(self.index) == self.of
 
 
+def check_count(name: str, count: object) -> None:
+    """Raise ``ValueError`` unless a number of rows, or of keys, is one."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"{name} must be an integer of 1 or more, not {count!r}")
+
+
+def drawn_beside(strata: Sequence[int], count: int, n: int, rng: np.random.Generator) -> Sampled:
+    """So many of n: half of them, at most, the first that the strata name, and the rest at random."""
+    chosen = list(dict.fromkeys(int(place) for place in strata))[: count // 2]
+    others = np.setdiff1d(np.arange(n), sorted(chosen))
+    drawn = rng.choice(others, count - len(chosen), replace=False)
+    return Sampled(np.sort([*chosen, *drawn]).astype(np.intp), drawn=count - count // 2, of=n)
+
+
 def missed(share: float, drawn: int) -> float:
     """The probability, at most, that none of so many random rows is among those that a defect hits.
 
-    It hits that ``share`` of all rows. Rows are drawn without replacement head by head, which makes it less likely to
-    be missed than (1 - share)^drawn, however the defect's rows are spread over heads: log(1 - x) is concave.
+    It hits that ``share`` of all rows. Rows are drawn without replacement, as many of each head, which makes it less
+    likely to be missed than (1 - share)^drawn, however the defect's rows are spread over heads: log(1 - x) is concave.
+    The same holds of keys.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"a share of rows lies between 0 and 1, not {share!r}")
     return (1 - share) ** drawn
+
+
+def chance(share: float, drawn: int) -> str:
+    """:func:`missed` in words, rounded up to one digit."""
+    found = max(missed(share, drawn), 1e-300)
+    digit = 10.0 ** math.floor(math.log10(found))
+    most = math.ceil(found / digit) * digit
+    return f"a defect in {100 * share:g} % of them is missed with a probability of {most:.1g} at most"
+
+
+def extremes(sizes: np.ndarray, few: int) -> list[int]:
+    """Where the smallest and the largest of some sizes are."""
+    order = np.argsort(sizes, kind="stable")
+    return [*order[:few], *order[-few:]]
+
+
+def tile_edges(n: int, rng: np.random.Generator, few: int) -> list[int]:
+    """The last and the first of n on the two sides of edges of tiles, some of each length of tile."""
+    edges = [edge for tile in TILES for edge in _some(np.arange(tile, n, tile), rng, 2 * few)]
+    return [place for edge in edges for place in (edge - 1, edge)]
 
 
 def _some(rows: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:

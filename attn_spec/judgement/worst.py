@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from attn_spec.judgement.measure import Measurement
 from attn_spec.problem.quantities import QUANTITIES
 
+#: Axes of quantities, in words.
+_AXES = {"B": "batch entry", "H": "head", "G": "kv head", "Q": "row", "K": "key", "D": "column", "V": "column"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorstElement:
@@ -29,12 +32,24 @@ class WorstElement:
     elements: int
     rows: int
 
-    def lines(self) -> list[str]:
-        """Where, what came, what the truth is, and how far that is beyond what is allowed."""
-        index, quantity = ", ".join(map(str, self.index)), QUANTITIES[self.quantity]
+    @property
+    def place(self) -> str:
+        """The index in words; empty for the gradient of a parameter, whose axes are its own."""
+        axes = QUANTITIES[self.quantity].axes
+        if set(axes) - set(_AXES):
+            return ""
+        return ", ".join(f"{_AXES[axis]} {i}" for axis, i in zip(axes, self.index, strict=False))
+
+    def lines(self, shown: tuple[int, ...] | None = None) -> list[str]:
+        """Where, what came, what the truth is, and how far that is beyond what is allowed.
+
+        The index is ``shown`` as the tensor has it whose axes are in another order.
+        """
+        index, quantity = ", ".join(map(str, shown or self.index)), QUANTITIES[self.quantity]
         rows, bound = f", in {self.rows} rows" if quantity.has_rows else "", f"{quantity.made_by} bound"
         return [
             f"  element   {self.quantity}[{index}]; {self.outside} of {self.elements} are outside{rows}",
+            *([f"  place     {place}"] if (place := self.place) else []),
             f"  got       {_both(self.got)}",
             f"  truth     {_both(self.truth)} +- {_short(self.radius)}",
             f"  error     {_short(self.ulps)} ulp; allowed {_short(self.allowed)} by the {bound} of the contract",

@@ -5,7 +5,6 @@ Tensors stay where they are. What is judged is read head by head, so a test of l
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from attn_spec.judgement.blocks import Part
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
+from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.option import CHOICE, Option
@@ -224,11 +224,8 @@ def _row(word: str, value: Any) -> Option:
         return OPTIONS["bias"]
     spelled = {spelling: row for row in OPTIONS.values() for spelling in (row.name, *row.spellings)}
     if word not in spelled:
-        near = difflib.get_close_matches(word, spelled, 1)
-        raise CallError(
-            f"unknown option {word!r}"
-            + (f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(OPTIONS)}")
-        )
+        known = f"; known are {', '.join(OPTIONS)}"
+        raise CallError(f"unknown option {word!r}{suggestion(word, spelled, known)}")
     return spelled[word]
 
 

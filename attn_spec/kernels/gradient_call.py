@@ -99,14 +99,3 @@ def _of_option(made: Call, name: str, x: Any) -> Any:
     if tuple(whole.shape) != tuple(given.shape):
         raise CallError(f"{name} must have the shape of {option}, {tuple(given.shape)}, not {tuple(x.shape)}")
     return whole
-
-
-def sampled_keys(made: Call, keys: int | None, seed: int) -> np.ndarray | None:
-    """So many keys of each kv head: the first, the last and others at random; None is all. Raises ``ValueError``."""
-    if keys is None:
-        return None
-    if isinstance(keys, bool) or not isinstance(keys, int) or keys < 1:
-        raise ValueError(f"keys must be an integer of 1 or more, not {keys!r}")
-    n = int(made.k.shape[2])
-    drawn = np.random.default_rng(seed).permutation(n)[: max(keys - 2, 0)]
-    return np.unique([0, *([n - 1] if keys > 1 else []), *drawn])[: min(keys, n)].astype(np.intp)

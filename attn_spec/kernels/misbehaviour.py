@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 
@@ -11,6 +12,23 @@ class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of 
 
 class CallFailed(Misbehaviour):
     """A call that raised, or did not return in time."""
+
+
+class OutOfMemory(CallFailed):
+    """A call that raised for want of memory, which says nothing of what it computes."""
+
+
+#: What libraries say where memory could not be had: PyTorch on a CPU, XLA.
+_WANT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "RESOURCE_EXHAUSTED")
+
+
+def failed(call: str, error: BaseException) -> CallFailed:
+    """The failure of a ``call``, in words, that raised an exception of any library: which one, and where."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    starved = isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY)
+    made = OutOfMemory if starved else CallFailed
+    return made(f"{call} raised {text} ({where.filename}:{where.lineno})")
 
 
 def end_process(reason: str) -> NoReturn:

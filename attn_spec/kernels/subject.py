@@ -7,7 +7,6 @@ give: an exception, a wrong type, shape, dtype or device, inputs changed in plac
 from __future__ import annotations
 
 import contextlib
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,13 +21,14 @@ from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE
+from attn_spec.problem.shape_spec import AskedShape
 
 Guard = Callable[[float], AbstractContextManager[Any]]
 #: Gives a tensor another layout in memory, see ``memory``.
@@ -53,6 +53,8 @@ class Subject:
     guard: Guard = contextlib.nullcontext
     #: Backward passes through the graph of one forward call; gradients are those of the last one.
     passes: int = 1
+    #: Shapes that a user asks for, at which it is examined too.
+    shapes: tuple[AskedShape, ...] = ()
 
     @cached_property
     def contract(self) -> ResolvedContract:
@@ -242,11 +244,10 @@ class Subject:
         except (Exception, SystemExit) as error:
             if self.kernel.isolated and isinstance(error, Misbehaviour | NotTaken):
                 raise
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            raised = f"the kernel's {what} raised " + f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            told = failed(f"the kernel's {what}", error)
             if self.framework.lost(self.device):
-                end_process(f"{raised}; no call of this process can use {self.device} any more")
-            raise CallFailed(f"{raised} ({where.filename}:{where.lineno})") from error
+                end_process(f"{told}; no call of this process can use {self.device} any more")
+            raise told from error
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
         """The keyword arguments that differ from their defaults, under the callable's own spellings; none drops."""

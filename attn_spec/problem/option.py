@@ -70,6 +70,9 @@ class Option:
     #: A value for one call that only shows whether the kernel takes the option, given the lengths of the axes;
     #: None: no such call is made.
     plain: Callable[[Mapping[str, int]], Any] | None = None
+    #: A value in usual use, as a recipe holds it, whose tensor is small at any length: shapes that a user asks for are
+    #: examined with it; None: not with this option, if the kernel can do without.
+    usual: Any = None
     #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
     draws: tuple[Any, ...]
     patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)

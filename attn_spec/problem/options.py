@@ -44,6 +44,7 @@ class Options(ScoreOptions):
         positional=True,
         relative=True,
         plain=lambda _: LAYOUTS[0],
+        usual=LAYOUTS[0],
         draws=LAYOUTS,
     )
     #: base of the angles position * base^(-2m / R); None is 10000.

@@ -179,8 +179,20 @@ class Problem(Shapes):
 
     def digest(self) -> bytes:
         """Equal for problems that one expression makes: the hash of the recipe, or of every bit of the fields."""
+        return self.digest_of_bits() if self.recipe is None else self._hashed(["recipe"])
+
+    def digest_of_bits(self) -> bytes:
+        """Equal for equal problems, wherever they came from: the hash of every bit of the fields."""
+        return self._hashed([field.name for field in fields(self) if field.name != "recipe"])
+
+    @property
+    def entries(self) -> int:
+        """How many numbers all its tensors hold."""
+        return sum(x.size for field in fields(self) if isinstance(x := getattr(self, field.name), np.ndarray))
+
+    def _hashed(self, names: Sequence[str]) -> bytes:
         found = hashlib.blake2b(digest_size=16)
-        for name in ["recipe"] if self.recipe is not None else [field.name for field in fields(self)]:
+        for name in names:
             value = getattr(self, name)
             is_array = isinstance(value, np.ndarray)
             found.update(repr((name, value.shape, value.dtype.str) if is_array else (name, value)).encode())

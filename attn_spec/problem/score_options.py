@@ -31,6 +31,7 @@ class ScoreOptions:
         positional=True,
         relative=True,
         plain=lambda _: True,
+        usual=True,
         draws=(True,),
     )
     #: (left, right) of the diagonal, both inclusive; None is unbounded.
@@ -45,6 +46,7 @@ class ScoreOptions:
         positional=True,
         relative=True,
         plain=lambda _: (2, 2),
+        usual=(1023, 0),
         draws=tuple(product(_SIDES, _SIDES)),
     )
     #: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
@@ -54,6 +56,7 @@ class ScoreOptions:
         spellings=("mask", "attn_mask"),
         sees=lambda p: p.mask,
         values=patterns.MASKS,
+        usual="padding@B11K",
     )
     #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
     bias: Any = option(
@@ -65,6 +68,7 @@ class ScoreOptions:
         sees=lambda p: p.bias > -np.inf,
         tensor=np.float64,
         plain=lambda n: np.zeros((1, 1, n["Q"], n["K"])),
+        usual="normal@1H1K",
         draws=patterns.spread(patterns.BIASES),
         patterns=patterns.BIASES,
     )
@@ -80,6 +84,7 @@ class ScoreOptions:
         positional=True,
         relative=True,
         plain=lambda _: np.ones((1, 1, 1, 1)),
+        usual="geometric@1H11",
         draws=patterns.spread(patterns.SLOPES, "BH11"),
         patterns=patterns.SLOPES,
         weight=1,
@@ -93,6 +98,7 @@ class ScoreOptions:
         wanted="a positive number or None",
         accepts=lambda value: value is None or (is_number(value) and value > 0),
         plain=lambda _: 30.0,
+        usual=50.0,
         draws=(50.0, 30.0, 5.0, 1.0, 7.5),
         weight=1,
     )

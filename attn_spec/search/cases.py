@@ -30,6 +30,10 @@ SCHEMA = 1
 HOME = Path(".attn-spec")
 
 
+#: A problem whose tensors have more entries is stored as its recipe and a digest of its bits.
+LARGE = 2**20
+
+
 class CaseError(Exception):
     """A case that cannot be found or read; the text says what to do next."""
 
@@ -57,18 +61,28 @@ class Case:
     declaration: str = ""
 
     @property
+    def is_large(self) -> bool:
+        """Whether the problem is stored as a recipe alone, since its tensors would take too much."""
+        return isinstance(self.problem.recipe, Recipe) and self.problem.entries > LARGE
+
+    @property
     def id(self) -> str:
         """Eight hexadecimal digits that depend on the property, the kernel and the problem only."""
-        key = [self.claim, self.kernel, self.problem.to_json()]
+        key = [self.claim, self.kernel, repr(self.problem) if self.is_large else self.problem.to_json()]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
 
     def to_json(self, *, exact: bool = True) -> dict[str, Any]:
-        """A JSON document that :meth:`from_json` reads: with every bit, or with the recipe alone where there is one."""
+        """A JSON document that :meth:`from_json` reads: with every bit, or with the recipe alone where there is one.
+
+        Of a large problem it is the recipe, with a digest of every bit.
+        """
         document = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "problem"}
         document["worst"] = None if self.worst is None else asdict(self.worst)
         recipe = self.problem.recipe
         document["recipe"] = recipe.to_json() if isinstance(recipe, Recipe) else None
-        document["problem"] = self.problem.to_json() if exact or document["recipe"] is None else None
+        whole = document["recipe"] is None or (exact and not self.is_large)
+        document["problem"] = self.problem.to_json() if whole else None
+        document["bits"] = self.problem.digest_of_bits().hex() if exact and not whole else None
         return {"schema": SCHEMA, **document}
 
     @classmethod
@@ -80,10 +94,11 @@ class Case:
         if document.get("schema") != SCHEMA:
             raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schema {SCHEMA}")
         try:
-            others = {key: value for key, value in document.items() if key not in ("schema", "problem", "recipe")}
+            stored = ("schema", "problem", "recipe", "bits")
+            others = {key: value for key, value in document.items() if key not in stored}
             if others["worst"] is not None:
                 others["worst"] = WorstElement(**{**others["worst"], "index": tuple(others["worst"]["index"])})
-            return cls(problem=_problem(document["problem"], document["recipe"]), **others)
+            return cls(problem=_problem(document["problem"], document["recipe"], document.get("bits")), **others)
         except (ProblemError, RecipeError, TypeError, KeyError) as error:
             raise CaseError(f"{type(error).__name__}: {error}") from error
 
@@ -103,14 +118,24 @@ def declaration_of(subject: Subject) -> str:
     return hashlib.sha256(f"{__version__} {declared!r}".encode()).hexdigest()[:16]
 
 
-def _problem(exact: dict[str, Any] | None, recipe: dict[str, Any] | None) -> Problem:
-    """The stored bits, which outlive a change of the recipe's regime; the recipe's, where no bits were stored."""
+def _problem(exact: dict[str, Any] | None, recipe: dict[str, Any] | None, digest: str | None) -> Problem:
+    """The stored bits, which outlive a change of the recipe's regime; the recipe's, where no bits were stored.
+
+    Raises :class:`CaseError` where those have another digest.
+    """
     made = None if recipe is None else Recipe.from_json(recipe).problem()
     if exact is None:
         assert made is not None
+        if digest is not None and made.digest_of_bits().hex() != digest:
+            raise CaseError("its recipe makes other tensors here than where it was stored, by another version")
         return made
     stored = Problem.from_json(exact)
     return made if made is not None and made.to_json() == stored.to_json() else stored
+
+
+def is_of_large(text: str) -> bool:
+    """Whether the text of a stored case is one of a large problem, which to read makes all of its tensors."""
+    return '"bits": "' in text
 
 
 def save(case: Case, home: Path = HOME) -> Path:

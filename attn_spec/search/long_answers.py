@@ -5,26 +5,36 @@ Where a problem is short enough for the theorems to look at all of its scores at
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import readings
-from attn_spec.judgement.blocks import THEOREMS, judge_parts, parts_of
+from attn_spec.judgement.blocks import THEOREMS, RowJudgement, blocks_of, judge_parts, parts_of
+from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
+from attn_spec.judgement.gradient_parts import gradient_parts_of
+from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.row_sample import RowSample
-from attn_spec.search.property import Refutation, observe, observe_reading
+from attn_spec.problem.options import OPTIONS
+from attn_spec.search.asked_shapes import described
+from attn_spec.search.property import Refutation, observe, observe_reading, observe_sample
+from attn_spec.search.regimes import Recipe
 
 if TYPE_CHECKING:
-    from attn_spec.judgement.blocks import RowJudgement
     from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem
+
+Judged = TypeVar("Judged", bound=RowJudgement)
 
 #: Bytes that a judgement may take, about.
 MEMORY = 2**30
 #: Rows looked at of all heads together, about; of one head these at least, and at most.
 ROWS, LEAST_ROWS, MOST_ROWS = 2**13, 32, 2**10
+#: Keys looked at of all kv heads together, about, within the same limits.
+KEYS = 2**12
 
 
 def is_long(problem: Problem) -> bool:
@@ -34,8 +44,12 @@ def is_long(problem: Problem) -> bool:
 
 def sample_of(problem: Problem) -> RowSample:
     """So many rows of each head that all heads together have about ROWS."""
-    heads = problem.batch * (1 if problem.projects else problem.query_heads)
-    return RowSample(min(max(ROWS // max(heads, 1), LEAST_ROWS), MOST_ROWS))
+    return RowSample(_of_each(problem.batch * (1 if problem.projects else problem.query_heads), ROWS))
+
+
+def _of_each(heads: int, of_all: int) -> int:
+    """How many of each head, where all heads together have about so many."""
+    return min(max(of_all // max(heads, 1), LEAST_ROWS), MOST_ROWS)
 
 
 def assert_rows_of_long_answer(
@@ -56,12 +70,42 @@ def assert_rows_of_long_answer(
         empty_row=agreed.empty_row,
         empty_lse=agreed.empty_lse,
     )
+    return _assert_inside(subject, problem, judgement, quantities, in_part=sample is not None)
+
+
+def assert_gradients_of_long_answer(
+    subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray]
+) -> GradientJudgement:
+    """The same of gradients "dq", "dk", "dv": dQ of the rows of :func:`sample_of`, dK and dV of as many keys in all.
+
+    Raises :class:`attn_spec.judgement.gradient_blocks.MemoryExceededError` where they have to be judged whole.
+    """
+    keys = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS))
+    parts = gradient_parts_of(problem, dO, dict(found))
+    judgement = judge_gradient_parts(parts, subject.contract, sample=sample_of(problem), keys=keys, memory=MEMORY // 2)
+    return _assert_inside(subject, problem, judgement, (), in_part=True)
+
+
+def sees_no_key(problem: Problem) -> bool:
+    """Whether some query of a long problem sees no key."""
+    if not any(row.sees is not None and row.is_used(getattr(problem, name)) for name, row in OPTIONS.items()):
+        return problem.key_length == 0
+    every = np.arange(problem.query_length)
+    return any(problem.rows(rows).empty_rows.any() for rows in blocks_of(problem, every, MEMORY, 1))
+
+
+def _assert_inside(
+    subject: Subject, problem: Problem, judgement: Judged, quantities: tuple[str, ...], *, in_part: bool
+) -> Judged:
+    """Raise :class:`Refutation` where an element lies outside; tell the search what was looked at in part."""
     for name, tally in judgement.tallies.items():
         if quantities and name not in quantities:
             continue
         observe(tally.ratio)
         if tally.outside and tally.worst is not None:
             raise Refutation(f"{_text(tally.worst)}; looked at {judgement}", worst=tally.worst)
+    if in_part and isinstance(problem.recipe, Recipe):
+        observe_sample(f"{described(problem.recipe)}: {judgement}")
     if len(readings(subject.contract)) > 1:
         observe_reading(describe(judgement.contract, problem.dtype))
     return judgement

@@ -7,7 +7,7 @@ undecorated callable, dtypes and shape options nobody named are found by trying 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -20,6 +20,8 @@ from attn_spec.kernels.memory import of_two_axes
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import CALL_LIMIT, Guard, Subject
 from attn_spec.kernels.time_limit import last_resort
+from attn_spec.nearest_names import suggestion
+from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -31,6 +33,21 @@ TRIED = tuple(name for name, row in ABILITIES.items() if row.shows)
 
 #: Options of which an undecorated callable may refuse to combine two.
 COMBINED = tuple(name for name, row in OPTIONS.items() if row.plain is not None)
+
+
+class PlainCallError(KernelError):
+    """A kernel that returns from no plain call at any dtype; ``failures`` says why, by dtype."""
+
+    def __init__(self, subjects: Sequence[Subject], failures: Mapping[str, str]) -> None:
+        self.subjects, self.failures = subjects, failures
+        kernel = subjects[0].kernel
+        dtypes = {reason: [dtype for dtype in failures if failures[dtype] == reason] for reason in failures.values()}
+        reasons = "\n".join(f"  {', '.join(found)}: {reason}" for reason, found in dtypes.items())
+        shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
+        super().__init__(
+            f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
+            f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,12 +84,7 @@ def preflight(
     _check_given(subjects, named)
     failures = {subject.dtype: reason for subject in subjects if (reason := failure(subject))}
     if len(failures) == len(subjects):
-        reasons = "\n".join(f"  {dtype}: {reason}" for dtype, reason in failures.items())
-        shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
-        raise KernelError(
-            f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
-        )
+        raise PlainCallError(subjects, failures)
     if kernel.declared:
         return Preflight(tuple(subjects))
     able = [subject for subject in subjects if subject.dtype in named or subject.dtype not in failures]
@@ -104,6 +116,10 @@ def _check_device(kernel: Kernel, device: str) -> None:
 
 
 def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            known = f"; known are {', '.join(DTYPES)}"
+            raise KernelError(f"unknown dtype {dtype!r}{suggestion(dtype, DTYPES, known)}")
     if kernel.declared and (unknown := [dtype for dtype in dtypes if dtype not in kernel.dtypes]):
         raise KernelError(f"{kernel.name} declares {', '.join(kernel.dtypes)}, not {', '.join(unknown)}")
 

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
+    from attn_spec.search.regimes import Recipe
 
 Check = Callable[["Subject", "Problem"], None]
 
@@ -52,6 +53,12 @@ class Property:
     #: Largest probability that one problem makes a sound kernel suspect, or refutes a claim about chance itself; 0 for
     #: a claim that is a theorem.
     false_alarm: float = 0.0
+    #: Of a claim that is asked of each problem of a list in turn, with a seed, and not searched: their recipes.
+    recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None
+
+
+class NotExamined(Exception):  # noqa: N818 -- a verdict that is missing, not an error of ours
+    """A problem that the kernel takes but that could not be examined here; the text says why."""
 
 
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
@@ -94,6 +101,8 @@ class Observations:
     ratios: dict[str, float] = field(default_factory=dict)
     #: The readings of a contract, in words, that explained an answer.
     readings: set[str] = field(default_factory=set)
+    #: Of answers looked at in part, what was looked at, in words.
+    looked_at: list[str] = field(default_factory=list)
 
 
 _recording: ContextVar[Observations | None] = ContextVar("_recording", default=None)
@@ -116,6 +125,13 @@ def observe_reading(words: str) -> None:
     observations = _recording.get()
     if observations is not None:
         observations.readings.add(words)
+
+
+def observe_sample(words: str) -> None:
+    """Tell the search how much of an answer was looked at."""
+    observations = _recording.get()
+    if observations is not None:
+        observations.looked_at.append(words)
 
 
 @contextmanager
@@ -141,12 +157,13 @@ def attention_property(
     problems: Callable[[Subject], SearchStrategy[Problem]] | None = None,
     not_applicable: Callable[[Subject], str] = lambda subject: "",
     false_alarm: float = 0.0,
+    recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None,
 ) -> Callable[[Check], Callable[..., None]]:
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
-    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``not_applicable`` and
-    ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises :class:`Suspicion`, if it is not
-    about chance itself.
+    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``not_applicable``,
+    ``recipes`` and ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises
+    :class:`Suspicion`, if it is not about chance itself.
     """
 
     def decorate(check: Check) -> Callable[..., None]:
@@ -163,6 +180,7 @@ def attention_property(
             problems=problems or _every_problem,
             not_applicable=not_applicable,
             false_alarm=false_alarm,
+            recipes=recipes,
         )
         REGISTRY[made.id] = made
 

@@ -6,29 +6,35 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
+from attn_spec import faults
 from attn_spec.judgement.worst import worst_element
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.shape_spec import EXAMPLE
 from attn_spec.search import sizes
+from attn_spec.search.asked_shapes import described
 from attn_spec.search.cases import Case, InFlight, declaration_of
 from attn_spec.search.profiles import Profile
-from attn_spec.search.property import Observations, Property, Suspicion, recording
+from attn_spec.search.property import NotExamined, Observations, Property, Suspicion, recording
+from attn_spec.search.regimes import Recipe
 from attn_spec.search.verdict import Row, Verdict
 
 #: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
 DRAWS = 4
 #: The same of a size, whose draws are often smaller than it; the least problem is always drawn first.
 DRAWS_OF_SIZE = 24
+#: How many times a profile's seconds each problem of a list has, on the average of the list: such problems are large.
+TIMES = 4
 
 
 class OutOfBudget(BaseException):
@@ -44,33 +50,44 @@ class PropertyError(Exception):
 
 
 def search(
-    claim: Property, subject: Subject, profile: Profile, seed: int, tick: Callable[[int], None] = lambda examples: None
+    claim: Property,
+    subject: Subject,
+    profile: Profile,
+    seed: int,
+    tick: Callable[[int], None] = lambda examples: None,
+    *,
+    found: Callable[[str], None] = lambda message: None,
 ) -> tuple[Row, Case | None]:
     """Look for a problem that refutes ``claim``; return the verdict, and the smallest case found if there is one.
 
     The problems depend on the seed, the claim, the dtype and what the kernel supports. ``tick`` is told the number of
-    problems tried. Raises :class:`PropertyError`.
+    problems tried, ``found`` what the first one shows that refutes the claim, before it is made smaller. Raises
+    :class:`PropertyError`.
     """
     row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
     if missing := [option for option in claim.needs if not subject.supports(option)]:
         given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
-        lacks = f"{subject.framework.name} does not have {', '.join(given)}"
-        return replace(row, message=lacks if given else f"the kernel does not declare {', '.join(missing)}"), None
+        if given:
+            why = f"{subject.framework.name} does not have {', '.join(given)}"
+        else:
+            why = f"the kernel does not declare {', '.join(missing)}"
+        return replace(row, message=why, lacks=tuple(missing)), None
     if reason := claim.not_applicable(subject):
         return replace(row, message=reason), None
-    hunt = _Search(claim, subject, profile, tick)
+    if claim.recipes is not None and not subject.shapes:
+        return replace(row, message=f"no shape was asked for, as --shape {EXAMPLE} asks for one"), None
+    hunt = _Search(claim, subject, profile, tick, found)
     try:
         hunt.run(seed)
     except NotTaken as error:
         return replace(row, message=str(error)), None
     seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio}
-    row = replace(row, **seen, readings=tuple(sorted(hunt.readings)))
+    row = replace(row, **seen, readings=tuple(sorted(hunt.readings)), looked_at=tuple(hunt.looked_at))
     if hunt.failure is None:
         return replace(row, **hunt.outcome_without_failure()), None
     problem, error = hunt.failure
     if not isinstance(error, AssertionError):
-        why = f"the property itself failed, report it as a fault of attn-spec: {type(error).__name__}: {error}"
-        raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=why)) from error
+        raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
     case = case_of(claim, subject, problem, error)
     verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
     return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0]), case
@@ -100,6 +117,7 @@ class _Search:
     subject: Subject
     profile: Profile
     tick: Callable[[int], None]
+    found: Callable[[str], None]
     examples: int = 0
     discarded: int = 0
     #: Largest error / bound.
@@ -111,8 +129,11 @@ class _Search:
     #: Moment, by time.monotonic, at which to stop.
     deadline: float = math.inf
     out_of_time: bool = False
-    #: Why a problem that the property made of one was none of the kernel's.
+    #: Why a problem that the property made of one was none of the kernel's; why one of it could not be examined.
     not_taken: str = ""
+    not_examined: str = ""
+    #: What was looked at of answers that were not looked at whole, in words.
+    looked_at: list[str] = field(default_factory=list)
     in_flight: InFlight = field(default_factory=InFlight)
     #: The digests of the problems checked so far.
     seen: set[bytes] = field(default_factory=set)
@@ -120,7 +141,13 @@ class _Search:
     wanted: int = 0
 
     def run(self, seed: int) -> None:
-        """Try small problems, then one of each size in turn, then small ones for those that could not be had."""
+        """Try small problems, then one of each size in turn, then small ones for those that could not be had.
+
+        Of a claim that has a list, try each problem of that.
+        """
+        if self.claim.recipes is not None:
+            self._try_each(self.claim.recipes(self.subject, seed))
+            return
         self.deadline = time.monotonic() + self.profile.seconds
         turns = self._turns()
         for turn, size in enumerate([None, *turns, *[None] * bool(turns)]):
@@ -128,6 +155,22 @@ class _Search:
             if self.failure is None and not self.out_of_time and self.examples < self.wanted:
                 with sizes.drawn_at(size):
                     self._draw(seed + turn)
+
+    def _try_each(self, recipes: Sequence[Recipe]) -> None:
+        """Check these problems, the plainest first, up to the first that refutes."""
+        self.deadline = time.monotonic() + TIMES * self.profile.seconds * len(recipes)
+        self.wanted = len(recipes)
+        for recipe in recipes:
+            try:
+                self.check(recipe.problem())
+            except OutOfBudget:
+                return
+            except UnsatisfiedAssumption as error:
+                self.looked_at.append(f"{described(recipe)}: nothing, {error.__cause__}")
+            except Exception:
+                if self.failure is None:
+                    raise
+                return
 
     def _turns(self) -> list[sizes.Size]:
         """The sizes to try; none for a claim about chance, whose probabilities are those of small problems."""
@@ -180,11 +223,17 @@ class _Search:
                 self.discarded += self.failure is None
                 self.not_taken = str(error)
                 raise UnsatisfiedAssumption from error
+            except NotExamined as error:
+                self.discarded += self.failure is None
+                self.not_examined = str(error)
+                raise UnsatisfiedAssumption from error
             except Exception as error:
                 self.note(observations)
-                if self.failure is None:
+                before, self.failure = self.failure, (problem, error)
+                if before is None:
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
-                self.failure = problem, error
+                    if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
+                        self.found(str(error).partition("\n")[0])
                 raise
             finally:
                 self.in_flight.release()
@@ -209,13 +258,16 @@ class _Search:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""
         self.examples += self.failure is None
         self.readings |= observations.readings
+        self.looked_at += observations.looked_at
         for what, ratio in observations.ratios.items():
             self.ratio = max(self.ratio or 0.0, ratio)
-            if math.isfinite(ratio) and not self.claim.false_alarm:
+            if math.isfinite(ratio) and not self.claim.false_alarm and self.claim.recipes is None:
                 hypothesis.target(ratio, label=what)
 
     def outcome_without_failure(self) -> dict[str, Verdict | str]:
         """Held; or not exercised, when too few problems were tried and not because there are no more of them."""
+        if self.claim.recipes is not None:
+            return self._outcome_of_each()
         exhausted = self.examples and not self.discarded and not self.out_of_time
         if self.examples >= self.profile.floor or exhausted:
             return {"verdict": Verdict.HELD}
@@ -225,6 +277,18 @@ class _Search:
         why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
         message = f"{self.examples} problems were tried, {self.profile.floor} are needed: {why}"
         return {"verdict": Verdict.NOT_EXERCISED, "message": message}
+
+    def _outcome_of_each(self) -> dict[str, Verdict | str]:
+        """Held where each problem of the list was examined that the kernel takes."""
+        if self.not_examined:
+            return {"verdict": Verdict.NOT_EXERCISED, "message": self.not_examined}
+        if self.out_of_time:
+            why = f"{TIMES * self.profile.seconds:g} s for each were up; another --profile gives more"
+            message = f"{self.examples} of {self.wanted} problems were tried: {why}"
+            return {"verdict": Verdict.NOT_EXERCISED, "message": message}
+        if not self.examples:
+            return {"verdict": Verdict.NOT_CLAIMED, "message": self.not_taken}
+        return {"verdict": Verdict.HELD}
 
 
 def _seed_of(seed: int, claim: Property, subject: Subject) -> int:

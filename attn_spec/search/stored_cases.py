@@ -1,7 +1,8 @@
 """Problems that refuted a claim in an earlier run are tried first: what is not mended yet is told at once.
 
 Only those of the same kernel under the same declarations are: any other may be a problem that the kernel does not take
-any more. A claim about chance is left out: its probabilities are those of problems drawn anew.
+any more. A claim about chance is left out: its probabilities are those of problems drawn anew. So are shapes that a
+user asks for, which are examined anew, or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.cases import HOME, Case, CaseError, InFlight, declaration_of, load
+from attn_spec.search.cases import HOME, Case, CaseError, InFlight, declaration_of, is_of_large, load
 from attn_spec.search.property import Property
 from attn_spec.search.search import case_of
 from attn_spec.search.verdict import Row, Verdict
@@ -35,7 +36,11 @@ class StoredCases:
 
     def refuting(self, claim: Property, subject: Subject) -> tuple[Row, Case] | None:
         """The verdict and the case where one of the stored problems still refutes the claim; None where none does."""
-        if claim.false_alarm or not all(subject.supports(option) for option in claim.needs):
+        if (
+            claim.recipes is not None
+            or claim.false_alarm
+            or not all(subject.supports(option) for option in claim.needs)
+        ):
             return None
         if claim.not_applicable(subject):
             return None
@@ -46,7 +51,8 @@ class StoredCases:
         """Every case of a kernel that can be read; of others no file is parsed, which may be large."""
         if kernel not in self.read:
             paths = list((self.home / "cases").glob("*.json"))
-            named = [path for path in paths if json.dumps(kernel) in path.read_text(encoding="utf-8", errors="replace")]
+            texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
+            named = [path for path, text in texts.items() if json.dumps(kernel) in text and not is_of_large(text)]
             newest = sorted(named, key=lambda path: path.stat().st_mtime, reverse=True)
             self.read[kernel] = list(_readable(newest))
         return self.read[kernel]

@@ -29,10 +29,9 @@ class Verdict(StrEnum):
     REFUTED = "refuted"
 
 
-#: Message of a row whose property the user chose not to exercise.
-LEFT_OUT = "left out by the choice of properties"
-
 _BEST_FIRST = list(Verdict)
+#: Fields of a row that are sequences of words.
+_WORDS = ("readings", "looked_at", "lacks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +52,10 @@ class Row:
     ratio: float | None = None
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
+    #: Of problems whose answers were looked at in part, each with how much of it, in words.
+    looked_at: tuple[str, ...] = ()
+    #: Options and abilities that the claim needs and the kernel, or its framework, does not have.
+    lacks: tuple[str, ...] = ()
     #: Id of the stored case that refutes the claim, or makes the kernel suspect.
     case: str | None = None
     #: Why the verdict is not "held"; empty when it is.
@@ -61,13 +64,14 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, of plain types that pytest-xdist can carry."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"verdict": str(self.verdict), "readings": list(self.readings)}
+        lists = {name: list(values[name]) for name in _WORDS}
+        return values | {"verdict": str(self.verdict)} | lists
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
-        chosen = tuple(document.get("readings", ()))
-        return cls(**{**document, "verdict": Verdict(document["verdict"]), "readings": chosen})
+        words = {name: tuple(document.get(name, ())) for name in _WORDS}
+        return cls(**{**document, "verdict": Verdict(document["verdict"]), **words})
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -90,7 +94,7 @@ def denominator(rows: Iterable[Row]) -> str:
     order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
     order += tuple(verdict for verdict in (Verdict.KNOWN, Verdict.MENDED) if counted[verdict])
     found = ", ".join(f"{counted[verdict]} {verdict}" for verdict in order)
-    return f"{_plural(properties, 'property')} x {_plural(subjects, 'subject')} = {len(rows)} verdicts: {found}"
+    return f"{plural(properties, 'property')} x {plural(subjects, 'subject')} = {plural(len(rows), 'verdict')}: {found}"
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -118,6 +122,7 @@ def against(row: Row, known: Iterable[Defect]) -> Row:
     return row
 
 
-def _plural(number: int, noun: str) -> str:
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
-    return f"{number} {noun if number == 1 else plural}"
+def plural(number: int, noun: str) -> str:
+    """A number and its noun, e.g. "1 verdict", "3 properties"."""
+    several = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number} {noun if number == 1 else several}"

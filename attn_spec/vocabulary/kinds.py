@@ -18,7 +18,6 @@ from attn_spec.problem import abilities, options, quantities
 from attn_spec.problem.option import Option
 from attn_spec.search import profiles, regimes, sizes, verdict
 from attn_spec.search import property as claims
-from attn_spec.search.property import Property
 from attn_spec.vocabulary import libraries
 from attn_spec.vocabulary.comments import comments_of, paragraphs, summary
 from attn_spec.vocabulary.word import Kind, Word
@@ -42,11 +41,6 @@ def _default(item: Field[Any]) -> str:
     return "" if item.default is MISSING else repr(item.default)
 
 
-def _chance(claim: Property) -> str:
-    """How likely a sound kernel fails it; empty where it cannot."""
-    return f"at most {claim.false_alarm:g} for one problem, of a sound kernel" if claim.false_alarm else ""
-
-
 def properties() -> list[Word]:
     """Every property, by its id."""
     return [
@@ -58,7 +52,7 @@ def properties() -> list[Word]:
                 source=claim.source,
                 hunts=claim.hunts,
                 needs=", ".join(claim.needs) or "nothing beyond a plain call",
-                chance=_chance(claim),
+                chance=f"at most {claim.false_alarm:g} for one problem, of a sound kernel" if claim.false_alarm else "",
             ),
             also=tuple(claim.id.split(".")),
         )

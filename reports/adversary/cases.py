@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights, TiledGradients
+from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.forward import TiledAttention
-from attn_spec.emulation.layers import Layer
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
 from attn_spec.error.contract import Contract
@@ -20,36 +19,21 @@ from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
 from .attack import Attack
-from .problems import NARROW, small_problem
+from .layers import LAYERS
+from .problems import NARROW
+from .way import Way
 
 #: float64 without errors of elementary functions: a stage that is changed is the only error left to see.
 FINE = replace(
     FP64, exp_error=0.0, log_error=0.0, tanh_error=0.0, exponent="natural", matrix_rounding=None, gradient_stores=16
 )
-#: Stages of both passes.
+#: Stages of both passes; of operands in a layer.
 STAGES = (
+    "operands",
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
     *("output_accumulation", "output", "lse", "partial_outputs"),
     *("score_gradients", "gradient_accumulation", "partial_gradients", "gradients"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One way of computing attention, and a kind of problem."""
-
-    name: str
-    #: Arguments of :func:`small_problem`, or of ``made_by``, fields of the contract and of the order.
-    problem: dict[str, Any] = field(default_factory=dict)
-    made_by: Callable[..., Problem] = small_problem
-    contract: dict[str, Any] = field(default_factory=dict)
-    order: dict[str, Any] = field(default_factory=dict)
-    steps: type[TiledAttention] = TiledAttention
-    gradients: type[TiledGradients] = TiledGradients
-    layer: type[Layer] = Layer
-    #: Sizes of dO and of dL.
-    cotangent: float = 1.0
-    lse_cotangent: float = 0.0
 
 
 #: Fields of contracts that many ways have, and those of problems and orders.
@@ -262,6 +246,7 @@ WAYS = (
     ),
     Way(name="toward zero", contract={"rounding": "toward_zero"}),
     Way(name="operands cut", contract={"entry_rounding": "toward_zero", "multiplicands": "bfloat16"}),
+    *LAYERS,
 )
 
 
@@ -270,7 +255,8 @@ def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, s
     for stage in STAGES:
         for way in ways:
             merges = way.contract.get("lse_merges", FINE.lse_merges)
-            if stage not in way.contract and (merges or stage != "partial_outputs"):
+            has_stage = {"partial_outputs": merges > 0, "operands": way in LAYERS}.get(stage, True)
+            if has_stage and stage not in way.contract:
                 yield stage, way.name, narrowed(way, (stage,), seed)
 
 

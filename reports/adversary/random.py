@@ -13,6 +13,7 @@ import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients
+from attn_spec.emulation.layers import Layer
 from attn_spec.error.contract import Contract
 from attn_spec.error.roundoff import elementary_error
 from attn_spec.numbers import bits
@@ -22,8 +23,11 @@ from ..validation.random_kernels import drawn_order, drawn_steps, executed_arith
 from ..validation.random_options import one_of
 from .attack import Attack
 from .cases import FINE, STAGES
-from .problems import NARROW, small_problem
+from .layer_steps import BiasFirst, HeadByHead, InOneSum
+from .problems import NARROW, small_layer, small_problem
 
+#: Share of attacks on layers.
+LAYERS = 0.2
 #: Formats of narrow stages, NARROW as often as all others.
 _FORMATS = (NARROW, NARROW, "bfloat16", "tf32")
 #: Those that are dtypes, of what a kernel returns.
@@ -48,14 +52,20 @@ def random_attack(seed: int) -> Attack:
         inaccuracy=0.0,
     )
     contract = _contract(rng, order)
-    problem = _problem(rng)
-    dO, dL = (rng.standard_normal((*problem.score_shape[:3], n)) for n in (problem.value_dim, 1))
+    problem, layer = _problem(rng), Layer
+    if (apart := np.random.default_rng([seed, 1])).random() < LAYERS:  # so that they change no other draw
+        problem, layer = _layer(apart), one_of(apart, (Layer, HeadByHead, BiasFirst, InOneSum))
+        contract = replace(contract, operands=one_of(apart, ("float64", "float64", *_FORMATS)))
+        # Constants folded into the exponent are attacked without projections.
+        order = replace(order, bias_rounded=bool(apart.random() < 0.3), exponent_folded=False)
+    dO, dL = (rng.standard_normal(shape) for shape in (problem.output_shape, (*problem.score_shape[:3], 1)))
     return Attack(
         problem=problem,
         contract=contract,
         order=order,
         steps=drawn_steps(rng, contract, order),
         gradients=StoredWeights if contract.backward_weights == "stored" else TiledGradients,
+        layer=layer,
         cotangent=bits.nearest(dO * one_of(rng, (1.0, 1.0, 1.0, 0.0)), NARROW),
         lse_cotangent=bits.nearest(dL[..., 0], NARROW) if rng.random() < 0.3 else None,
         elements=2,
@@ -97,4 +107,22 @@ def _problem(rng: np.random.Generator) -> Problem:
         value=one_of(rng, (0.0, 0.0, 1.0, 8.0)),
         value_spread=one_of(rng, (0.0, 2.0**-4, 1.0)),
         **options,
+    )
+
+
+def _layer(rng: np.random.Generator) -> Problem:
+    """A small layer."""
+    names = ("inputs", "queries", "keys", "values", "outputs")
+    return small_layer(
+        seed=int(rng.integers(2**31)),
+        heads=one_of(rng, (1, 2, 3, 6)),
+        n=int(rng.integers(1, 5)),
+        Sq=one_of(rng, (1, 1, 3)),
+        width=one_of(rng, (1, 2, 3)),
+        head_width=one_of(rng, (1, 2, 3)),
+        biases=one_of(rng, (0.0, 1.0, 8.0, 2.0**-12)),
+        shared=bool(rng.random() < 0.3),
+        form=one_of(rng, (NARROW, NARROW, "float64")),
+        causal=bool(rng.random() < 0.3),
+        **{name: one_of(rng, (1.0, 1.0, 1.0, 4.0, 0.125, 2.0**-15)) for name in names},
     )

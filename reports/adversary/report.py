@@ -30,16 +30,24 @@ LOOSEST = 0.3
 TOLERANCE = 1e-6
 
 _PARTS = "every key may have the error of a log-sum-exp of its own; those of a part have one in common"
+_STORES = "a partial sum may be stored once for each row and head, which kernels do once for each head"
 #: Stage and quantity, or preset and quantity, that the stage has no influence on, or that the bound is loose for.
 LOOSE: dict[tuple[str, str], str] = {
     ("multiplicands", "dbias"): "dA is made of dO and v, which no scale multiplies; only its entries as a score count",
     ("partial_outputs", "lse"): "partial outputs are no part of the log-sum-exp",
     ("partial_outputs", "dv"): "the weights of the backward pass are made from the log-sum-exp",
     ("partial_outputs", "dbias"): "no kernel that merges parts has a bias here",
+    ("partial_gradients", "dkey_projection"): _STORES,
+    ("partial_gradients", "dkey_projection_bias"): _STORES,
+    ("multiplicands", "dkey_projection_bias"): "products of dS with q and of dO with v may each cancel",
     ("split_kv float32", "output"): _PARTS,
     ("split_kv float32", "dk"): _PARTS,
 }
 _BACKWARD_ONLY = {"score_gradients", "gradient_accumulation", "partial_gradients", "gradients"}
+#: Gradients of a layer that are made of dO, weights and outputs of heads, and those of dO alone.
+_OF_WEIGHTS = {"dvalue_projection", "dvalue_projection_bias", "doutput_projection"}
+_OF_COTANGENT = "doutput_projection_bias"
+_SUMS_OF_ROWS = {"score_accumulation", "stored_scores", "partial_gradients", "gradients"}
 
 Record = tuple[float, str]
 
@@ -86,6 +94,14 @@ def outdated(found: dict[str, dict[str, list[Record]]]) -> list[str]:
 
 def concerns(stage: str, quantity: str) -> bool:
     """Whether a stage has an influence on a quantity."""
+    if quantity == _OF_COTANGENT:
+        return stage in _SUMS_OF_ROWS
+    if quantity.endswith(("_projection", "_projection_bias")) and stage == "output":
+        return False  # which rounds what heads do not see
+    if quantity in _OF_WEIGHTS and stage == "score_gradients":
+        return False
+    if quantity in _OF_WEIGHTS - {"doutput_projection"} and stage == "output_accumulation":
+        return False
     return not (stage in _BACKWARD_ONLY and quantity in {"output", "lse"})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec import __version__, atomic
-from attn_spec.evidence import certificate
+from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
 from attn_spec.isolation.foreign import found
 from attn_spec.kernels import kernel as kernels
@@ -48,6 +48,7 @@ def write_report(
     subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {}, isolate)
     rows = [row for point in _tracked(sweep.points(subjects, profile)) for row in sweep.measured(point)]
     where = {"attn-spec": __version__, "profile": profile, **_known(environment(device))}
+    where |= {} if certificate is None else shapes_of(certificate)
     where |= {f"left out: {name}": reason for name, reason in left_out.items()}
     texts = {
         ".html": page.html(rows, where, verdicts),
@@ -81,7 +82,7 @@ def subjects_of(
 
 def verdicts_of(path: Path) -> list[verdict.Row]:
     """The verdicts that a certificate records. Raises :class:`attn_spec.evidence.certificate.CertificateError`."""
-    found = certificate.load(path)
+    found = load(path)
     return [
         verdict.Row(
             property=result.id,
@@ -93,10 +94,17 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
             ratio=None if finding.ratio is None else float(finding.ratio.value),
             case=finding.case,
             message=finding.message,
+            looked_at=finding.looked_at,
         )
         for result in found.properties
         for dtype, finding in result.dtypes.items()
     ]
+
+
+def shapes_of(path: Path) -> dict[str, str]:
+    """The shapes that a certificate says were asked for, by what a report calls them; nothing if none were."""
+    shapes = load(path).configuration.shapes
+    return {"shapes asked for": "; ".join(shapes)} if shapes else {}
 
 
 def document(rows: Sequence[Row], where: dict[str, str]) -> str:

@@ -104,6 +104,7 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
         "verdicts": grid,
         "subjects": sorted({(r.kernel, r.dtype) for r in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))),
         "denominator": verdict.denominator(verdicts),
+        "examined": [row for row in verdicts if row.looked_at],
         "refuted": [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED],
         "marks": MARKS,
     }

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from attn_spec.evidence.report import ReportError
+from attn_spec.evidence.report import NO_MATPLOTLIB, ReportError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,8 +89,7 @@ def matplotlib() -> ModuleType:
     try:
         return importlib.import_module("matplotlib.figure") and importlib.import_module("matplotlib")
     except ModuleNotFoundError as error:
-        text = "the figures of a report need matplotlib, which is not installed; run: pip install 'attn-spec[report]'"
-        raise FigureError(text) from error
+        raise FigureError(NO_MATPLOTLIB) from error
 
 
 def render(draw: Callable[[Axes, Titles], None], size: tuple[float, float], label: str) -> str:

@@ -56,6 +56,7 @@ def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequenc
     ]
     if verdicts:
         parts.append(denominator(verdicts))
+        parts += [_examined(verdicts)] if any(row.looked_at for row in verdicts) else []
     parts += [_matrix(rows, quantity) for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
     parts += [
         _distribution(cells(rows).values()),
@@ -64,6 +65,12 @@ def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequenc
         table(["", ""], environment.items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _examined(verdicts: Sequence[VerdictRow]) -> str:
+    """What was looked at of each problem of a shape that was asked for."""
+    lines = [[f"`{row.property}`", f"`{row.kernel}`", row.dtype, words] for row in verdicts for words in row.looked_at]
+    return f"## Shapes asked for\n\n{table(['property', 'kernel', 'dtype', 'problem, and what was looked at'], lines)}"
 
 
 def _named(cell: Cell) -> str:

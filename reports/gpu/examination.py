@@ -19,11 +19,13 @@ from attn_spec.search.verdict import Verdict
 #: Seconds that a call may take, since the first ones compile and choose tiles.
 CALL_LIMIT = 300.0
 COULD_NOT_RUN = "could not run"
+#: Results without a refutation, and with enough problems.
+HELD = ("certified", "passed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """The verdict on a kernel: "certified", "refuted", "inconclusive", or COULD_NOT_RUN with the reason."""
+    """The verdict on a kernel: one of ``HELD``, "refuted", "inconclusive", or COULD_NOT_RUN with the reason."""
 
     kernel: str
     result: str

@@ -12,7 +12,7 @@ from .. import errors
 from ..errors import svg, tables
 from ..errors.page import Panel
 from . import figures, ratios
-from .examination import Examined
+from .examination import HELD, Examined
 from .measurement import Case, Cost
 
 #: Version of the JSON document; a reader refuses any other.
@@ -89,9 +89,9 @@ def from_json(text: str) -> Measured:
 
 def headline(made: Measured) -> str:
     """The finding in one sentence."""
-    held = sum(one.result == "certified" for one in made.examined)
+    held = sum(one.result in HELD for one in made.examined)
     where = made.environment.get("device", made.device)
-    return f"{held} of {len(made.examined)} kernels that are made for a GPU are certified on {where}"
+    return f"{held} of {len(made.examined)} kernels that are made for a GPU pass on {where}"
 
 
 def opening(made: Measured) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ def verdict_lines(examined: Iterable[Examined]) -> list[list[str]]:
     return [
         [
             f"`{one.kernel}`",
-            one.result if one.result == "certified" else f"**{one.result}**",
+            one.result if one.result in HELD else f"**{one.result}**",
             f"`{one.contract}`" if one.contract else "",
             one.reason or ", ".join(f"{number} {word}" for word, number in one.counts.items()),
         ]

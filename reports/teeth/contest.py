@@ -59,7 +59,8 @@ def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
             if meter.is_spent:
                 break
             effort = replace(EFFORT, examples=examples)
-            row, _ = examine(claim, meter.on(mutant.kernel), mutant.dtype, effort, seed + turn)
+            kernel, told = meter.on(mutant.kernel), {"shapes": mutant.shapes}
+            row, _ = examine(claim, kernel, mutant.dtype, effort, seed + turn, **told)
             problems += row.examples
             if row.verdict in CAUGHT:
                 seconds = round(time.monotonic() - start, 2)

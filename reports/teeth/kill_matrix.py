@@ -9,6 +9,7 @@ from itertools import groupby
 
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.search import property as properties
 from attn_spec.search.cases import Case
 from attn_spec.search.profiles import Profile
@@ -58,7 +59,7 @@ def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]
     cells = []
     for claim in catalogue():
         start = time.monotonic()
-        row, _ = examine(claim, mutant.kernel, mutant.dtype, plain, seed)
+        row, _ = examine(claim, mutant.kernel, mutant.dtype, plain, seed, shapes=mutant.shapes)
         seconds = round(time.monotonic() - start, 2)
         if row.verdict is Verdict.NOT_CLAIMED:
             continue
@@ -74,16 +75,24 @@ def first_kill(mutant: Mutant, cells: Sequence[Cell], profile: Profile, seed: in
         return None
     first = min(caught, key=lambda cell: (cell.verdict is Verdict.SUSPECT, cell.examples))
     claim = properties.load_all()[first.claim]
-    row, case = examine(claim, mutant.kernel, mutant.dtype, profile, seed)
+    row, case = examine(claim, mutant.kernel, mutant.dtype, profile, seed, shapes=mutant.shapes)
     found = {"verdict": first.verdict, "examples": first.examples, "seconds": first.seconds}
     problem = "" if case is None else repr(case.problem)
     return Kill(mutant=mutant.id, claim=first.claim, problem=problem, message=row.message, **found)
 
 
-def examine(claim: Property, kernel: Kernel, dtype: str, profile: Profile, seed: int = 0) -> tuple[Row, Case | None]:
+def examine(
+    claim: Property,
+    kernel: Kernel,
+    dtype: str,
+    profile: Profile,
+    seed: int = 0,
+    *,
+    shapes: tuple[AskedShape, ...] = (),
+) -> tuple[Row, Case | None]:
     """The verdict of one property; a property that fails by itself has not exercised the kernel."""
     try:
-        return search(claim, Subject(kernel, dtype), profile, seed)
+        return search(claim, Subject(kernel, dtype, shapes=shapes), profile, seed)
     except PropertyError as error:
         return error.row, None
 
@@ -99,5 +108,5 @@ def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:
 
 
 def catalogue() -> list[Property]:
-    """Every property, in the order in which ``pytest properties`` runs them."""
+    """Every property, in the order of their files."""
     return list(properties.load_all().values())

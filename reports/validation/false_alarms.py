@@ -1,6 +1,7 @@
 """Count false alarms: sound kernels drawn at random, each examined by every property it claims.
 
     python -m attn_spec.reports.validation.false_alarms --examples 20000 --seed 0
+    python -m attn_spec.reports.validation.false_alarms --examples 2000 --family layers --family accuracy --layers
 
 An example is one problem that one property checked on one kernel (``random_kernels`` tells what is drawn). Exit
 status 0: nothing was refuted; 1: a refutation, which means that a bound or a property is wrong, or that the emulation
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attn_spec.error.presets import describe
 from attn_spec.kernels.subject import Subject
@@ -31,6 +32,8 @@ from .random_kernels import RandomKernel, random_kernel
 
 #: Effort for one property and one kernel: many kernels are worth more than many problems for one.
 PROFILE = Profile(name="false alarms", examples=4, floor=1, seconds=60, shrink_seconds=20, seed=None)
+#: What a problem has that is a layer.
+PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output_projection")
 #: Kernels under examination, or waiting for it, at once: what is done of them when there are enough is lost.
 AHEAD = 64
 
@@ -82,13 +85,17 @@ def run(
     watch: Callable[[Alarms], None] = lambda total: None,
     jobs: int = 1,
     scheduler: str | None = None,
+    *,
+    families: tuple[str, ...] = (),
+    layers: bool = False,
 ) -> Alarms:
     """Examine random kernels until ``examples`` problems were checked; ``watch`` is told the total after each kernel.
 
-    The result depends on ``examples`` and ``seed`` only, not on ``jobs`` and ``scheduler``, who does the work.
+    The result depends on ``examples``, ``seed``, the ``families`` of properties (none: all) and on whether ``layers``
+    are all that is examined; not on ``jobs`` and ``scheduler``, who does the work.
     """
     start, total = time.monotonic(), Alarms()
-    with closing(sweep(_tasks(seed), jobs=jobs, scheduler=scheduler, ahead=AHEAD)) as every:
+    with closing(sweep(_tasks(seed, families, layers=layers), jobs=jobs, scheduler=scheduler, ahead=AHEAD)) as every:
         for found in every:
             total.add(found)
             total.seconds = time.monotonic() - start
@@ -98,16 +105,25 @@ def run(
     return total
 
 
-def _tasks(seed: int) -> Iterator[Task]:
+def _tasks(seed: int, families: tuple[str, ...], *, layers: bool) -> Iterator[Task]:
     """The kernels of a run, in the order of their seeds: kernels of different runs differ."""
     for own in itertools.count(seed * 10**6):
-        yield Task.of(f"random kernel {own}", examine_seed, own)
+        if not layers or "query_projection" in random_kernel(own).kernel.supports:
+            yield Task.of(f"random kernel {own}", examine_seed, own, families, layers)
 
 
 @of_the_seed_alone()
-def examine_seed(seed: int) -> Alarms:
-    """:func:`examine` for a seed, which processes can send to one another, as they cannot a kernel."""
-    return examine(random_kernel(seed))
+def examine_seed(seed: int, families: tuple[str, ...] = (), layers: bool = False) -> Alarms:
+    """:func:`examine` for a seed, which processes can send to one another, as they cannot a kernel.
+
+    Of ``layers`` alone the kernel is given nothing else.
+    """
+    drawn = random_kernel(seed)
+    if layers:
+        limits = drawn.kernel.limits
+        limits = replace(limits, always=(*limits.always, *PROJECTIONS))
+        drawn = replace(drawn, kernel=replace(drawn.kernel, limits=limits))
+    return examine(drawn, [claim for claim in theorems() if not families or claim.id.partition(".")[0] in families])
 
 
 def theorems() -> list[Property]:
@@ -149,6 +165,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.validation.false_alarms", description=__doc__)
     parser.add_argument("--examples", type=int, default=20000, help="problems checked in all (default 20000)")
     parser.add_argument("--seed", type=int, default=0, help="which kernels and problems are drawn (default 0)")
+    families = sorted({claim.id.partition(".")[0] for claim in theorems()})
+    parser.add_argument(
+        "--family",
+        action="append",
+        default=[],
+        choices=families,
+        metavar="NAME",
+        help=f"properties of this family only, which may be given several times: {', '.join(families)}",
+    )
+    parser.add_argument("--layers", action="store_true", help="only kernels that take layers, and only layers")
     add_options(parser)
     chosen = parser.parse_args(arguments)
     printed = 0
@@ -161,7 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{total.examples:7} examples, {total.kernels:4} kernels, {total.seconds:5.0f} s", flush=True)
 
     with refusals(parser):
-        total = run(chosen.examples, chosen.seed, watch, chosen.jobs, chosen.scheduler)
+        which = {"families": tuple(chosen.family), "layers": chosen.layers}
+        total = run(chosen.examples, chosen.seed, watch, chosen.jobs, chosen.scheduler, **which)
     print(summary(total))
     return int(bool(total.refuted))
 

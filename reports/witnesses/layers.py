@@ -51,7 +51,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.operand_bounds": {
         ("several", "layer of one head, one key, rounded, cotangents too", "dv"): {
             "the format of the cotangent of a layer": (
-                'given(c, g.of_output, [-c.format("output")-]{+c.format(stored_outputs(c))+})'
+                'given(c, g.of_output, [-c.format("output")-]{+c.format("operands")+})'
             ),
         },
         ("operands", "layer of one head, one key", "dv"): {
@@ -73,7 +73,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
                 "return np.where(np.any(x.seen, axis=2)[..., None], [-_value_errors(x, c)-]{+0.0 * x.v+}, 0.0)"
             ),
             "the outputs of heads are operands": (
-                "return [-replace(c, output=stored_outputs(c)) if x.problem.projects else -]c"
+                "return [-replace(c, output=c.operands) if x.problem.projects else -]c"
             ),
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "dk"): {
@@ -153,10 +153,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "layer of three heads, one key, small keys, biases, dL, bias first",
             "dvalue_projection_bias",
         ): {
-            "sums of a parameter's gradient": (
-                'errors[f"d{name}"] = [-accumulated_again(summed, b.c, terms)-]{+summed+}.error'
-            ),
-            "the accumulators of a parameter's gradient": "G = growth([-*accumulated(c, n), -](rounding(c",
+            "sums of a parameter's gradient": ('errors[f"d{name}"] = [-added_up(summed, b.c, terms)-]{+summed+}.error'),
         },
     },
     "error.gradient_sums": {
@@ -165,7 +162,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "layer of two heads, one key, tiny keys, biases, large cotangents, head by head",
             "dv",
         ): {
-            "sums over heads, in any order": "error = error + [-G * (size + error) + -]2 * terms",
+            "sums over heads, in any order": "error = x.error + [-G * (x.size + x.error) + -](1 + G) * terms",
         },
     },
     "error.running_error": {
@@ -179,7 +176,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "sums of a product": "1)[-, *factors-])\n        size = x",
             "roundings of a product": ("error = error + [-G * (size + error) + -](1 + G) * tiny\n        enter ="),
             "the roundings of an operation": "G = growth([-(work.u, roundings), -](narrowed",
-            "sums of rows": "roundings=[-max(terms - 1, 1)-]{+0+})",
+            "sums of rows": "roundings=[-max(terms - 1, 0)-]{+0+})",
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection"): {
             "underflow of a product": "G * (size + error)[- + (1 + G) * tiny-]\n        enter =",
@@ -214,7 +211,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of the store of an operation": "roundings * work.eta[- + stores * stored.eta-])",
         },
         ("score_accumulation", "layer of two heads, three keys, biases, tiny cotangents, bias first, rounded", "lse"): {
-            "sums that begin with a bias": "error=y.error + [-G * (b.size + b.error) + -]tiny)",
+            "sums that begin with a bias": "error=b.error + [-G * (b.size + b.error) + -](1 + G) * loaded",
         },
         ("multiplicands", "layer of one head, three keys, tiny keys, tiny cotangents", "dvalue_projection"): {
             "underflow of x on entry": "tiny = [-of_x.eta * columns + -]of_y.eta * rows",

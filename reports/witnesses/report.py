@@ -24,6 +24,7 @@ from .attacks import attack_of
 from .deletions import Deletion, deleted
 from .gradients import GRADIENTS
 from .guards import GUARDS, missed
+from .layer_sums import LAYER_SUMS
 from .layers import LAYERS
 from .linear import LINEAR
 from .linear_gradients import LINEAR_GRADIENTS
@@ -34,9 +35,10 @@ from .struck import struck
 from .unwitnessed import UNWITNESSED
 from .weights import WEIGHTS
 
-#: Terms by attack, of each module; those of a layer stand in a table of their own.
+#: Terms by attack, of each module; those of a layer stand in tables of their own.
 TABLES = SCORES | WEIGHTS | OUTPUT | SCORE_GRADIENTS | GRADIENTS | LINEAR | LINEAR_GRADIENTS
-TABLES |= {module: TABLES.get(module, {}) | attacks for module, attacks in LAYERS.items()}
+for _of_layers in (LAYERS, LAYER_SUMS):
+    TABLES |= {module: TABLES.get(module, {}) | attacks for module, attacks in _of_layers.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

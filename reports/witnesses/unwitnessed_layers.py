@@ -28,6 +28,15 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
                 "size = stored + (of_g * (np.abs(x.O) + EO)).sum(-1, keepdims=True), size[- + of_g-]"
             ),
             "errors of cotangents and outputs in delta": "stored + (of_g * (np.abs(x.O)[- + EO-])).sum",
+            "errors of values in roundings of the output in delta": (
+                "numerator_error(x, c, w, x.O, [-off-]{+0.0 * off+})"
+            ),
+            "errors of values around delta": (
+                "value_spread.slack(x, c), [-value_spread.around(x, c, row.around, size)-]{+row.around+}"
+            ),
+            "errors of the factors of dP in their sizes": (
+                "size_g, size_v = [-cotangent_sizes(g), value_sizes(x, c)-]{+np.abs(g.cotangent), np.abs(x.v)+}"
+            ),
         },
     },
     "error.gradient_bounds": {
@@ -37,20 +46,10 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             "errors of the other operand in early underflow": "early=early @ (size[- + off-]),",
         },
     },
-    "error.option_gradient_bounds": {
-        ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
-            "errors in sums of gradients": "error = x.error + G * (x.size[- + x.error-]) + 2 * (n",
-        },
-        ("room for several underflows of one number, where the kernels commit fewer"): {
-            "several underflows in sums of gradients": "+ [-2 * -](n + stores) * (sum_eta(c)",
-        },
-    },
     "error.gradient_sums": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
-            "errors in sums over heads": "error = error + G * (size[- + error-]) + 2",
-        },
-        ("room for several underflows of one number, where the kernels commit fewer"): {
-            "several underflows of sums over heads": "+ [-2 * -]terms * (sum_eta(c) + stored_sum",
+            "errors in sums of gradients": "error = x.error + G * (x.size[- + x.error-]) + (1 + G) * terms",
+            "roundings make underflow of sums of gradients grow": "+ [-(1 + G) * -]terms * (2",
         },
     },
     "error.running_error": {
@@ -63,10 +62,34 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             "errors in underflow of x on entry": "(y.size[- + y.error-]).sum(-2",
             "errors in the roundings of an operation": "error = error + G * (size[- + error-]) + (1 + G) * (round",
             "roundings make underflow of an operation grow": "+ [-(1 + G) * -](roundings * work.eta",
+            "errors of a bias in roundings of sums that begin with it": "G * (b.size[- + b.error-])",
+            "roundings make underflow of a bias grow": "+ [-(1 + G) * -]loaded.eta",
+            "errors of what enters an accumulator": "enters.u * (x.size[- + x.error-]) + terms",
         },
-        ("room for several underflows of one number, where the kernels commit fewer"): {
-            "several underflows of sums that begin with a bias": (
-                'tiny = [-2 * -]sum_underflow(c, "score_accumulation")\n        return replace'
+    },
+    "error.value_spread": {
+        ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
+            "errors of values, times those of weights": "return _of_values(x, W, o)[- + x.dropped(W) @ error-]",
+            "errors of values in how dP lies around delta": (
+                "np.where(x.visible, [-x.dropped(size @ error.swapaxes(-1, -2)) + -]moved, 0.0)"
+            ),
+            "the error of delta in how dP lies around it": "swapaxes(-1, -2))[- + moved-], 0.0)",
+        },
+        (
+            "counts where the weights of a row may be anything, and no attack of first order moves all of a row's "
+            "weight to its largest value"
+        ): {
+            "errors of values in their range": (
+                "(x.v, x.v) if error is None else [-(x.v + error, x.v - error)-]{+(x.v, x.v)+}"
+            ),
+        },
+    },
+    "error.bounds": {
+        ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
+            "errors of values in roundings of the output": "size_v, size_o = [-value_sizes(x, c)-]{+np.abs(x.v)+}, np",
+            "errors of values in the output, by LSE": "size_v = [-value_sizes(x, c)-]{+np.abs(x.v)+}\n    G, total_v",
+            "errors of values in how they lie around the output": (
+                "value_spread.spread(x, c, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]"
             ),
         },
     },

@@ -9,10 +9,17 @@ import numpy as np
 from attn_spec.emulation.passes import TwoPasses
 
 from ..adversary.cases import Way
+from ..adversary.layer_steps import BiasFirst, HeadByHead, InOneSum
 from ..adversary.problems import NARROW, small_layer
-from .layer_steps import BiasFirst, HeadByHead
 
 _KEPT: dict[str, Any] = {"float16_subnormals": "kept"}
+#: A matrix unit that sums any number of products with one cut.
+_UNIT: dict[str, Any] = {
+    "multiplicands": NARROW,
+    "matrix_rounding": "toward_zero",
+    "matrix_block": 128,
+    "matrix_extra_bits": 10,
+}
 _FLUSHED: dict[str, Any] = {"float16_subnormals": "flushed"}
 #: One head of one number, one query and one key; two of such heads; and more of their keys and rows.
 _ONE: dict[str, Any] = {"heads": 1, "n": 1, "Sq": 1, "width": 1, "head_width": 1}
@@ -148,9 +155,126 @@ LAYER_WAYS = (
         _KEPT | {"operands": NARROW, "multiplicands": NARROW},
         problem=_ONE | {"form": "float64"},
     ),
+    _way(
+        "layer of eight heads, two keys, tiny values, small outputs, tiny biases, in one sum, rounded",
+        problem=_ONE
+        | {"heads": 8, "n": 2, "Sq": 2, "seed": 6, "form": "float64"}
+        | {"outputs": 2.0**-9, "values": 2.0**-9, "biases": 2.0**-15},
+        layer=InOneSum,
+    ),
+    _way(
+        "layer of one head, two keys, large values, large keys, delta of P, rounded, cotangents too",
+        _KEPT | {"delta": "probabilities"},
+        problem=_ONE | {"n": 2, "Sq": 2, "seed": 4, "form": "float64", "values": 8.0, "keys": 8.0},
+    ),
+    _way(
+        "layer of one head, three keys, large values, small queries, narrow operands, rounded, cotangents too",
+        _KEPT | {"operands": NARROW},
+        problem=_ONE | {"n": 3, "Sq": 2, "form": "float64", "values": 8.0, "queries": 0.125},
+    ),
+    _way(
+        "layer of five heads, one key, tiny outputs, head by head",
+        problem=_ONE | {"heads": 5, "seed": 3, "outputs": 2.0**-17},
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of sixteen heads, one key, matrix unit, head by head",
+        _KEPT | _UNIT,
+        problem=_ONE | {"heads": 16, "seed": 32},
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of one head, five queries, biases, tiny cotangents, rounded",
+        problem=_ONE | {"Sq": 5, "seed": 10, "biases": 1.0},
+    ),
+    _way(
+        "layer of one head, two queries, biases, cotangents rounded",
+        problem=_ONE | {"Sq": 2, "seed": 7, "biases": 1.0},
+    ),
+    _way(
+        "layer of four wide heads, one key, shared, dL alone, in one sum",
+        problem=_ONE | {"heads": 4, "head_width": 4, "shared": True, "seed": 2},
+        cotangent=0.0,
+        lse_cotangent=1.0,
+        layer=InOneSum,
+    ),
+    _way(
+        "layer of two wide heads, four keys, large queries, biases, in one sum",
+        _KEPT | {"gradient_accumulation": NARROW, "partial_gradients": NARROW},
+        problem=_ONE | {"heads": 2, "n": 4, "Sq": 4, "head_width": 4, "seed": 7, "queries": 8.0, "biases": 1.0},
+        layer=InOneSum,
+    ),
+    _way(
+        "layer of eight heads, four keys, shared, large queries, in one sum",
+        _KEPT | {"gradient_accumulation": NARROW, "partial_gradients": NARROW},
+        problem=_ONE | {"heads": 8, "n": 4, "width": 2, "shared": True, "seed": 2, "queries": 8.0},
+        layer=InOneSum,
+    ),
+    _way(
+        "layer of two heads, one key, tiny cotangents, in one sum, flushed",
+        _FLUSHED,
+        problem=_ONE | {"heads": 2, "width": 2, "seed": 9, "queries": 0.125},
+        cotangent=2.0**-12,
+        layer=InOneSum,
+    ),
+    _way(
+        "layer of one head, two keys, half, wide operands",
+        _KEPT | {"operands": "float64", "output": "float64", "gradients": "float64"},
+        problem=_ONE | {"n": 2, "seed": 4, "dtype": NARROW, "inputs": 0.125, "values": 8.0, "queries": 2.0**-6},
+    ),
+    _way(
+        "layer of one head, two keys, small queries, large values",
+        problem=_ONE | {"n": 2, "Sq": 2, "seed": 8, "queries": 2.0**-6, "values": 8.0},
+    ),
+    _way(
+        "layer of one head, one key, large biases, rounded first, small outputs",
+        problem=_ONE | {"seed": 9, "form": "float64", "outputs": 2.0**-15, "biases": 8.0},
+        order={"bias_rounded": True},
+    ),
+    _way(
+        "layer of one head, two keys, tiny inputs, tiny biases, rounded first, head by head",
+        problem=_ONE
+        | {"n": 2, "seed": 7, "form": "float64", "inputs": 2.0**-9, "outputs": 2.0**-15, "biases": 2.0**-17},
+        order={"bias_rounded": True},
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of one wide row, one key, small inputs, large biases, bias first",
+        problem=_ONE | {"width": 5, "seed": 3, "inputs": 0.125, "biases": 8.0},
+        layer=BiasFirst,
+    ),
+    _way(
+        "layer of two wide heads, three keys, biases, rounded, multiplicands and output",
+        _KEPT | {"multiplicands": NARROW, "output": NARROW},
+        problem=_ONE | {"heads": 2, "n": 3, "head_width": 2, "seed": 1, "form": "float64", "biases": 1.0},
+    ),
+    _way(
+        "layer of one head, two queries, biases, delta of P, rounded, multiplicands and output",
+        _KEPT | {"delta": "probabilities", "multiplicands": NARROW, "output": NARROW},
+        problem=_ONE | {"Sq": 2, "seed": 4, "form": "float64", "biases": 1.0},
+    ),
+    _way(
+        "layer of one head, two queries, rounded, two pieces",
+        _KEPT | {"multiplicand_pieces": 2},
+        problem=_ONE | {"Sq": 2, "seed": 6, "form": "float64"},
+    ),
+    _way(
+        "layer of two heads, four keys, tiny values, tiny biases, rounded",
+        problem=_ONE | {"heads": 2, "n": 4, "seed": 11, "form": "float64", "values": 2.0**-15, "biases": 2.0**-15},
+    ),
 )
 
 #: What an attack has beside its way: a cotangent that no narrow format holds.
 LAYER_ATTACKS: dict[str, dict[str, Any]] = {
-    "layer of one head, one key, rounded, cotangents too": {"cotangent": np.full((1, 1, 1, 1), 4 / 3)}
+    "layer of one head, one key, rounded, cotangents too": {"cotangent": np.full((1, 1, 1, 1), 4 / 3)},
+    "layer of one head, two keys, large values, large keys, delta of P, rounded, cotangents too": {
+        "cotangent": np.full((1, 1, 2, 1), 4 / 3)
+    },
+    "layer of one head, three keys, large values, small queries, narrow operands, rounded, cotangents too": {
+        "cotangent": np.full((1, 1, 2, 1), 4 / 3)
+    },
+    "layer of one head, five queries, biases, tiny cotangents, rounded": {
+        "cotangent": np.full((1, 1, 5, 1), 2.0**-19 * 4 / 3)
+    },
+    "layer of one head, two queries, biases, cotangents rounded": {"cotangent": np.full((1, 1, 2, 1), 4 / 3)},
 }

@@ -10,7 +10,6 @@ Each is an attribute of this module: ``attn-spec certify attn_spec.reports.zoo.m
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import itertools
@@ -32,7 +31,9 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.contract import Contract
 from attn_spec.error.presets import FUSED
 from attn_spec.kernels.kernel import Kernel, KernelError
+from attn_spec.nearest_names import suggestion
 from attn_spec.problem.options import parameters
+from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.search.verdict import Verdict
 
 #: A kernel's function (q, k, v, **options) -> (out, lse).
@@ -66,6 +67,8 @@ class Mutant:
     dtypes: tuple[str, ...] = DTYPES
     #: A new kernel for inputs of a dtype.
     build: Callable[[str], Kernel] = field(repr=False)
+    #: Shapes that its user asks for, where no smaller problem shows the bug.
+    shapes: tuple[AskedShape, ...] = ()
 
     def __post_init__(self) -> None:
         self._require(self.dtype)
@@ -103,11 +106,13 @@ def mutant(
     conventions: Mapping[str, Any] | None = None,
     contract: str | Contract = "fused",
     verdict: Verdict = Verdict.REFUTED,
+    shapes: tuple[str, ...] = (),
 ) -> Callable[[type[TiledAttention]], type[TiledAttention]]:
     """Register a subclass of the tiled kernel, as a control when no property names it.
 
     It does the arithmetic of ``executes`` but declares ``contract``, as a user would, with tiles as small as its own,
     all options but ``lacks`` and those of ``takes``, and the emulated kernels' conventions changed by ``conventions``.
+    ``shapes`` are those at which a user asks for it.
     """
     if contract == "fused" and order is not None and order.kv_tile is not None:
         contract = replace(FUSED, kv_tile=min(FUSED.kv_tile or order.kv_tile, order.kv_tile))
@@ -125,7 +130,8 @@ def mutant(
                 return emulate_both(name, executes, order, gradients=made, **declared)
             return emulate(name, executes, order, steps=made, **declared)
 
-        told = {"source": source, "named_by": named_by, "verdict": verdict}
+        told: dict[str, Any] = {"source": source, "named_by": named_by, "verdict": verdict}
+        told["shapes"] = tuple(AskedShape.parse(shape) for shape in shapes)
         return introduce(steps, build, **told, dtype=dtype, dtypes=dtypes)
 
     return register
@@ -237,8 +243,8 @@ def __getattr__(name: str) -> Kernel:
     mutants, controls = load_all()
     known = {**mutants, **controls}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3) or sorted(known)
-        raise KernelError(f"no mutant is called {name!r}; there are {', '.join(close)}")
+        every = f"; there are {', '.join(sorted(known))}"
+        raise KernelError(f"no mutant is called {name!r}{suggestion(name, known, every)}")
     return known[name].kernel
 
 

@@ -1,4 +1,7 @@
-"""Mutants that are right until a size is passed: of keys, queries, groups, columns, offsets; or a scale below 0."""
+"""Mutants that are right until a size is passed: of keys, queries, groups, columns, offsets; or a scale below 0.
+
+Some pass it at no size that a search tries, and are refuted at a shape that their user asks for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import SplitAttention
@@ -15,6 +19,7 @@ from attn_spec.emulation.split import SplitAttention
 from .mutants import mutant
 
 OUTPUT = "accuracy.output_is_within_its_bound"
+ASKED, ASKED_GRADIENTS = (f"asked_shapes.sampled_{what}_are_within_their_bounds" for what in ("rows", "gradients"))
 FAR_APART = "independence.rows_and_batch_entries_may_lie_far_apart"
 
 
@@ -53,6 +58,45 @@ class LargeGroupWraps(TiledAttention):
         heads = np.arange(q.shape[1])
         first = self.map_kv_head() * (q.shape[1] // self.k.shape[1])
         return super().score(q[:, first + (heads - first) % 16], k)
+
+
+@mutant(
+    source="made up: a grid of 16 tiles of queries that begins again at every tile of keys but the first",
+    named_by=ASKED,
+    shapes=("H=1,Sq=1040,Sk=80,D=8",),
+)
+class LaterTilesWrapQueries(TiledAttention):
+    """Queries past the 1,024th are read where the first ones lie, once there are keys past the 64th."""
+
+    def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        wrapped = super().score(q[:, :, np.arange(self.Sq) % 2**10], k)
+        return np.where(self.tile.cols < 64, super().score(q, k), wrapped)
+
+
+@mutant(
+    source="made up: offsets of rows kept in 20 bits",
+    named_by=ASKED,
+    shapes=("H=8,Sq=1040,Sk=16,D=128",),
+)
+class RowOffsetOf20Bits(TiledAttention):
+    """Of q no number past the first 2**20 is read."""
+
+    def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        reached = np.arange(q.size).reshape(q.shape) < 2**20
+        return super().score(np.where(reached, q, 0.0), k)
+
+
+@mutant(
+    source="made up: a loop over 16 tiles of queries, unrolled",
+    named_by=ASKED_GRADIENTS,
+    shapes=("H=1,Sq=1040,Sk=80,D=8",),
+)
+class KeyGradientsOfFirstQueries(TiledGradients):
+    """dK and dV add up the first 1,024 queries where there are more than 64 keys."""
+
+    def accumulate_over_queries(self, w: np.ndarray, x: np.ndarray) -> np.ndarray:
+        reached = (np.arange(self.Sq) < 2**10)[:, None] | (self.Sk <= 64)
+        return super().accumulate_over_queries(np.where(reached, w, 0.0), x)
 
 
 def _within_32_bits(values: np.ndarray, stride: int, axis: int) -> np.ndarray:

@@ -55,6 +55,21 @@ def normal_problem(*, Hq=2, Hkv=1, Sq=20, Sk=24, D=8, Dv=5, spread=1.0, **option
     return Problem(q=spread * q, k=k, v=v, dtype="float64", **options)
 
 
+@pytest.mark.parametrize("exponent", range(10, 90, 8))
+def test_scores_whose_low_parts_are_large_are_told_apart(exponent):
+    """The integer above a high part beyond 2^53 is that part, and the score lies far above it or below."""
+    rng = np.random.default_rng(exponent)
+    q, k = rng.standard_normal((1, 1, 40, 2)), rng.standard_normal((1, 1, 5, 2))
+    q[..., 1], k[..., 2:, :] = 2.0**-exponent, k[..., :1, :]
+    k[..., 2:, 1] += [0.0, 3.0, -70.0]
+    problem = Problem(q=q * 2.0**exponent, k=k, v=rng.standard_normal((1, 1, 5, 3)), dtype="float64", scale=1.0)
+
+    found = enclose(problem)
+
+    assert_encloses(found, balls.enclose(problem, PRECISION))
+    assert np.isfinite(found["output"].radius).all() == (exponent < 60)
+
+
 def keep(rng, shape):
     return rng.random(shape) < 0.7
 

@@ -3,11 +3,12 @@
 import json
 import math
 
+import click
 import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from attn_spec import certify, cli
+from attn_spec import certifying, cli, screen
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, load, save
 from attn_spec.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
@@ -24,6 +25,7 @@ KERNEL = {
         "examples": 12,
         "floor": 6,
         "seed": 0,
+        "shapes": ["B=1,Hq=1,Hkv=1,Sq=4,Sk=4,D=8"],
     },
     "claims": {
         "declared": True,
@@ -43,7 +45,7 @@ def row(name="p.one", dtype="float32", verdict=Verdict.HELD, **others):
 
 
 ROWS = [
-    row(examples=12, ratio=0.1),
+    row(examples=12, ratio=0.1, looked_at=("S=4: 2 of 4 rows",)),
     row(dtype="float16", verdict=Verdict.REFUTED, examples=3, ratio=math.inf, case="0123abcd", message="m"),
     row("p.two", verdict=Verdict.NOT_CLAIMED),
     row("p.two", dtype="float16", verdict=Verdict.NOT_EXERCISED, discarded=9),
@@ -73,6 +75,44 @@ def test_verdicts_merge_to_the_worst():
 )
 def test_only_a_run_that_exercised_every_claim_certifies(verdicts, code):
     assert exit_code([row(verdict=verdict) for verdict in verdicts]) == code
+
+
+@pytest.mark.parametrize(
+    ("verdict", "changes", "result", "last"),
+    [
+        (Verdict.HELD, {"profile": "certify"}, "certified", "CERTIFIED"),
+        (Verdict.HELD, {"profile": "ci"}, "passed", "PASSED (ci: 12 problems a property)"),
+        (
+            Verdict.HELD,
+            {"profile": "certify", "only": ["p"]},
+            "passed",
+            "PASSED (certify: 12 problems a property, 1 property alone)",
+        ),
+        (Verdict.REFUTED, {"profile": "certify"}, "refuted", "REFUTED"),
+        (Verdict.NOT_EXERCISED, {"profile": "certify"}, "inconclusive", "INCONCLUSIVE"),
+    ],
+)
+def test_only_all_properties_by_the_profile_of_that_name_certify(verdict, changes, result, last):
+    made = build({**KERNEL, "configuration": {**KERNEL["configuration"], **changes}}, [row(verdict=verdict)])
+
+    assert made.result == result
+    assert click.unstyle(screen.conclusion(made)) == last
+
+
+def test_what_is_not_claimed_is_one_line_with_reasons():
+    lacks = [("backward",), ("backward", "mask"), ("mask",), ("lse", "mask"), (), ("gqa",), ("mask",)]
+    rows = [
+        row(f"p.{n}", verdict=Verdict.NOT_CLAIMED, lacks=words, message="" if words else "it gives no bits")
+        for n, words in enumerate(lacks)
+    ]
+    progress = Progress()
+    for each in rows:
+        progress.add(Row.from_json(json.loads(json.dumps(each.to_json()))))
+
+    (line,) = screen._not_claimed(progress)
+
+    reasons = "4 need mask, 1 needs backward, 1 needs gqa, 1 since it gives no bits"
+    assert line == f"  not claimed    7 properties: {reasons}"
 
 
 def test_the_denominator_counts_what_was_asked():
@@ -111,6 +151,8 @@ def test_the_file_is_strict_json_that_reads_back_exactly(tmp_path):
     path = save(made, tmp_path / "new" / "c.json")
 
     assert load(path) == made
+    assert load(path).properties[0].dtypes["float32"].looked_at == ("S=4: 2 of 4 rows",)
+    assert load(path).configuration.shapes == ("B=1,Hq=1,Hkv=1,Sq=4,Sk=4,D=8",)
     document = json.loads(path.read_text(), parse_constant=pytest.fail)
     ratios = [found["ratio"] for found in document["properties"][0]["dtypes"].values()]
     assert ratios == [{"value": "inf", "hex": "inf"}, {"value": 0.1, "hex": (0.1).hex()}]
@@ -124,7 +166,10 @@ def test_the_file_is_strict_json_that_reads_back_exactly(tmp_path):
         (lambda d: "not json", "document: Invalid JSON"),
         (lambda d: [], "document: Input should be an object"),
         (lambda d: {**d, "schema": 2}, "schema: Input should be 1"),
-        (lambda d: {**d, "result": "fine"}, "result: Input should be 'certified', 'refuted' or 'inconclusive'"),
+        (
+            lambda d: {**d, "result": "fine"},
+            "result: Input should be 'certified', 'passed',",
+        ),
         (lambda d: {key: value for key, value in d.items() if key != "claims"}, "claims: Field required"),
         (lambda d: {**d, "stars": 5}, "stars: Extra inputs are not permitted"),
     ],
@@ -162,17 +207,19 @@ def test_comparing_names_every_difference():
 @pytest.mark.parametrize(
     ("verdict", "last", "code"),
     [
-        (Verdict.HELD, "\x1b[33m\x1b[1mCERTIFIED, 1 suspect\x1b[0m", 0),
+        (Verdict.HELD, "\x1b[33m\x1b[1mPASSED (smoke: 12 problems a property), 1 suspect\x1b[0m", 0),
         (Verdict.REFUTED, "\x1b[31m\x1b[1mREFUTED, 1 suspect\x1b[0m", 1),
     ],
 )
-def test_a_kernel_stays_certified_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
+def test_a_kernel_still_passes_with_suspects_and_the_last_line_says_so(verdict, last, code, monkeypatch, tmp_path):
     rows = [row(verdict=verdict), row("p.two", verdict=Verdict.SUSPECT, ratio=2.5, message="too large")]
     progress = Progress()
+    progress.kernel = {**KERNEL, "catalogue": [KERNEL["catalogue"][0], FALSE_ALARM]}
+    progress.shares = {0: [(one.property, one.kernel, one.dtype) for one in rows]}
     for one in rows:
         progress.add(one, f"{one.verdict.upper()}  s\n  property  {one.property}")
-    document = build({**KERNEL, "catalogue": [{**KERNEL["catalogue"][0]}, FALSE_ALARM]}, rows)
-    monkeypatch.setattr(certify, "certify", lambda request, watch: (document, progress))
+    document = build(progress.kernel, rows)
+    monkeypatch.setattr(certifying, "certify", lambda request, watch: (document, progress))
 
     shown = CliRunner().invoke(cli.main, ["certify", "a.py:f", "-o", str(tmp_path / "c.json")], color=True)
 

@@ -126,7 +126,7 @@ def test_a_sample_says_what_it_may_have_missed():
     assert judgement.missed(0.1) == missed(0.1, drawn) == 0.9**drawn
     assert str(judgement) == (
         f"128 of 800 rows, {drawn} of them at random: "
-        "a defect in 1 % of them is missed with a probability of 0.5 at most"
+        "a defect in 1 % of them is missed with a probability of 0.6 at most"
     )
     whole = judge_parts(parts_of(problem, **answered(problem)), FUSED.at("float32"))
     assert whole.missed(1e-9) == 0

@@ -10,6 +10,7 @@ from attn_spec.error.presets import EAGER, FP64
 from attn_spec.judgement.gradient_blocks import MemoryExceededError, judge_gradient_parts
 from attn_spec.judgement.gradient_glance import is_glanced
 from attn_spec.judgement.gradient_parts import gradient_parts_of
+from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.problem.problem import Problem
@@ -153,22 +154,28 @@ def test_some_keys_and_a_sample_of_rows():
     problem = Recipe(query_heads=2, kv_heads=1, query_length=200, key_length=40, head_dim=4).problem()
     dO, _ = cotangents(problem)
     answer = found(problem, dO, None)
-    parts, keys = gradient_parts_of(problem, dO, answer), np.array([0, 7, 39])
+    parts, keys = gradient_parts_of(problem, dO, answer), KeySample(9)
+    chosen = keys.of(problem.k[0, 0], problem.v[0, 0], 1).index
+    seen, unseen = chosen[4], np.setdiff1d(np.arange(40), chosen)[0]
 
     judgement = judge_gradient_parts(parts, CONTRACT, keys=keys, sample=RowSample(32))
     assert not judgement.refuted
-    assert (judgement.rows, judgement.of, judgement.keys, judgement.of_keys) == (64, 400, 3, 40)
+    assert (judgement.rows, judgement.of, judgement.keys, judgement.of_keys) == (64, 400, 9, 40)
+    assert (judgement.keys_drawn, judgement.keys_missed(0.1)) == (5, 0.9**5)
     assert judgement.missed(0.1) == 0.9**judgement.drawn
     assert str(judgement).startswith("64 of 400 rows, ")
-    assert str(judgement).endswith("; 3 of 40 keys")
-    answer["dv"][0, 0, 8] += 1
+    chance = "a defect in 1 % of them is missed with a probability of 1 at most"
+    assert str(judgement).endswith(f"; 9 of 40 keys, 5 of them at random: {chance}")
+    answer["dv"][0, 0, unseen] += 1
     assert not judge_gradient_parts(parts, CONTRACT, keys=keys).refuted
-    answer["dk"][0, 0, 7, 2] += 1
-    assert judge_gradient_parts(parts, CONTRACT, keys=keys).worst.index == (0, 0, 7, 2)
+    answer["dk"][0, 0, seen, 2] += 1
+    refuted = judge_gradient_parts(parts, CONTRACT, keys=keys)
+    assert refuted.worst.index == (0, 0, seen, 2)
+    assert str(refuted) == "all 400 rows; 9 of 40 keys"
     allowed = judge_gradients(problem, CONTRACT, dO, answer).measurements
     (whole,) = (m.allowed for m in allowed if m.name == "dk")
     tally = judge_gradient_parts(parts, CONTRACT, keys=keys).tallies["dk"]
-    assert float.fromhex(tally.worst.allowed) == pytest.approx(whole[0, 0, 7, 2], rel=1e-5)
+    assert float.fromhex(tally.worst.allowed) == pytest.approx(whole[0, 0, seen, 2], rel=1e-5)
 
 
 def test_rows_alone_are_not_summed():

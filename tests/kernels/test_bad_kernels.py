@@ -96,17 +96,28 @@ BAD = (
     Bad("ends_when_imported", "os._exit(9)", 2, ("ended the process (exit code 9) while the kernel was loaded",)),
     Bad(
         "wrong_shape",
-        "attention = declare(lambda q, k, v: sound(q, k, v)[..., 0])",
+        "attention = declare(lambda q, k, v: sound(q, k, v)[..., 0] if q.shape[2] != 8 else sound(q, k, v))",
         1,
         ("out has shape (1, 1, 1); it must be (1, 1, 1, 1)",),
     ),
     Bad(
         "wrong_dtype",
-        "attention = declare(lambda q, k, v: sound(q, k, v).astype(np.float64))",
+        "attention = declare(lambda q, k, v: sound(q, k, v).astype(np.float64 if q.shape[2] != 8 else np.float32))",
         1,
         ("out has dtype float64; it must be float32, the inputs' dtype where nothing else is declared",),
     ),
-    Bad("wrong_type", "attention = declare(lambda q, k, v: None)", 1, ("out is a NoneType; it must be a ndarray",)),
+    Bad(
+        "wrong_type",
+        "attention = declare(lambda q, k, v: None if q.shape[2] != 8 else sound(q, k, v))",
+        1,
+        ("out is a NoneType; it must be a ndarray",),
+    ),
+    Bad(
+        "a_misfit",
+        "attention = declare(lambda *qkv: sound(*(x.swapaxes(1, 2) for x in qkv)).swapaxes(1, 2))",
+        2,
+        ("it takes tensors [B, S, H, D]", "\nAdd presentation='BSHD' to its @kernel(...)"),
+    ),
     Bad("nan", "attention = declare(lambda q, k, v: sound(q, k, v) * np.float32('nan'))", 1, ("got       nan",)),
     Bad(
         "mutates",
@@ -115,7 +126,14 @@ BAD = (
         ("the kernel changed its input v in place; it must leave its inputs alone",),
     ),
     Bad(
-        "no_lse", "attention = declare(sound, supports=('lse',))", 1, ("declares lse but returned no (out, lse) pair",)
+        "no_lse", "attention = declare(sound, supports=('lse',))", 2, ("declares lse but returned no (out, lse) pair",)
+    ),
+    Bad(
+        "crashes_in_the_first_look",
+        "def crashing(q, k, v, *, causal=False):\n    if causal: ctypes.string_at(0)\n    return sound(q, k, v)\n"
+        "attention = declare(crashing, supports=('causal', 'cross'))",
+        1,
+        ("the kernel crashed the process (SIGSEGV)", "property  accuracy.output"),
     ),
     Bad(
         "raises",

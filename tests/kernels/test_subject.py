@@ -167,6 +167,14 @@ def test_misbehaviour_is_named(name):
         subject(function, **declared)(problem())
 
 
+def test_a_kernel_that_asks_to_end_the_process_failed():
+    def leaving(q, k, v):
+        raise SystemExit("bye")
+
+    with pytest.raises(CallFailed, match=r"the kernel's call raised SystemExit: bye \(.*test_subject.py:\d+\)"):
+        subject(leaving)(problem())
+
+
 def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
     def stubborn(q, k, v):
         try:

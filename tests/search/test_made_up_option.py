@@ -35,6 +35,7 @@ import numpy as np
 from attn_spec.emulation import PRECISE, TiledAttention, TiledGradients, emulate_both
 from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -58,10 +59,11 @@ kernel = emulate_both(
     "hiding", PRECISE, steps=Forward, gradients=Backward, supports=(*SUPPORTS, "hidden_start"), slowness=16.0
 )
 profile = Profile(name="test", examples=8, floor=1, seconds=60, shrink_seconds=0, seed=0)
+shapes = (AskedShape.parse("H=2,Sq=20,Sk=24,D=4"),)
 found = {}
 for name, claim in load_all().items():
     if all(kernel.supports.issuperset([need]) for need in claim.needs):
-        row, _ = search(claim, Subject(kernel, "float32"), profile, seed=0)
+        row, _ = search(claim, Subject(kernel, "float32", shapes=shapes), profile, seed=0)
         found[name] = str(row.verdict)
         if found[name] == "refuted":
             break

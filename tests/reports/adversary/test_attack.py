@@ -113,9 +113,27 @@ def test_every_seed_draws_an_arithmetic():
     assert narrow >= {"output", "gradients", "softmax"}
 
 
+def test_layers_are_drawn_too():
+    layers = [case for _, _, case in random_attacks(60) if case.problem.projects]
+
+    assert 5 < len(layers) < 25
+    assert {case.problem.query_heads > 1 for case in layers} == {True, False}
+    assert "float16" in {case.contract.operands for case in layers}
+
+
+def test_a_stage_concerns_what_it_rounds():
+    assert concerns("stored_scores", "doutput_projection_bias")
+    assert not concerns("softmax", "doutput_projection_bias")
+    assert not concerns("output", "dkey_projection")
+    assert not concerns("output_accumulation", "dvalue_projection")
+    assert concerns("output_accumulation", "doutput_projection")
+
+
 def test_problems_are_made_of_narrow_numbers():
     for way in WAYS:
-        problem = small_problem(**way.problem)
+        problem = way.made_by(**way.problem)
+        if problem.projects and way.problem.get("form"):
+            continue  # its numbers are to be rounded
         assert all(bits.is_representable(x, NARROW) for x in (problem.q, problem.k, problem.v))
 
 

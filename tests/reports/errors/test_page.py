@@ -120,6 +120,15 @@ def text():
     return page.html(ROWS, ENVIRONMENT, VERDICTS)
 
 
+def test_shapes_asked_for_are_on_the_page_with_what_was_looked_at():
+    words = "B=1,Hq=2,Hkv=2,Sq=9,Sk=9,D=8 normal: 4 of 18 rows"
+    verdicts = [replace(VERDICTS[0], looked_at=(words,)), *VERDICTS[1:]]
+
+    assert words in Document(page.html(ROWS, ENVIRONMENT, verdicts)).text
+    assert f"| `accuracy.output` | `first` | float32 | {words} |" in tables.markdown(ROWS, ENVIRONMENT, verdicts)
+    assert "Shapes asked for" not in page.html(ROWS, ENVIRONMENT, VERDICTS)
+
+
 def test_the_page_needs_nothing_from_outside_and_no_script(text):
     document = Document(text)
 

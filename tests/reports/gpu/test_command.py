@@ -48,7 +48,11 @@ def test_a_cpu_is_no_gpu(folder):
 
 
 def test_the_page_is_written_again_from_a_document_and_the_verdicts_decide_on_the_exit_code(folder):
-    for results, code in ((("certified",), 0), (("certified", "refuted", "inconclusive"), 1), (("could not run",), 3)):
+    for results, code in (
+        (("certified", "passed"), 0),
+        (("certified", "refuted", "inconclusive"), 1),
+        (("could not run",), 3),
+    ):
         examined = [replace(MADE.examined[0], result=result) for result in results]
         folder.joinpath("run.json").write_text(page.document(replace(MADE, examined=examined)))
         done = CliRunner().invoke(cli.main, ["gpu", "run.json", "-o", "again.html"])

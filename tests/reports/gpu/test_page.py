@@ -59,7 +59,7 @@ def test_another_version_is_refused():
 def test_the_markdown_has_verdicts_ratios_tiles_and_the_machine():
     text = page.markdown(MADE)
 
-    assert text.startswith("# 1 of 3 kernels that are made for a GPU are certified on A <card>\n")
+    assert text.startswith("# 1 of 3 kernels that are made for a GPU pass on A <card>\n")
     assert "- **1 of 3** kernels are refuted" in text
     assert "- **2.0** times flash attention is what triton_tiled takes, backward of 1,024 keys, D = 64" in text
     assert "- **6.2 %** of the memory of eager attention is held there" in text

@@ -149,3 +149,18 @@ def test_a_run_is_a_function_of_its_seed_and_stops_when_it_has_enough(monkeypatc
     assert watched == [4, 8, 4, 8]
     assert main(["--examples", "6", "--seed", "3"]) == 0
     assert "8 examples on 2 random sound kernels: 0 refuted" in capsys.readouterr().out
+
+
+def test_layers_alone_are_examined_by_the_families_that_are_named():
+    total = false_alarms.run(3, 0, families=("layers",), layers=True)
+
+    assert set(total.by_family) == {"layers"}
+    assert total.examples >= 3
+    assert total.refuted == []
+
+
+def test_a_family_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        false_alarms.main(["--family", "sideways"])
+
+    assert "argument --family: invalid choice: 'sideways'" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from attn_spec.emulation.split import NormalizedSplitAttention, SplitAttention
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.shape_spec import AskedShape
 from attn_spec.problem.traits import adds_to_scores, named_by, replaces_score, weighs_linearly
 from attn_spec.search import assertions
 from attn_spec.search import property as properties
@@ -28,14 +29,16 @@ MUTANTS, CONTROLS = mutants.load_all()
 PROPERTIES = properties.load_all()
 #: Every gradient, with cotangents on both outputs.
 GRADIENTS = "gradients.the_cotangent_of_the_log_sum_exp_is_honored"
+#: One that a user asks for.
+SHAPE = AskedShape.parse("B=2,Hq=4,Hkv=2,Sq=37,Sk=40,D=8")
 ACCURATE = "accuracy.output_is_within_its_bound"
 MERGED = "online_rescaling.the_maximum_may_move_anywhere"
 
 
-def examine(name, kernel, dtype, examples, **changes):
+def examine(name, kernel, dtype, examples, shapes=(SHAPE,), **changes):
     """The verdict of one property after at most so many problems, and the case, without shrinking."""
     profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
-    return search(replace(PROPERTIES[name], **changes), Subject(kernel, dtype), profile, seed=0)
+    return search(replace(PROPERTIES[name], **changes), Subject(kernel, dtype, shapes=shapes), profile, seed=0)
 
 
 def words(message):
@@ -54,7 +57,7 @@ def test_the_property_that_names_it_refutes_the_mutant(name):
     mutant = MUTANTS[name]
 
     examples = PROFILES["ci"].examples if mutant.family == "sizes" else 400
-    row, case = examine(mutant.named_by, mutant.kernel, mutant.dtype, examples)
+    row, case = examine(mutant.named_by, mutant.kernel, mutant.dtype, examples, mutant.shapes)
 
     assert row.verdict is mutant.verdict
     subject = Subject(mutant.kernel, mutant.dtype)
@@ -192,7 +195,7 @@ def test_a_mutant_has_no_memory_of_other_calls_than_its_own():
 
 
 def test_an_unknown_mutant_is_a_clear_error():
-    with pytest.raises(KernelError, match=r"^no mutant is called 'causal_topleft'; there are causal_top_left, "):
+    with pytest.raises(KernelError, match=r"^no mutant is called 'causal_topleft'; did you mean 'causal_top_left'"):
         resolve("attn_spec.reports.zoo.mutants:causal_topleft")
     with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
         mutants.__wrapped__  # noqa: B018 - the lookup is the test

@@ -1,0 +1,68 @@
+"""The verb ``certify``: examine a kernel, show what is found, write it down, and say how it ended by an exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attn_spec import atomic, screen
+from attn_spec.certify import SHARES, CannotRunError, certify
+from attn_spec.evidence import certificate, report
+from attn_spec.evidence.certificate import Certificate
+from attn_spec.exit_codes import CODES, INTERRUPTED, CouldNotRun
+from attn_spec.progress import INTERRUPTION, Progress, Request
+from attn_spec.workers.task import WorkersError
+
+
+def examine(
+    kernel: str, output: Path, page: Path | None, *, as_json: bool, **chosen: Any
+) -> tuple[Certificate, Progress]:
+    """Examine one kernel, show what is found, and write its certificate to ``output``.
+
+    ``page`` is where a report will go, ``chosen`` the other fields of a :class:`Request`. With ``as_json`` stdout is
+    left to a document. Raises :class:`CouldNotRun`.
+    """
+    request = Request(kernel=kernel, **{**chosen, "workers": _workers(chosen)})
+    live = screen.Live(request.workers, silent=as_json)
+    try:
+        _check_writable(output, page)
+        document, progress = certify(request, live.show)
+        live.end(document, progress)
+        certificate.save(document, output)
+    except (CannotRunError, CouldNotRun, WorkersError) as error:
+        if as_json:
+            click.echo(certificate.text(certificate.Refusal(message=str(error))), nl=False)
+        raise CouldNotRun(str(error)) from None
+    finally:
+        live.clear()
+    click.echo(f"certificate: {output}", err=as_json)
+    return document, progress
+
+
+def conclude(document: Certificate, progress: Progress, *, as_json: bool) -> int:
+    """Say how it ended, in a line or a document; return the exit code."""
+    click.echo(screen.conclusion(document, progress.stopped), err=as_json)
+    if as_json:
+        click.echo(certificate.text(document), nl=False)
+    return INTERRUPTED if progress.stopped == INTERRUPTION else CODES[document.result]
+
+
+def _workers(chosen: dict[str, Any]) -> int:
+    """How many processes, unless told; each imports the kernel's framework anew."""
+    if chosen["workers"] is not None:
+        return chosen["workers"]
+    several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1
+    return 1 if chosen["only"] else SHARES if chosen["scheduler"] else 2 if several else 1
+
+
+def _check_writable(output: Path, page: Path | None) -> None:
+    """What would be in vain after a search of hours is said before it. Raises :class:`CouldNotRun`."""
+    for path in filter(None, (output, page)):
+        if reason := atomic.refusal(path):
+            raise CouldNotRun(f"{path} cannot be written: {reason}; choose another place")
+    if page is not None and importlib.util.find_spec("matplotlib") is None:
+        raise CouldNotRun(report.NO_MATPLOTLIB)

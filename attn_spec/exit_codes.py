@@ -1,0 +1,44 @@
+"""How the command ends: an exit code for each result, and one line for whatever kept it from having one."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import click
+
+from attn_spec import faults
+
+#: By the result of a certificate. No other end of the command has the code of a refutation.
+CODES = {"certified": 0, "passed": 0, "refuted": 1, "inconclusive": 3}
+COULD_NOT_RUN = 2
+#: As shells have it: 128 and the number of SIGINT.
+INTERRUPTED = 130
+
+
+class CouldNotRun(click.ClickException):
+    """Ends the command with exit code 2."""
+
+    exit_code = COULD_NOT_RUN
+
+
+class Interrupted(click.ClickException):
+    """Ends the command as Ctrl-C does."""
+
+    exit_code = INTERRUPTED
+
+
+class Command(click.Group):
+    """A command whose own errors are told from refutations, and from what a user can mend."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. Raises :class:`CouldNotRun` for any error that it does not know, with its traceback shown."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+        except Exception as error:
+            click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
+            raise CouldNotRun(faults.text(error)) from None

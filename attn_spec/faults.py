@@ -1,0 +1,29 @@
+"""What is said of an error of attn-spec's own: that it is one, where it happened, and where to report it."""
+
+from __future__ import annotations
+
+import traceback
+from importlib.metadata import metadata, version
+from pathlib import Path
+
+#: The label of the address in ``[project.urls]`` of pyproject.toml.
+LABEL = "Issues"
+_HOME = Path(__file__).parent
+
+
+def text(error: BaseException) -> str:
+    """One sentence on an error that no kernel and no user is to blame for."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_HOME)] or frames
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return (
+        f"this is a bug of attn-spec {version('attn-spec')}, not of the kernel: {what}{where}. "
+        f"Please report it {_where(metadata('attn-spec').get_all('Project-URL') or [])}"
+    )
+
+
+def _where(urls: list[str]) -> str:
+    """Where the installed package says that faults go: ``urls`` are its "Label, address"."""
+    addresses = [address.strip() for label, _, address in (url.partition(",") for url in urls) if label == LABEL]
+    return f"at {addresses[0]}" if addresses else "to the maintainers, with the command"

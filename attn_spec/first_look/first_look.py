@@ -1,0 +1,67 @@
+"""A first look at a kernel, of a few plain calls: it ends where a known misfit explains what comes back.
+
+It accuses nobody. A kernel whose answers are within their bounds is asked no further; of another a misfit is told only
+if its answer, read or asked for in the other way, is within its bound, or if what came back is no answer at all. What
+is not explained so is left to the properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from attn_spec.first_look import arguments, failed_calls, no_answers, readings
+from attn_spec.first_look.misfit import MisfitError
+from attn_spec.first_look.plain_look import Look, look
+from attn_spec.kernels.misbehaviour import CallFailed
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers.formats import FORMATS
+
+#: Seconds that a plain call may take, where others are made too, for each of which a kernel may have to be compiled.
+QUICK = 1.0
+
+
+def first_look(subjects: Sequence[Subject]) -> None:
+    """Look at a kernel at all its dtypes, the finest first. Raises :class:`MisfitError`."""
+    finest, *others = sorted(subjects, key=lambda one: -FORMATS[one.dtype].precision)
+    seen = look(finest)
+    if seen is not None:
+        _explain(seen)
+        if seen.is_right and seen.seconds < QUICK and finest.kernel.signatures is None:
+            _look_at_options(finest)
+    for subject in others:
+        if (seen := look(subject)) is not None:
+            _explain(seen)
+
+
+def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) -> None:
+    """Say why no plain call returns, if that is known. Raises :class:`MisfitError`."""
+    failed_calls.explain(subjects[0].kernel, failures.values())
+    failed_calls.explain_class(subjects[0].kernel)
+    for subject in subjects:
+        for kernel, cause, remedy in readings.presentations(subject.kernel):
+            seen = look(replace(subject, kernel=kernel))
+            if seen is not None and seen.is_right:
+                raise MisfitError(subject.kernel, cause, remedy)
+
+
+def _explain(seen: Look) -> None:
+    """Explain a call without options. Raises :class:`MisfitError`."""
+    if isinstance(seen.error, CallFailed):
+        failed_calls.explain(seen.subject.kernel, [str(seen.error)])
+    elif seen.error is not None:
+        no_answers.explain(seen)
+    elif seen.answer is not None and not seen.is_right:
+        readings.explain(seen.subject, seen.problem, seen.answer)
+
+
+def _look_at_options(subject: Subject) -> None:
+    """Explain calls with options that libraries mean in several ways. Raises :class:`MisfitError`."""
+    if subject.supports("causal", "cross"):
+        seen = look(subject, causal=True)
+        if seen is not None and seen.answer is not None and not seen.is_right:
+            readings.explain_diagonal(subject, seen.problem, seen.answer)
+    if subject.supports("window"):
+        arguments.explain_window(subject)
+    if subject.supports("mask"):
+        arguments.explain_mask(subject)

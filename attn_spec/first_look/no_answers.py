@@ -1,0 +1,84 @@
+"""What came back of a call is no answer: of another type, shape, dtype or device than an answer has."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from attn_spec.first_look import readings
+from attn_spec.first_look.failed_calls import explain_class
+from attn_spec.first_look.misfit import MisfitError, declaring
+from attn_spec.first_look.plain_look import Look, is_right
+from attn_spec.kernels.frameworks import framework as frameworks
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
+
+
+def explain(seen: Look) -> None:
+    """Say what is wrong with what came back, and what would be right. Raises :class:`MisfitError`.
+
+    Says nothing of a kernel that changed its inputs: its answer is one, and the properties refute it.
+    """
+    kernel, result, lse = seen.subject.kernel, seen.returned[-1], seen.subject.supports("lse")
+    if inspect.isclass(kernel.function) and isinstance(result, kernel.function):
+        explain_class(kernel)
+    tensors = result if isinstance(result, tuple) else (result,)
+    if len(tensors) not in ((2,) if lse else (1, 2)):
+        returns = "(out, lse), or take 'lse' out of supports" if lse else "out alone, or (out, lse)"
+        raise MisfitError(kernel, str(seen.error), f"return {returns}")
+    for name, tensor in zip(("out", "lse") if lse else ("out",), tensors, strict=False):
+        if remedy := _remedy(seen, name, tensor, tensors[0]):
+            raise MisfitError(kernel, str(seen.error), remedy)
+
+
+def _remedy(seen: Look, name: str, tensor: Any, out: Any) -> str | None:
+    """What to return instead of a tensor that is no answer; None for one that is. Raises :class:`MisfitError`."""
+    subject, own = seen.subject, seen.subject.framework
+    if not own.is_own(tensor):
+        return _of_framework(subject.kernel, tensor)
+    if tuple(tensor.shape) != (shape := _shape(seen, name)):
+        _explain_order(seen, out)
+        return f"return {name} in the shape {shape} for these inputs"
+    if name == "out" and (dtype := own.dtype_of(tensor)) != subject.contract.output:
+        return f"cast it to that, or declare contract=Contract(output={dtype!r}, ...) if it is meant to be {dtype}"
+    if own.device_of(tensor) != subject.device.partition(":")[0]:
+        return "return it on the device of q"
+    return None
+
+
+def _shape(seen: Look, name: str) -> tuple[int, ...]:
+    """The shape that the kernel must return in one call."""
+    shown = seen.subject.presentation
+    part = next(shown.parts(seen.problem))
+    return shown.shape(part.output_shape) if name == "out" else part.score_shape[len(shown.looped) : 3]
+
+
+def _explain_order(seen: Look, out: Any) -> None:
+    """Of an output in another order of axes. Raises :class:`MisfitError` for one that is right in that order."""
+    subject, problem, own = seen.subject, seen.problem, seen.subject.presentation
+    other = readings.ALIKE.get(subject.kernel.presentation)
+    if other is None or out.ndim != 4:
+        return
+    values = subject.framework.take(out)
+    if tuple(out.shape) == own.shape(problem.output_shape):  # that of the log-sum-exp is not
+        readings.explain_swap(subject, problem, own.back(values, problem.query_heads))
+    elif tuple(out.shape) == PRESENTATIONS[other].shape(problem.output_shape):
+        output = PRESENTATIONS[other].back(values, problem.query_heads)
+        if is_right(subject, problem, {"output": output}):
+            axes = ", ".join(own.axes)
+            cause = f"its output has heads and lengths swapped: it is right as {other}, and must be [{axes}] as q is"
+            raise MisfitError(subject.kernel, cause, "return out.swapaxes(1, 2)")
+
+
+def _of_framework(kernel: Kernel, tensor: Any) -> str:
+    """The remedy for a tensor of another framework, or for what is none."""
+    own = frameworks.framework(kernel.framework)
+    try:
+        other = frameworks.of(tensor).name
+    except frameworks.FrameworkError:
+        return f"return out, a {own.tensor_type.__name__} of the shape of q, or (out, lse)"
+    if other == kernel.framework:
+        return f"return a plain {own.tensor_type.__name__}"
+    if kernel.declared:
+        return f"declare framework={other!r}, or return a {own.tensor_type.__name__}"
+    return f"examine it with --framework {other}, or {declaring(kernel, framework=other)}"

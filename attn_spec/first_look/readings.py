@@ -1,0 +1,77 @@
+"""Answers that are right when they are read in another way than declared: no call is made to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.first_look.misfit import MisfitError, declaring
+from attn_spec.first_look.plain_look import is_right
+from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
+
+#: Presentations of the same shapes: a kernel of one takes the tensors of the other for heads of other lengths.
+ALIKE = {"BHSD": "BSHD", "BSHD": "BHSD"}
+
+
+def explain(subject: Subject, problem: Problem, answer: Answer) -> None:
+    """Find what explains an answer without options. Raises :class:`MisfitError`."""
+    explain_swap(subject, problem, answer["output"])
+    _explain_convention(subject, problem, answer, "its log-sum-exp is to the base 2, not e", lse_base="2")
+
+
+def explain_diagonal(subject: Subject, problem: Problem, answer: Answer) -> None:
+    """Find what explains the answer to a causal problem with more keys than queries. Raises :class:`MisfitError`."""
+    cause = "with more keys than queries its causal diagonal ends in the bottom right corner, not at the top left"
+    _explain_convention(subject, problem, answer, cause, causal_alignment="bottom_right")
+
+
+def explain_swap(subject: Subject, problem: Problem, output: np.ndarray) -> None:
+    """Find out whether heads and lengths are swapped in tensors and output. Raises :class:`MisfitError`."""
+    kernel = subject.kernel
+    if kernel.presentation not in ALIKE or problem.projects:
+        return
+    own, other = subject.presentation, PRESENTATIONS[ALIKE[kernel.presentation]]
+    heads = other.axes.index("H")
+
+    def read(x: np.ndarray) -> np.ndarray:
+        handed = own.hand(x)
+        return other.back(handed, handed.shape[heads])
+
+    try:
+        swapped = problem.replace(**{name: read(getattr(problem, name)) for name in ("q", "k", "v")})
+    except ProblemError:  # no group of heads, or a tensor of an option that does not go with these
+        return
+    if is_right(subject, swapped, {"output": read(output)}):
+        raise MisfitError(kernel, *_presented(kernel, ALIKE[kernel.presentation]))
+
+
+def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
+    """The kernel in every other presentation, with the cause and the remedy if that is its own."""
+    for name in PRESENTATIONS:
+        if name != kernel.presentation:
+            yield replace(kernel, presentation=name), *_presented(kernel, name)
+
+
+def _presented(kernel: Kernel, other: str) -> tuple[str, str]:
+    axes = {name: ", ".join(PRESENTATIONS[name].axes) for name in (other, kernel.presentation)}
+    cause = f"it takes tensors [{axes[other]}], {PRESENTATIONS[other].says}, and is given [{axes[kernel.presentation]}]"
+    return cause, declaring(kernel, presentation=other)
+
+
+def _explain_convention(subject: Subject, problem: Problem, answer: Answer, cause: str, **changed: Any) -> None:
+    """Read an answer by another convention, if that of the kernel is what nothing said stands for."""
+    ((name, value),) = changed.items()
+    own, unsaid = getattr(subject.conventions, name), getattr(Conventions(), name)
+    if own != unsaid or (name == "lse_base" and "lse" not in answer):
+        return
+    kernel = replace(subject.kernel, conventions=replace(subject.conventions, **changed))
+    asked = problem.replace(**changed) if name == "causal_alignment" else problem
+    if is_right(replace(subject, kernel=kernel), asked, answer):
+        raise MisfitError(subject.kernel, cause, declaring(subject.kernel, conventions={name: value}))

@@ -1,0 +1,36 @@
+"""Which keys of a long problem are looked at in dK and dV; ``row_sample`` says how likely a defect is to be missed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.judgement.row_sample import Sampled, check_count, drawn_beside, extremes, tile_edges
+
+
+@dataclass(frozen=True)
+class KeySample:
+    """Keys of each kv head: half of them where defects like to be, by strata, and half at random.
+
+    Strata are the first and the last key, those of the longest and of the shortest key and value, and the edges of
+    tiles.
+    """
+
+    #: Keys of each kv head; a head that has no more is looked at whole.
+    keys: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("keys", self.keys)
+
+    def of(self, k: np.ndarray, v: np.ndarray, number: int) -> Sampled:
+        """The keys of the ``number``-th kv head of all, k [Sk, D] and v [Sk, Dv]."""
+        n = len(k)
+        if n <= self.keys:
+            return Sampled(np.arange(n), drawn=n, of=n)
+        rng = np.random.default_rng([self.seed, number])
+        few = max(self.keys // 32, 1)
+        found = [0, n - 1, 1, n - 2, *extremes(np.linalg.norm(k, axis=-1), few)]
+        found += [*extremes(np.linalg.norm(v, axis=-1), few), *tile_edges(n, rng, few)]
+        return drawn_beside(found, self.keys, n, rng)

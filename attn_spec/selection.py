@@ -1,0 +1,32 @@
+"""Which verdicts are to be reached: those of the properties that were chosen, but for those of an earlier report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from attn_spec.nearest_names import suggestion
+
+#: (property id, kernel name, dtype)
+Key = tuple[str, str, str]
+
+
+def chosen(parts: Sequence[str], keys: set[Key]) -> set[Key]:
+    """Those of properties whose ids contain one of the parts, or all; :class:`KernelError` if a part fits none."""
+    ids = {property_id for property_id, _, _ in keys}
+    for part in parts:
+        if not any(part in property_id for property_id in ids):
+            from attn_spec.kernels.kernel import KernelError
+
+            words = sorted(ids | {word for property_id in ids for word in property_id.split(".")})
+            known = suggestion(part, words, "; `attn-spec properties` lists them")
+            raise KernelError(f"no property's id contains {part!r}{known}")
+    return {key for key in keys if not parts or any(part in key[0] for part in parts)}
+
+
+def reported(path: Path | None) -> set[Key]:
+    """Keys of the verdicts in an earlier report; none where there is none."""
+    lines = path.read_text().splitlines() if path and path.is_file() else []
+    rows = [row for line in lines if (row := json.loads(line).get("row"))]
+    return {(row["property"], row["kernel"], row["dtype"]) for row in rows}

@@ -1,0 +1,316 @@
+"""A first look tells each known misfit once, with a remedy that mends it, and leaves all else to the properties."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+import torch
+from attn_spec.reports.plain.examination import PLAIN
+from attn_spec.reports.validation.random_kernels import random_kernel
+from attn_spec.reports.zoo.mutants import load_all
+
+from attn_spec import Contract, kernel
+from attn_spec.first_look.first_look import explain_failure, first_look
+from attn_spec.first_look.misfit import MisfitError
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.preflight import PlainCallError, preflight
+
+
+def scores(q, k):
+    return q @ k.mT * q.shape[-1] ** -0.5
+
+
+def attend(q, k, v, hidden=None):
+    s = scores(q, k)
+    return (s if hidden is None else s.masked_fill(hidden, -torch.inf)).softmax(-1) @ v
+
+
+def distances(q, k, corner):
+    shift = k.shape[2] - q.shape[2] if corner == "bottom_right" else 0
+    return torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None] - shift
+
+
+def causal(corner):
+    def attention(q, k, v, *, causal=False):
+        return attend(q, k, v, distances(q, k, corner) > 0 if causal else None)
+
+    return attention
+
+
+def bshd(q, k, v):
+    return attend(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+
+def bshd_with_lse(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return attend(q, k, v).transpose(1, 2), scores(q, k).logsumexp(-1)
+
+
+def one_head(q, k, v):
+    length, _ = q.shape
+    return attend(q, k, v).reshape(length, -1)
+
+
+def with_lse(base):
+    return lambda q, k, v: (attend(q, k, v), scores(q, k).logsumexp(-1) / np.log(base))
+
+
+def windowed(q, k, v, *, window=(-1, -1)):
+    left, right = window
+    d = distances(q, k, "top_left")
+    return attend(q, k, v, ((d < -left) & (left >= 0)) | ((d > right) & (right >= 0)))
+
+
+def window_passed_on(q, k, v, *, window=(None, None)):
+    return windowed(q, k, v, window=tuple(-1 if side is None else side for side in window))
+
+
+def adding(q, k, v, *, mask=None):
+    s = scores(q, k)
+    return (s if mask is None else s + mask).softmax(-1) @ v
+
+
+def hiding(q, k, v, *, mask=None):
+    return attend(q, k, v, mask)
+
+
+def of_jax(q, k, v):
+    q, k, v = map(jax.numpy.asarray, (q, k, v))
+    return jax.nn.softmax(scores(q, k), -1) @ v
+
+
+def wide(q, k, v):
+    return attend(q.double(), k.double(), v.double())
+
+
+def declared(function, dtypes=("float32",), contract="eager", **facts):
+    made = {"framework": "torch", "name": "mine", **facts}
+    return kernel(dtypes=dtypes, contract=contract, **made)(function)
+
+
+#: Of each misfit the kernel, the cause, the remedy, and the kernel mended so.
+MISFITS = {
+    "heads and lengths": (
+        declared(bshd, supports=("cross",)),
+        "it takes tensors [B, S, H, D], batch, length, heads, dimension, and is given [B, H, S, D]",
+        "Add presentation='BSHD' to its @kernel(...)",
+        declared(bshd, supports=("cross",), presentation="BSHD"),
+    ),
+    "lengths and heads": (
+        declared(attend, presentation="BSHD"),
+        "it takes tensors [B, H, S, D], batch, heads, length, dimension, and is given [B, S, H, D]",
+        "Add presentation='BHSD' to its @kernel(...)",
+        declared(attend),
+    ),
+    "heads and lengths of the log-sum-exp": (
+        declared(bshd_with_lse, supports=("lse",)),
+        "it takes tensors [B, S, H, D], batch, length, heads, dimension, and is given [B, H, S, D]",
+        "Add presentation='BSHD' to its @kernel(...)",
+        declared(bshd_with_lse, supports=("lse",), presentation="BSHD"),
+    ),
+    "heads and lengths of the output": (
+        declared(lambda q, k, v: attend(q, k, v).swapaxes(1, 2)),
+        "its output has heads and lengths swapped: it is right as BSHD, and must be [B, H, S, D] as q is",
+        "Return out.swapaxes(1, 2)",
+        declared(lambda q, k, v: attend(q, k, v).swapaxes(1, 2).swapaxes(1, 2)),
+    ),
+    "diagonal": (
+        declared(causal("bottom_right"), supports=("causal", "cross")),
+        "with more keys than queries its causal diagonal ends in the bottom right corner, not at the top left",
+        "Add conventions={'causal_alignment': 'bottom_right'} to its @kernel(...)",
+        declared(
+            causal("bottom_right"), supports=("causal", "cross"), conventions={"causal_alignment": "bottom_right"}
+        ),
+    ),
+    "base of the log-sum-exp": (
+        declared(with_lse(2), supports=("lse",)),
+        "its log-sum-exp is to the base 2, not e",
+        "Add conventions={'lse_base': '2'} to its @kernel(...)",
+        declared(with_lse(2), supports=("lse",), conventions={"lse_base": "2"}),
+    ),
+    "no log-sum-exp": (
+        declared(attend, supports=("lse",)),
+        "the kernel declares lse but returned no (out, lse) pair",
+        "Return (out, lse), or take 'lse' out of supports",
+        declared(attend),
+    ),
+    "window": (
+        declared(windowed, supports=("window",)),
+        "its window has -1 for a side without bound, and is given None",
+        "Wrap it in a function that passes window=tuple(-1 if side is None else side for side in window)",
+        declared(window_passed_on, supports=("window",)),
+    ),
+    "additive mask": (
+        declared(adding, supports=("mask",)),
+        "its mask is added to scores, -inf hides a key; it is given a bool mask, True = attend",
+        "Rename mask to bias, and add merge='bias' to its @kernel(...): what hides keys is then added",
+        declared(lambda q, k, v, *, bias=None: adding(q, k, v, mask=bias), supports=("mask",), merge="bias"),
+    ),
+    "mask of what is hidden": (
+        declared(hiding, supports=("mask",)),
+        "its mask hides a key where it is True; it is given a bool mask, True = attend",
+        "Wrap it in a function that passes mask=~mask",
+        declared(
+            lambda q, k, v, *, mask=None: hiding(q, k, v, mask=None if mask is None else ~mask), supports=("mask",)
+        ),
+    ),
+    "type": (
+        declared(lambda q, k, v: [attend(q, k, v)]),
+        "out is a list; it must be a Tensor",
+        "Return out, a Tensor of the shape of q, or (out, lse)",
+        declared(attend),
+    ),
+    "three results": (
+        declared(lambda q, k, v: (attend(q, k, v), None, None)),
+        "the kernel returned a tuple of 3; it must return out or (out, lse)",
+        "Return out alone, or (out, lse)",
+        declared(lambda q, k, v: (attend(q, k, v), None)),
+    ),
+    "shape": (
+        declared(lambda q, k, v: attend(q, k, v)[..., 0]),
+        "out has shape (1, 2, 8); it must be (1, 2, 8, 16)",
+        "Return out in the shape (1, 2, 8, 16) for these inputs",
+        declared(attend),
+    ),
+    "dtype": (
+        declared(wide),
+        "out has dtype float64; it must be float32, the inputs' dtype where nothing else is declared",
+        "Cast it to that, or declare contract=Contract(output='float64', ...) if it is meant to be float64",
+        declared(wide, contract=Contract(output="float64")),
+    ),
+    "device": (
+        declared(lambda q, k, v: attend(q, k, v).to("meta")),
+        "out is on device meta; it must be on cpu, the inputs' device",
+        "Return it on the device of q",
+        declared(attend),
+    ),
+    "framework": (
+        declared(of_jax, framework="numpy"),
+        "out is a ArrayImpl; it must be a ndarray",
+        "Declare framework='jax', or return a ndarray",
+        declared(of_jax, framework="jax"),
+    ),
+}
+
+
+def subjects(made):
+    return [Subject(made, dtype) for dtype in made.dtypes]
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_misfit_is_told_in_two_lines_and_its_remedy_mends_it(name):
+    made, cause, remedy, mended = MISFITS[name]
+
+    with pytest.raises(MisfitError) as told:
+        first_look(subjects(made))
+    assert str(told.value) == f"mine: {cause}\n{remedy}"
+    first_look(subjects(mended))
+
+
+def test_an_undecorated_callable_is_told_the_whole_declaration():
+    dtypes = ("float32", "bfloat16")
+    with pytest.raises(MisfitError) as told:
+        first_look(preflight(from_callable(bshd, framework="torch", dtypes=dtypes)).subjects)
+
+    declaration = f"@kernel(framework='torch', dtypes={dtypes}, supports=(), presentation='BSHD') of attn_spec"
+    assert str(told.value).endswith(f"\nDeclare it with {declaration}, and add what else it supports")
+
+
+class Layer(torch.nn.Module):
+    def forward(self, q, k, v):
+        return attend(q, k, v)
+
+
+class Applied(torch.autograd.Function):
+    @staticmethod
+    def forward(_, *tensors):
+        return attend(*tensors)
+
+    @staticmethod
+    def backward(_, *gradients):
+        raise NotImplementedError
+
+
+def no_driver(q, k, v):
+    raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
+@pytest.mark.parametrize(
+    ("function", "cause", "remedy"),
+    [
+        (Layer, "it is a class, which makes an instance where it is called", "Make an instance in its file, mine = "),
+        (Applied, "it is a class, which makes an instance where it is called", "Write a function that calls Applied."),
+        (no_driver, "Triton finds no driver of a GPU", "Set TRITON_INTERPRET=1 to have it interpreted on the CPU, or "),
+        (one_head, "it takes tensors [S, D], one head at a time: length, dimension, and is given [B, H, S, D]", "Decl"),
+    ],
+)
+def test_a_call_that_cannot_work_is_told_by_its_reason(function, cause, remedy):
+    def look_at(function):
+        try:
+            first_look(preflight(from_callable(function, framework="torch")).subjects)
+        except PlainCallError as failed:
+            explain_failure(failed.subjects, failed.failures)
+
+    with pytest.raises(MisfitError) as told:
+        look_at(function)
+
+    assert told.value.cause == cause
+    assert str(told.value).partition("\n")[2].startswith(remedy)
+
+
+def test_calls_that_fail_for_no_known_reason_are_left_to_the_text_of_the_failure():
+    with pytest.raises(
+        KernelError, match="float32, float16, bfloat16: the kernel's call raised ZeroDivisionError"
+    ) as no:
+        preflight(from_callable(lambda q, k, v: 1 / 0, framework="torch"))
+
+    explain_failure(no.value.subjects, no.value.failures)
+
+
+def wrong(q, k, v, *, causal=False, mask=None, window=None):
+    return attend(q, k[:, :, :-1], v[:, :, :-1])
+
+
+def in_place(q, k, v):
+    v *= 2
+    return attend(q, k, v / 2)
+
+
+WRONG = {
+    "a key is lost": declared(wrong, supports=("causal", "cross", "mask", "window")),
+    "NaN": declared(lambda q, k, v: attend(q, k, v) * torch.nan),
+    "changes its inputs": declared(in_place),
+    "says the bottom right and means the top left": declared(
+        causal("top_left"), supports=("causal", "cross"), conventions={"causal_alignment": "bottom_right"}
+    ),
+    "says base 2 and means e": declared(with_lse(np.e), supports=("lse",), conventions={"lse_base": "2"}),
+    "heads and lengths swapped, and a key lost": declared(lambda q, k, v: bshd(q, k[:, :-1], v[:, :-1])),
+    "a base of 10": declared(with_lse(10), supports=("lse",)),
+    **{name: load_all()[0][name].kernel for name in ("last_buffer", "causal_top_left", "head_modulo_kv_heads")},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_that_no_misfit_explains_is_left_to_the_properties(name):
+    first_look(subjects(WRONG[name]))
+
+
+@pytest.mark.parametrize("name", ["numpy_naive", "torch_eager", "jax_attention:tiled", "numpy_layer", "numpy_linear"])
+def test_no_kernel_of_the_tree_has_a_misfit(name):
+    first_look(preflight(resolve(name)).subjects)
+
+
+def test_sound_kernels_have_no_misfit():
+    for made in (*list(PLAIN.values())[::8], *(random_kernel(seed).kernel for seed in range(6))):
+        first_look(subjects(made))
+
+
+def test_a_kernel_made_for_few_signatures_or_slow_to_call_is_not_asked_for_options():
+    few = declared(adding, supports=("mask",), signatures=2)
+    first_look(subjects(few))
+    with pytest.raises(MisfitError):
+        first_look(subjects(replace(few, signatures=None)))
