@@ -42,7 +42,7 @@ def test_a_long_problem_is_cut_in_the_list(folder):
 
 def test_what_is_fixed_is_deleted_with_its_script_and_nothing_else(stored, monkeypatch):
     found = {stored[0].stem: Replay(0, ""), stored[1].stem: Replay(1, "output[0, 0, 0, 0] is 0")}
-    monkeypatch.setattr("attn_spec.replay.replay", lambda path, kernel, limit: found[path.stem])
+    monkeypatch.setattr("attn_spec.replay.replay", lambda path, *_: found[path.stem])
     kept = invoke()
     done = invoke("--clean")
 

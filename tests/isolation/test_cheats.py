@@ -57,4 +57,5 @@ def test_a_cheat_is_not_certified(name, attn_spec, folder):
 
 def test_a_cheat_is_certified_where_it_shares_a_process_with_the_judge(attn_spec, folder):
     done = attn_spec("certify", f"{FILE}:rebinds_a_record", "--property", CLAIMS[0], "--no-isolate")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "CERTIFIED")  # so that the others show something
+    assert done.returncode == 0  # so that the others show something
+    assert done.stdout.splitlines()[-1].startswith("PASSED")
