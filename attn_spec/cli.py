@@ -1,4 +1,4 @@
-"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain.
+"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain, probe.
 
 Exit codes: 0 certified, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance that was
 not seen this time, of replay. This process imports neither torch nor a kernel.
@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from attn_spec import __version__, configuration, explanations
+from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
@@ -253,6 +254,7 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
 
 main.add_command(explanations.explain)
 main.add_command(explanations.properties)
+main.add_command(probe)
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:
