@@ -1,4 +1,4 @@
-"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain.
+"""The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain, probe.
 
 Exit codes: 0 certified or passed, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance
 that was not seen this time, of replay, 130 interrupted. This process imports neither torch nor a kernel.
@@ -18,6 +18,7 @@ import click
 
 from attn_spec import __version__, configuration, explanations
 from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun
+from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
@@ -248,6 +249,7 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
 
 main.add_command(explanations.explain)
 main.add_command(explanations.properties)
+main.add_command(probe)
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:

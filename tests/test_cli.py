@@ -47,7 +47,7 @@ def screen(done):
 
 def test_help_of_every_verb(snapshot):
     runner = CliRunner(env={"COLUMNS": "100"})
-    verbs = ("", "certify", "replay", "report", "statistics", "gpu", "properties", "explain")
+    verbs = ("", "certify", "replay", "report", "statistics", "gpu", "properties", "explain", "probe")
     pages = [runner.invoke(cli.main, [*filter(None, [verb]), "--help"], prog_name="attn-spec").output for verb in verbs]
 
     assert "\n".join(pages) == snapshot

@@ -1,7 +1,7 @@
 """A subject is a kernel at one dtype on one device: give it a problem, get exact values and checked manners.
 
-Every call hands the kernel fresh tensors, under a time limit, and refuses an answer that no attention kernel may
-give: an exception, a wrong type, shape, dtype or device, inputs changed in place.
+Every call hands the kernel fresh tensors, under a time limit. It refuses an exception, another type, shape, dtype or
+device, and inputs changed in place.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from attn_spec.problem.shape_spec import AskedShape
 Guard = Callable[[float], AbstractContextManager[Any]]
 #: Gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
-
 #: Seconds one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
 
-#: The answer of a kernel, as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
+#: Of a kernel, as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
 Answer = dict[str, bits.Values]
 
 

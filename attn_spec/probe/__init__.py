@@ -1,0 +1,1 @@
+"""What the answers of a kernel tell of its arithmetic."""

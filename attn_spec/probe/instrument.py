@@ -1,0 +1,60 @@
+"""A kernel as an instrument: problems of one head with chosen scores and values, and what an answer tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.problem import Problem
+
+#: Width of heads; its root is a power of 2, so that dividing by it is exact.
+WIDTH = 16
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one experiment tells; no value where the answer does not decide."""
+
+    name: str
+    value: str | None
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value or 'cannot tell'}  # {self.evidence}"
+
+
+def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bits.Values:
+    """Output [N, Sk, Dv] of N problems: q [N, 1, d], k [N, Sk, d], v [N, Sk, c], d and c up to WIDTH.
+
+    q is multiplied by sqrt(WIDTH), so that scores are q.k. There are as many queries as keys, the others 0.
+    Raises :class:`Misbehaviour`.
+    """
+    length = k.shape[1]
+
+    def padded(x: np.ndarray) -> np.ndarray:
+        whole = np.zeros((len(x), 1, length, WIDTH))
+        whole[:, 0, : x.shape[1], : x.shape[2]] = x
+        return whole
+
+    problem = Problem(q=padded(q * WIDTH**0.5), k=padded(k), v=padded(v), dtype=subject.dtype)
+    return subject(problem)["output"][:, 0]
+
+
+def format_of(precision: int) -> str | None:
+    """The format with that many bits, or one bit less by the experiment's own rounding; tf32 has those of float16."""
+    found = {53: "float64", 24: "float32", 11: "float16 or tf32", 8: "bfloat16"}
+    return found.get(precision) or found.get(precision + 1)
+
+
+def largest_power(subject: Subject) -> int:
+    """The exponent of the largest power of 2 in the dtype."""
+    return int(np.floor(np.log2(FORMATS[subject.dtype].largest)))
+
+
+def prefix(survived: np.ndarray) -> int:
+    """How many entries are true before the first that is not."""
+    return len(survived) if survived.all() else int(np.argmin(survived))
