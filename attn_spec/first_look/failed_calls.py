@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 
 from attn_spec.first_look.misfit import MisfitError
@@ -21,10 +20,9 @@ def explain(kernel: Kernel, reasons: Iterable[str]) -> None:
 
 def explain_class(kernel: Kernel) -> None:
     """Explain calls of a class that did not compute attention. Raises :class:`MisfitError`."""
-    made = kernel.function
-    if inspect.isclass(made):
-        name = made.__name__
+    if kernel.of_class:
+        name = kernel.function.__name__
         applied = f"write a function that calls {name}.apply"
         instance = f"make an instance in its file, mine = {name}(...), and examine that"
-        remedy = applied if hasattr(made, "apply") and hasattr(made, "backward") else instance
+        remedy = applied if kernel.of_class == "autograd" else instance
         raise MisfitError(kernel, "it is a class, which makes an instance where it is called", remedy)

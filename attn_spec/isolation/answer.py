@@ -40,6 +40,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     type: str = Field(max_length=200)
+    module: str = Field(default="", max_length=200)
     dtype: str | None = Field(default=None, max_length=100)
     device: str = Field(default="", max_length=100)
     shape: list[int] = Field(default=[], max_length=MOST_AXES)
@@ -58,7 +59,8 @@ class Result(BaseModel):
     #: Numbers of the tensors that the call changed, whose values follow too.
     changed: list[int] = []
     raised: str | None = None
-    where: str = ""
+    #: Whether that was for want of memory.
+    starved: bool = False
     not_taken: str | None = None
 
 
@@ -85,7 +87,7 @@ def returned(result: Result, blobs: list[np.ndarray], library: Framework | None,
 
 def _part(part: Part, blobs: list[np.ndarray], library: Framework | None) -> Any:
     if part.dtype is None:
-        return None if part.type == "NoneType" else _foreign(part.type)()
+        return None if part.type == "NoneType" else _foreign(part.type, part.module)()
     if not all(0 <= length < LONGEST for length in part.shape):
         raise ValueError(f"a tensor of shape {part.shape}")
     array = _values(blobs, part.shape) if part.values else np.broadcast_to(np.array(np.nan), part.shape)
@@ -118,9 +120,9 @@ def _values(blobs: list[np.ndarray], shape: Sequence[int]) -> np.ndarray:
 
 
 @cache
-def _foreign(name: str) -> type:
-    """A type of that name, for what is none of the framework's tensors."""
-    return type(name if name.isidentifier() else "object", (), {})
+def _foreign(name: str, module: str) -> type:
+    """A type of that name and module, for what is none of the framework's tensors."""
+    return type(name if name.isidentifier() else "object", (), {"__module__": module})
 
 
 def line(text: str) -> str:

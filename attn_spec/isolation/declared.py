@@ -13,7 +13,7 @@ from attn_spec.error.contract import Contract, ContractError
 from attn_spec.isolation.plain import decoded, encoded
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.defects import Defect
-from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.kernel import Conventions, Kernel, KernelError, class_of
 from attn_spec.kernels.limits import Limits
 
 #: Kinds of parameters, by name.
@@ -32,7 +32,7 @@ class Parameter(BaseModel):
 
 
 class Declaration(BaseModel):
-    """All that the judge knows of a kernel in a worker; fields are those of :class:`Kernel`, but for the last three."""
+    """All that the judge knows of a kernel in a worker: fields of :class:`Kernel`, and facts of its callable."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -58,6 +58,8 @@ class Declaration(BaseModel):
     #: Whether it has a backward function of its own.
     has_backward: bool
     parameters: list[Parameter]
+    #: What ``kernel.class_of`` says of it: "class", "autograd", or nothing.
+    source_class: str
     #: The name it has in its module; empty for none.
     attribute: str
 
@@ -82,6 +84,7 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
             {"name": p.name, "kind": p.kind.name, "default": [] if p.default is p.empty else [encoded(p.default)]}
             for p in kernel.parameters.values()
         ],
+        "source_class": class_of(kernel.function),
         "attribute": attribute,
     }
 
@@ -114,6 +117,5 @@ def kernel_of(
     contract = made.contracts if made.contract is None else made.contract
     found = declare(contract=contract or {}, **{name: getattr(made, name) for name in same}, **limits)(function)
     own = backward if made.has_backward else None
-    return replace(
-        found, spec=spec, module=made.module, given=made.given, declared=made.declared, backward_function=own, **facts
-    )
+    of_it = {name: getattr(made, name) for name in ("module", "given", "declared", "source_class", "attribute")}
+    return replace(found, spec=spec, backward_function=own, **of_it, **facts)

@@ -70,7 +70,7 @@ def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
         library = remote_framework(made.framework, wire)
         name, file = made.attribute or attribute, named if typed.endswith(".py") else source_of(module_of(spec))
         functions = RemoteFunction(wire, "call", name), RemoteFunction(wire, "backward", name)
-        return kernel_of(made, spec, *functions, host=library, source=file, attribute=made.attribute)
+        return kernel_of(made, spec, *functions, host=library, source=file)
     except KernelError as error:
         process.end()
         raise KernelError(str(error).replace(named, typed)) from None

@@ -15,7 +15,7 @@ from attn_spec.isolation.tensors import Places
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed
+from attn_spec.kernels.misbehaviour import CallFailed, OutOfMemory
 
 
 class Wire:
@@ -59,7 +59,7 @@ class Wire:
         limited = self.process.load["memory"] is not None or self.device != "cpu"
         if limited and any("apart" in tensor for tensor in header["tensors"]):
             return NotTaken(line(reason))
-        return CallFailed(f"the kernel's process has no room for the tensors: {line(reason)}")
+        return OutOfMemory(f"the kernel's process has no room for the tensors: {line(reason)}")
 
     def _answered(self, what: str, header: Header, arrays: Sequence[np.ndarray]) -> Any:
         header["tensors"], sent = self._places.described(arrays)
@@ -69,8 +69,8 @@ class Wire:
             if result.not_taken is not None:
                 raise self._not_taken(result.not_taken, header)
             if result.raised is not None:
-                where = f" ({line(result.where)})" if result.where else ""
-                raise CallFailed(f"the kernel's {what} raised {line(result.raised)}{where}")
+                kind = OutOfMemory if result.starved else CallFailed
+                raise kind(f"the kernel's {what}{line(result.raised)}")
             found = returned(result, blobs, self.library, self._calls if what == "call" else None)
             change(arrays, result.changed, blobs)
         except DiedError as error:

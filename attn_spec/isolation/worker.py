@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +23,7 @@ from attn_spec.isolation.plain import decoded
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, FrameworkError, Pull, framework
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import end_process
+from attn_spec.kernels.misbehaviour import OutOfMemory, end_process, failed
 from attn_spec.kernels.resolve import attribute_of, resolve
 
 #: Values of a second result of more axes than a log-sum-exp has are not sent: nobody reads them.
@@ -100,7 +99,7 @@ class Serving:
         except KernelError as error:
             return {"refused": str(error)}, []
         except BaseException as error:
-            return {"refused": f"{header['spec']} cannot be loaded: {_words(error)}"}, []
+            return {"refused": str(failed(f"loading {header['spec']}", error))}, []
 
     def _give(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         """Whether there are tensors of a dtype."""
@@ -181,10 +180,10 @@ class Serving:
                 self.own.wait(device, returned)
                 answer = self._shown(returned, every_value=not keep)
         except BaseException as error:
+            told = failed("", error)
             if self.own.lost(device):
-                end_process(f"the kernel raised {_words(error)}; no call of this process can use {device} any more")
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            return {"raised": _words(error), "where": f"{where.filename}:{where.lineno}"}, []
+                end_process(f"the kernel{told}; no call of this process can use {device} any more")
+            return {"raised": str(told), "starved": isinstance(told, OutOfMemory)}, []
         if keep:
             self.returned = returned
         return answer
@@ -199,7 +198,7 @@ class Serving:
             kind, every = "one", {0: returned}
         parts, blobs = [], []
         for place, x in every.items():
-            part: Header = {"type": type(x).__name__}
+            part: Header = {"type": type(x).__name__, "module": type(x).__module__}
             if x is not None and self.own.is_own(x):
                 part |= {"dtype": self.own.dtype_of(x), "device": self.own.device_of(x), "shape": list(x.shape)}
                 part["values"] = every_value or place == 0 or len(part["shape"]) <= MOST_AXES
@@ -207,8 +206,3 @@ class Serving:
             parts.append(part)
         names = list(every) if kind == "dict" else None
         return {"kind": kind, "parts": parts, "names": names}, blobs
-
-
-def _words(error: BaseException) -> str:
-    """The first line of what an error says."""
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

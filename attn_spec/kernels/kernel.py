@@ -122,6 +122,8 @@ class Kernel:
     #: ``module`` tells.
     source: str = ""
     attribute: str = ""
+    #: What :func:`class_of` says of it there.
+    source_class: str = ""
     #: The library of its tensors, where they are those of another process; None is that of ``framework`` here.
     host: Framework | None = field(default=None, repr=False, compare=False)
     #: What the user declared beside the name of an undecorated callable.
@@ -158,6 +160,11 @@ class Kernel:
     def library(self) -> Framework:
         """The library whose tensors it takes. Raises :class:`FrameworkError`."""
         return frameworks.framework(self.framework) if self.host is None else self.host
+
+    @property
+    def of_class(self) -> str:
+        """What :func:`class_of` says of its function."""
+        return self.source_class if self.isolated else class_of(self.function)
 
     @property
     def isolated(self) -> bool:
@@ -218,6 +225,13 @@ class Kernel:
         """The file it was found in; None where there is none."""
         named = self.source or getattr(sys.modules.get(self.module), "__file__", None)
         return Path(named) if named else None
+
+
+def class_of(function: Callable[..., Any]) -> str:
+    """Whether a callable is a "class", or an "autograd" function, a class to be applied; empty for neither."""
+    if not inspect.isclass(function):
+        return ""
+    return "autograd" if hasattr(function, "apply") and hasattr(function, "backward") else "class"
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:

@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attn_spec.first_look.first_look import first_look
+from attn_spec.first_look.misfit import MisfitError
 from attn_spec.isolation import confinement
 from attn_spec.isolation.foreign import isolated
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
+from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, OutOfMemory
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.plain_calls import plain
+from attn_spec.search.preflight import preflight
 
 FILE = Path(__file__).with_name("misbehaving.py")
 
@@ -40,6 +43,11 @@ DEATHS = {
     20: "out is a dict; it must be a ndarray",
     21: r"the kernel crashed the process \(SIGKILL\)",
 }
+
+
+def test_want_of_memory_is_told_apart(subject):
+    with pytest.raises(OutOfMemory):
+        subject(of_keys(subject, 18))
 
 
 @pytest.mark.parametrize("keys", DEATHS)
@@ -99,6 +107,14 @@ def test_a_kernel_that_does_not_load_is_refused(folder):
         isolated("ends.py:attention")
     with pytest.raises(KernelError, match=r"leaves\.py does not import: SystemExit: no licence"):
         isolated("leaves.py:attention")
+
+
+def test_a_class_is_known_to_be_one(folder):
+    (folder / "layer.py").write_text("class Layer:\n    def __init__(self, q, k, v):\n        pass\n")
+    kernel = isolated("layer.py:Layer", framework="numpy")
+    with pytest.raises(MisfitError, match="it is a class, which makes an instance where it is called"):
+        first_look(preflight(kernel, ["float32"]).subjects)
+    kernel.host.end()
 
 
 def test_a_worker_ends_with_the_judge_whatever_that_dies_of(tmp_path):
