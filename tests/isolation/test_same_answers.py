@@ -88,8 +88,7 @@ def test_buffers_are_used_again_where_they_are_here(kind):
     subject = Subject(isolated(f"{NUMPY if kind == 'numpy' else TORCH}:memory"), "float32")
     problem = plain(subject.kernel, "float32")
     again = memory.in_the_same_place(tensors=3)
-    ways = (again, again, memory.unchanged, again)
-    assert [subject(problem, arrange=way)["output"].ravel()[0] for way in ways] == [0, 1, 0, 0]
+    assert [subject(problem, arrange=again)["output"].ravel()[0] for _ in range(3)] == [0, 1, 1]
 
 
 def test_freed_memory_is_filled_where_the_kernel_runs():

@@ -142,10 +142,13 @@ def test_replays_say_what_became_of_a_suspect(tmp_path):
     suspect = run(case, 60.0)
     assert suspect.code == 3
     assert str(suspect).startswith("still suspect: the bias of the errors towards zero / sigma is ")
-    assert run(case, 60.0, "torch_tiled").code == 0
+    assert run(case, 60.0, kernel="torch_tiled").code == 0
     plain = replace(case, problem=case.problem.replace(recipe=None))
     assert "says nothing about" in run(plain, 60.0).message
-    assert "the claim does not apply to toward_zero: its contract does" in run(case, 60.0, "zoo.py:declared").message
+    assert (
+        "the claim does not apply to toward_zero: its contract does"
+        in run(case, 60.0, kernel="zoo.py:declared").message
+    )
 
 
 def test_searching_does_not_climb_towards_a_false_alarm(monkeypatch):

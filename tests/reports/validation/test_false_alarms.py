@@ -69,17 +69,17 @@ def unchanged(uniform):
 
 
 def test_random_sound_kernels_are_accused_of_nothing():
-    """A sample: 34 kernels, each with another few of the properties."""
+    """A sample: 38 kernels, each with another few of the properties."""
     total, claims = Alarms(), theorems()
 
-    for seed in range(34):
+    for seed in range(38):
         total.add(examine(random_kernel(seed), claims[seed % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
-    assert total.kernels == 34
+    assert total.kernels == 38
     assert total.examples > 250
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
-    assert set(total.by_family) == {claim.id.partition(".")[0] for claim in claims}
+    assert set(total.by_family) == {claim.id.partition(".")[0] for claim in claims} - {"asked_shapes"}
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
 
 
@@ -152,15 +152,15 @@ def test_a_run_is_a_function_of_its_seed_and_stops_when_it_has_enough(monkeypatc
 
 
 def test_layers_alone_are_examined_by_the_families_that_are_named():
-    total = false_alarms.run(3, 0, families=("layers",), layers=True)
+    total = run(16, 3, families=("layers",), layers=True)
 
     assert set(total.by_family) == {"layers"}
-    assert total.examples >= 3
+    assert (total.examples, total.kernels) == (16, 1)
     assert total.refuted == []
 
 
 def test_a_family_that_does_not_exist_is_refused(capsys):
     with pytest.raises(SystemExit):
-        false_alarms.main(["--family", "sideways"])
+        main(["--family", "sideways"])
 
     assert "argument --family: invalid choice: 'sideways'" in capsys.readouterr().err
