@@ -219,6 +219,8 @@ class _Child:
                     last = time.monotonic()
                     self.looked = self.looked or event["kind"] == "look"
                     progress.hear(event, self.share)
+                    if _is_enough(self.request, progress):
+                        yield True  # what follows is not looked at any more
                 if not alive:
                     return
                 if time.monotonic() - last > self.silence:

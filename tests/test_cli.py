@@ -118,8 +118,9 @@ def test_fail_fast_changes_nothing_where_nothing_is_refuted(toy, attn_spec):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are for POSIX")
 def test_ctrl_c_ends_with_what_is_known(toy):
     # A run in the background would ignore the signal.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from attn_spec.cli import main; main()"
-    command = [sys.executable, "-c", code, "certify", "toy.py:sound", "--profile", "certify"]
+    heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    begun = f"{heeded}; from attn_spec.cli import main; main()"
+    command = [sys.executable, "-c", begun, "certify", "toy.py:sound", "--profile", "certify"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=toy) as running:
         assert running.stdout.readline().startswith("toy:sound (source ")  # in a pipe, long before the end
         running.send_signal(signal.SIGINT)
