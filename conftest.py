@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item
             )
     for (claim, shared), every in alike.items():
-        applicable = [item for item in every if _is_applicable(item)] or every
+        applicable = [item for item in every if _applies(item)] or every
         chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()), 1 if shared == SLOW else 2)
         for item in every:
             if item not in chosen:
@@ -64,6 +64,5 @@ def _chosen(items: list[Any], number: int, files: int) -> list[Any]:
     return [mine[within % len(mine)] for mine in (own[shift:] + own[:shift])[:files]]
 
 
-def _is_applicable(item: Any) -> bool:
-    claim, subject = item.function.attention_property, item.callspec.params["subject"]
-    return subject.supports(*claim.needs) and not claim.not_applicable(subject)
+def _applies(item: Any) -> bool:
+    return item.function.attention_property.applies_to(item.callspec.params["subject"])

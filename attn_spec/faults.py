@@ -1,4 +1,4 @@
-"""What is said of an error of attn-spec's own: that it is one, where it happened, and where to report it."""
+"""What is said of an error, in one line; of one of attn-spec's own that it is one, and where to report it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ LABEL = "Issues"
 _HOME = Path(__file__).parent
 
 
+def in_one_line(error: BaseException) -> str:
+    """The type of an error, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+
+
 def text(error: BaseException) -> str:
     """One sentence on an error that no kernel and no user is to blame for."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(_HOME)] or frames
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     return (
-        f"this is a bug of attn-spec {version('attn-spec')}, not of the kernel: {what}{where}. "
+        f"this is a bug of attn-spec {version('attn-spec')}, not of the kernel: {in_one_line(error)}{where}. "
         f"Please report it {_where(metadata('attn-spec').get_all('Project-URL') or [])}"
     )
 

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.by_hand import in_hand
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.kernels.resolve import resolve
 from attn_spec.search.preflight import preflight
 from attn_spec.search.property import Property, load_all
 
@@ -42,7 +41,9 @@ def parametrize(
     ``dtypes`` are all that the kernel declares without one. The kernel is called once for each dtype, to see that it
     runs. Raises :class:`KernelError`.
     """
-    found = _found(kernel, declared)
+    if isinstance(kernel, Kernel) and declared:
+        raise KernelError(f"{kernel.name} declares itself with @kernel; drop {', '.join(sorted(declared))}")
+    found = in_hand(kernel, declared)
     subjects = preflight(replace(found, spec=found.spec or _spec_of(found)), dtypes, device).subjects
     claims = _claims(properties)
     return pytest.mark.parametrize(
@@ -59,17 +60,6 @@ def _claims(parts: Sequence[str]) -> list[Property]:
         if not any(part in claim.id for claim in every):
             raise KernelError(f"no property's id contains {part!r}; `attn-spec properties` lists them all")
     return [claim for claim in every if not parts or any(part in claim.id for part in parts)]
-
-
-def _found(kernel: Kernel | str | Callable[..., Any], declared: Mapping[str, Any]) -> Kernel:
-    """The kernel that is meant. Raises :class:`KernelError`."""
-    if isinstance(kernel, str):
-        return resolve(kernel, **declared)
-    if not isinstance(kernel, Kernel):
-        return replace(from_callable(kernel, **declared), given=dict(declared))
-    if declared:
-        raise KernelError(f"{kernel.name} declares itself with @kernel; drop {', '.join(sorted(declared))}")
-    return kernel
 
 
 def _spec_of(kernel: Kernel) -> str:

@@ -148,7 +148,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = [item for item in _in_order(items, keys) if keys[item] is None or keys[item] in chosen]
     large, small = [], []
     for item in wanted:
-        claim = getattr(getattr(item, "function", None), "attention_property", None)
+        claim = _claim_of(item)
         (small if claim is None or claim.recipes is None else large).append(item)
     own = small[number::count] + (large if number == 0 else [])
     kept = [item for item in own if keys[item] not in done]
@@ -173,9 +173,14 @@ def _chosen(session: Session, keys: set[Key]) -> set[Key]:
         return selection.chosen(session.option("property"), keys)
 
 
+def _claim_of(item: pytest.Item) -> Property | None:
+    """The property that a test is of; None for one that is no property."""
+    return getattr(getattr(item, "function", None), "attention_property", None)
+
+
 def key_of(item: pytest.Item) -> Key | None:
     """(property, kernel, dtype) of a test, None for one that is no property."""
-    claim = getattr(getattr(item, "function", None), "attention_property", None)
+    claim = _claim_of(item)
     if claim is None:
         return None
     subject = item.callspec.params["subject"]  # type: ignore[attr-defined]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from attn_spec.kernels.declaration import from_callable
@@ -44,7 +45,7 @@ def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: 
     ``declared`` may say more. It is called as a search calls it. Raises :class:`KernelError` for a kernel that does not
     declare an option of the problem or its dtype, and what a search takes for a refutation where the call fails.
     """
-    found = _found(kernel, declared)
+    found = in_hand(kernel, declared)
     if problem.dtype not in found.dtypes and found.declared:
         raise KernelError(f"{found.name} declares {', '.join(found.dtypes)}, and the problem is of {problem.dtype}")
     missing = sorted(name for name in problem.options() & OPTIONS.keys() if name not in found.supports)
@@ -53,7 +54,8 @@ def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: 
     return Subject(found, problem.dtype, device)(problem)
 
 
-def _found(kernel: Kernel | str | Callable[..., Any], declared: dict[str, Any]) -> Kernel:
+def in_hand(kernel: Kernel | str | Callable[..., Any], declared: Mapping[str, Any]) -> Kernel:
+    """The kernel that is meant: itself, found by its name, or made of a callable. Raises :class:`KernelError`."""
     if isinstance(kernel, str):
         return resolve(kernel, **declared)
-    return kernel if isinstance(kernel, Kernel) else from_callable(kernel, **declared)
+    return kernel if isinstance(kernel, Kernel) else replace(from_callable(kernel, **declared), given=dict(declared))

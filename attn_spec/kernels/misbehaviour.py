@@ -5,6 +5,8 @@ import sys
 import traceback
 from typing import NoReturn
 
+from attn_spec.faults import in_one_line
+
 
 class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A call that did not produce an attention output at all; the text says what came back instead."""
@@ -25,10 +27,9 @@ _WANT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory"
 def failed(call: str, error: BaseException) -> CallFailed:
     """The failure of a ``call``, in words, that raised an exception of any library: which one, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     starved = isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY)
     made = OutOfMemory if starved else CallFailed
-    return made(f"{call} raised {text} ({where.filename}:{where.lineno})")
+    return made(f"{call} raised {in_one_line(error)} ({where.filename}:{where.lineno})")
 
 
 def end_process(reason: str) -> NoReturn:

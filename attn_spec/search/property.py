@@ -56,6 +56,10 @@ class Property:
     #: Of a claim that is asked of each problem of a list in turn, with a seed, and not searched: their recipes.
     recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None
 
+    def applies_to(self, subject: Subject) -> bool:
+        """Whether the subject has what the claim needs, and nothing says that it does not apply."""
+        return subject.supports(*self.needs) and not self.not_applicable(subject)
+
 
 class NotExamined(Exception):  # noqa: N818 -- a verdict that is missing, not an error of ours
     """A problem that the kernel takes but that could not be examined here; the text says why."""

@@ -36,13 +36,7 @@ class StoredCases:
 
     def refuting(self, claim: Property, subject: Subject) -> tuple[Row, Case] | None:
         """The verdict and the case where one of the stored problems still refutes the claim; None where none does."""
-        if (
-            claim.recipes is not None
-            or claim.false_alarm
-            or not all(subject.supports(option) for option in claim.needs)
-        ):
-            return None
-        if claim.not_applicable(subject):
+        if claim.recipes is not None or claim.false_alarm or not claim.applies_to(subject):
             return None
         tried = [case for case in self._cases_of(_spec_of(subject)) if _is_of(case, claim, subject)][:MOST]
         return next((found for case in tried if (found := _again(case, claim, subject)) is not None), None)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from attn_spec.faults import in_one_line
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import resolve
 
@@ -89,7 +90,7 @@ def _of_case(kernels: dict[str, Kernel], case: Case, made: str, device: str, tur
                     held[name] = peak(run, device)
                 times[name].append(seconds(run, device))
             except Exception as error:
-                failed[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+                failed[name] = in_one_line(error)
     for name in kernels:
         if name in failed:
             yield Cost(kernel=name, made=made, case=case, failure=failed[name])
