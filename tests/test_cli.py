@@ -227,15 +227,6 @@ def test_replay_without_cases_says_where_they_come_from(attn_spec, snapshot):
     assert screen(done) == snapshot
 
 
-def test_replay_of_a_damaged_case_cannot_run(folder, attn_spec):
-    folder.joinpath("case.json").write_text("{")
-    done = attn_spec("replay", "case.json")
-
-    assert done.returncode == 2
-    assert "case  cannot run: case.json cannot be replayed: " in done.stdout
-    assert "0 fixed, 0 still fails, 1 cannot run" in done.stdout
-
-
 def test_a_case_of_a_property_that_is_gone_cannot_run(toy, attn_spec):
     attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output")
     (case,) = toy.glob(".attn-spec/cases/*.json")

@@ -1,18 +1,8 @@
 """The pytest plugin: options, verdicts as outcomes, the denominator and workers."""
 
 import json
-import time
-from dataclasses import replace
 
 import pytest
-
-from attn_spec.kernels.resolve import resolve
-from attn_spec.kernels.subject import Subject
-from attn_spec.search import strategies
-from attn_spec.search.profiles import PROFILES
-from attn_spec.search.property import Property
-from attn_spec.search.search import search
-from attn_spec.search.verdict import Verdict
 
 PROPERTIES = '''
 """Toy properties, one for each verdict."""
@@ -152,57 +142,6 @@ def test_the_report_has_a_line_for_each_verdict(suite):
     found = [(event["key"][0], event["message"].split()[1]) for event in events if event["kind"] == "found"]
     assert found == [("toys.short", "queries")]
     assert events[-1] == {"kind": "end", "exit": 1}
-
-
-def test_equal_seeds_try_equal_problems_and_other_seeds_others():
-    def tried(seed):
-        seen = []
-        claim = Property(
-            id="toy.claim",
-            statement="",
-            source="",
-            hunts="",
-            needs=(),
-            check=lambda subject, problem: seen.append(repr(problem)),
-            problems=strategies.problems,
-        )
-        search(claim, Subject(resolve("numpy_tiled"), "float32"), PROFILES["smoke"], seed)
-        return seen
-
-    assert len(tried(0)) == PROFILES["smoke"].examples
-    assert tried(0) == tried(0)
-    assert tried(0) != tried(1)
-
-
-def test_shrinking_ends_when_its_time_is_up():
-    def check(_, problem):
-        time.sleep(0.2)
-        raise AssertionError(problem.key_length)
-
-    claim = Property(id="toy", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems)
-    profile = replace(PROFILES["smoke"], shrink_seconds=1.0)
-    start = time.monotonic()
-    row, case = search(claim, Subject(resolve("numpy_tiled"), "float32"), profile, 0)
-
-    assert row.verdict is Verdict.REFUTED
-    assert case is not None
-    assert time.monotonic() - start < 3.0
-
-
-def test_a_search_that_runs_out_of_time_is_not_exercised():
-    claim = Property(
-        id="toy",
-        statement="",
-        source="",
-        hunts="",
-        needs=(),
-        check=lambda subject, problem: time.sleep(0.2),
-        problems=strategies.problems,
-    )
-    row, _ = search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], seconds=0.5), 0)
-
-    assert row.verdict is Verdict.NOT_EXERCISED
-    assert row.message.endswith("problems were tried, 5 are needed: 0.5 s were up")
 
 
 def test_a_warning_of_the_kernel_does_not_refute_it(suite):

@@ -1,4 +1,4 @@
-"""``attn-spec replay --list`` and ``--clean``: what is stored, and how it leaves."""
+"""``attn-spec replay``: a case that cannot be run; with --list and --clean what is stored, and how it leaves."""
 
 import pytest
 from click.testing import CliRunner
@@ -51,3 +51,12 @@ def test_what_is_fixed_is_deleted_with_its_script_and_nothing_else(stored, monke
     assert f"{stored[0].stem}  fixed, deleted\n" in done.output
     assert f"{stored[1].stem}  still fails: output[0, 0, 0, 0] is 0\n" in done.output
     assert sorted(path.name for path in (cases.HOME / "cases").iterdir()) == [stored[1].name]
+
+
+def test_replay_of_a_damaged_case_cannot_run(folder, attn_spec):
+    folder.joinpath("case.json").write_text("{")
+    done = attn_spec("replay", "case.json")
+
+    assert done.returncode == 2
+    assert "case  cannot run: case.json cannot be replayed: " in done.stdout
+    assert "0 fixed, 0 still fails, 1 cannot run" in done.stdout

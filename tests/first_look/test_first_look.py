@@ -1,96 +1,30 @@
 """A first look tells each known misfit once, with a remedy that mends it, and leaves all else to the properties."""
 
-from dataclasses import replace
-
-import jax
-import numpy as np
 import pytest
 import torch
-from attn_spec.reports.plain.examination import PLAIN
-from attn_spec.reports.validation.random_kernels import random_kernel
-from attn_spec.reports.zoo.mutants import load_all
 
-from attn_spec import Contract, kernel
+from attn_spec import Contract
 from attn_spec.first_look.first_look import explain_failure, first_look
 from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.resolve import resolve
-from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import PlainCallError, preflight
-
-
-def scores(q, k):
-    return q @ k.mT * q.shape[-1] ** -0.5
-
-
-def attend(q, k, v, hidden=None):
-    s = scores(q, k)
-    return (s if hidden is None else s.masked_fill(hidden, -torch.inf)).softmax(-1) @ v
-
-
-def distances(q, k, corner):
-    shift = k.shape[2] - q.shape[2] if corner == "bottom_right" else 0
-    return torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None] - shift
-
-
-def causal(corner):
-    def attention(q, k, v, *, causal=False):
-        return attend(q, k, v, distances(q, k, corner) > 0 if causal else None)
-
-    return attention
-
-
-def bshd(q, k, v):
-    return attend(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
-
-
-def bshd_with_lse(q, k, v):
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return attend(q, k, v).transpose(1, 2), scores(q, k).logsumexp(-1)
-
-
-def one_head(q, k, v):
-    length, _ = q.shape
-    return attend(q, k, v).reshape(length, -1)
-
-
-def with_lse(base):
-    return lambda q, k, v: (attend(q, k, v), scores(q, k).logsumexp(-1) / np.log(base))
-
-
-def windowed(q, k, v, *, window=(-1, -1)):
-    left, right = window
-    d = distances(q, k, "top_left")
-    return attend(q, k, v, ((d < -left) & (left >= 0)) | ((d > right) & (right >= 0)))
-
-
-def window_passed_on(q, k, v, *, window=(None, None)):
-    return windowed(q, k, v, window=tuple(-1 if side is None else side for side in window))
-
-
-def adding(q, k, v, *, mask=None):
-    s = scores(q, k)
-    return (s if mask is None else s + mask).softmax(-1) @ v
-
-
-def hiding(q, k, v, *, mask=None):
-    return attend(q, k, v, mask)
-
-
-def of_jax(q, k, v):
-    q, k, v = map(jax.numpy.asarray, (q, k, v))
-    return jax.nn.softmax(scores(q, k), -1) @ v
-
-
-def wide(q, k, v):
-    return attend(q.double(), k.double(), v.double())
-
-
-def declared(function, dtypes=("float32",), contract="eager", **facts):
-    made = {"framework": "torch", "name": "mine", **facts}
-    return kernel(dtypes=dtypes, contract=contract, **made)(function)
-
+from tests.first_look.callables import (
+    adding,
+    attend,
+    bshd,
+    bshd_with_lse,
+    causal,
+    declared,
+    hiding,
+    of_jax,
+    one_head,
+    subjects,
+    wide,
+    window_passed_on,
+    windowed,
+    with_lse,
+)
 
 #: Of each misfit the kernel, the cause, the remedy, and the kernel mended so.
 MISFITS = {
@@ -197,10 +131,6 @@ MISFITS = {
 }
 
 
-def subjects(made):
-    return [Subject(made, dtype) for dtype in made.dtypes]
-
-
 @pytest.mark.parametrize("name", MISFITS)
 def test_a_misfit_is_told_in_two_lines_and_its_remedy_mends_it(name):
     made, cause, remedy, mended = MISFITS[name]
@@ -269,48 +199,3 @@ def test_calls_that_fail_for_no_known_reason_are_left_to_the_text_of_the_failure
         preflight(from_callable(lambda q, k, v: 1 / 0, framework="torch"))
 
     explain_failure(no.value.subjects, no.value.failures)
-
-
-def wrong(q, k, v, *, causal=False, mask=None, window=None):
-    return attend(q, k[:, :, :-1], v[:, :, :-1])
-
-
-def in_place(q, k, v):
-    v *= 2
-    return attend(q, k, v / 2)
-
-
-WRONG = {
-    "a key is lost": declared(wrong, supports=("causal", "cross", "mask", "window")),
-    "NaN": declared(lambda q, k, v: attend(q, k, v) * torch.nan),
-    "changes its inputs": declared(in_place),
-    "says the bottom right and means the top left": declared(
-        causal("top_left"), supports=("causal", "cross"), conventions={"causal_alignment": "bottom_right"}
-    ),
-    "says base 2 and means e": declared(with_lse(np.e), supports=("lse",), conventions={"lse_base": "2"}),
-    "heads and lengths swapped, and a key lost": declared(lambda q, k, v: bshd(q, k[:, :-1], v[:, :-1])),
-    "a base of 10": declared(with_lse(10), supports=("lse",)),
-    **{name: load_all()[0][name].kernel for name in ("last_buffer", "causal_top_left", "head_modulo_kv_heads")},
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_kernel_that_no_misfit_explains_is_left_to_the_properties(name):
-    first_look(subjects(WRONG[name]))
-
-
-@pytest.mark.parametrize("name", ["numpy_naive", "torch_eager", "jax_attention:tiled", "numpy_layer", "numpy_linear"])
-def test_no_kernel_of_the_tree_has_a_misfit(name):
-    first_look(preflight(resolve(name)).subjects)
-
-
-def test_sound_kernels_have_no_misfit():
-    for made in (*list(PLAIN.values())[::8], *(random_kernel(seed).kernel for seed in range(6))):
-        first_look(subjects(made))
-
-
-def test_a_kernel_made_for_few_signatures_or_slow_to_call_is_not_asked_for_options():
-    few = declared(adding, supports=("mask",), signatures=2)
-    first_look(subjects(few))
-    with pytest.raises(MisfitError):
-        first_look(subjects(replace(few, signatures=None)))

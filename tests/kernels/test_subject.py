@@ -11,7 +11,6 @@ from attn_spec import Problem, kernel
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour
 from attn_spec.kernels.subject import Subject
-from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
 
 RNG = np.random.default_rng(0)
@@ -187,14 +186,6 @@ def test_a_call_that_takes_too_long_is_ended_even_if_it_swallows_exceptions():
     with pytest.raises(CallFailed, match=r"the kernel's call did not return within 0.1 s"):
         subject(stubborn, call_limit=0.1)(problem())
     assert time.monotonic() - start < 2
-
-
-def test_a_time_limit_ends_with_its_block():
-    with pytest.raises(OutOfTime), time_limit(0.01):
-        time.sleep(1)
-    with time_limit(0.01):
-        pass
-    time.sleep(0.02)
 
 
 def test_gradients_are_those_of_autograd():
