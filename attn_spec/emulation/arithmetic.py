@@ -35,7 +35,7 @@ class Order:
     #: Order of every sum: "sequential", "pairwise" or "random".
     sums: str = "sequential"
     seed: int = 0
-    #: Whether a product is added before it is rounded.
+    #: Whether a product is added, or a reference subtracted from it, before it is rounded.
     fused: bool = True
     #: Which operand a scale multiplies under a contract that scales operands: "roots" of it q and k; itself the
     #: "query"; or "folded" the query, together with log2(e) in base 2, or with the inverse of a softcap.

@@ -89,18 +89,23 @@ class TiledAttention(Dropout):
     def subtract_lse(self, s: Any) -> Any:
         """s - L, for the log-sum-exp ``self.L`` [B, Hq, Sq, 1] of the row."""
         L = self.change_base(self.xp.where(-np.inf == self.L, 0.0, self.L))
-        return self.round((s * self.exponent_factor() if self.folds_exponent else s) - L, "softmax")
+        return self.round((self.score_in_base(s) if self.folds_exponent else s) - L, "softmax")
 
     def subtract(self, s: Any, m: Any) -> Any:
         """s - m, where m counts as 0 as long as nothing was visible: -inf - -inf would be NaN."""
         m = self.xp.where(m == -np.inf, 0.0, m)
         if self.folds_exponent:
-            return self.round(s * self.exponent_factor() - self.reference_in_base(m), "softmax")
+            return self.round(self.score_in_base(s) - self.reference_in_base(m), "softmax")
         return self.round(s - m, "softmax")
 
     def exponent_factor(self) -> Any:
         """scale log2(e), one constant."""
         return self.times(self.factor(), self.log2e, "score_accumulation")
+
+    def score_in_base(self, s: Any) -> Any:
+        """s scale log2(e)."""
+        c = self.exponent_factor()
+        return s * c if self.order.fused else self.times(s, c, "score_accumulation")
 
     def reference_in_base(self, m: Any) -> Any:
         """m scale log2(e), which every score of a row is reduced by."""

@@ -63,7 +63,9 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
 
     The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
     arguments together costs no more than rounding the one argument x = M - s (they telescope), whatever the tiling.
-    With base 2 the arguments are products with a rounded log2(e), which costs 6u x + u |s| + 2u max|s| more.
+    With base 2 the arguments are products s c of scores with a rounded c, log2(e) or with the scale in it. c is one
+    number, so its error scales x; the products' own, and those of differences that are multiplied last, cost
+    6u x + u |s| + u max|s| with it: s c is rounded, and so is m_t c, of the reference m_t at which the weight is made.
 
     Merging normalized parts, o = sum_t e^(L_t - L) o_t, is merging (m_t, l_t, acc_t) with a factor common to all
     weights of part t: the error of its rounded L_t, and that of the exponential.
@@ -74,7 +76,7 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     alpha = delta + np.where(_exact_differences(x, c, delta), 0.0, softmax.u) * distance
     if c.exponent == "base2":
         size = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
-        alpha = alpha + work.u * (6 * distance + size + 2 * size.max(axis=-1, keepdims=True, initial=0.0))
+        alpha = alpha + work.u * (6 * distance + size + size.max(axis=-1, keepdims=True, initial=0.0))
         alpha = alpha + 2 * work.eta
     if c.lse_merges:
         alpha = alpha + c.lse_merges * (partial_lse_error(x, c) + merge_weight_error(x, c))
@@ -89,11 +91,11 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
 def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
 
-    With base 2 it may be one s c - fl(m c), c = log2(e) or with the scale in it: the rounding of m c stays.
+    With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays.
     """
     if c.exponent != "base2":
         return np.zeros((*x.s.shape[:-1], 1))
-    return growth((rounding(c, "score_accumulation").u, 2)) * _largest_score(x, c)
+    return growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)
 
 
 def exponential_error(c: ResolvedContract) -> float:

@@ -108,9 +108,8 @@ class Adversary(Arithmetic):
         return super().exponent_factor()  # type: ignore[misc]
 
     def exponent_factor(self) -> Any:
-        """One number for both passes over a row; a single pass may even hold several."""
-        once = self.c.normalize == "before_product"
-        return self._exponent_factor if once else super().exponent_factor()  # type: ignore[misc]
+        """One number, which a kernel computes once."""
+        return self._exponent_factor
 
     def times(self, x: Any, constant: Any, stage: str) -> Tensor:
         value = np.abs(self.as_array(constant).detach().numpy())

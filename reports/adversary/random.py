@@ -56,8 +56,7 @@ def random_attack(seed: int) -> Attack:
     if (apart := np.random.default_rng([seed, 1])).random() < LAYERS:  # so that they change no other draw
         problem, layer = _layer(apart), one_of(apart, (Layer, HeadByHead, BiasFirst, InOneSum))
         contract = replace(contract, operands=one_of(apart, ("float64", "float64", *_FORMATS)))
-        # Constants folded into the exponent are attacked without projections.
-        order = replace(order, bias_rounded=bool(apart.random() < 0.3), exponent_folded=False)
+        order = replace(order, bias_rounded=bool(apart.random() < 0.3))
     dO, dL = (rng.standard_normal(shape) for shape in (problem.output_shape, (*problem.score_shape[:3], 1)))
     return Attack(
         problem=problem,

@@ -27,7 +27,7 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "two roundings of base 2 at a distance": "work.u * ([-6-]{+4+} * distance",
             "three roundings of base 2 at a distance": "work.u * ([-6-]{+3+} * distance",
             "base 2 at a distance": "work.u * ([-6-]{+0+} * distance",
-            "base 2 of the score": "6 * distance + [-size + -]2 * size",
+            "base 2 of the score": "6 * distance + [-size + -]size.max",
             "half of base 2 of the backward weights": "[-8-]{+4+} * work.u",
             "three quarters of base 2 of the backward weights": "[-8-]{+2+} * work.u",
             "base 2 of the score in the backward weights": "([-np.abs(x.s) + delta + -]np.abs(L) + 2 * shift + EL)",
@@ -36,11 +36,8 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
                 "+ c.reference_distance[- + reference_rounding(x, c)-] + 1"
             ),
             "the reference's rounding in base 2": (
-                'return [-growth((rounding(c, "score_accumulation").u, 2)) * _largest_score(x, c)-]{+np.zer'
+                'return [-growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)-]{+np.zer'
                 "os((*x.s.shape[:-1], 1))+}"
-            ),
-            "one of two roundings of the reference in base 2": (
-                'return growth((rounding(c, "score_accumulation").u, [-2-]{+1+})) * _largest_score'
             ),
         },
         ("with base 2 a product underflows only where the relative roundings of larger scores of its row weigh more"): {

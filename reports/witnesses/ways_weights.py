@@ -44,6 +44,18 @@ WEIGHT_WAYS = (
         order={"exponent_folded": True},
     ),
     Way(
+        name="2 large scores, scale 1, folded",
+        problem={"queries": 8.0, "spread": 4.0, "n": 2, "D": 1, "scale": 1.0, "seed": 2},
+        contract={"exponent": "base2"},
+        order={"exponent_folded": True},
+    ),
+    Way(
+        name="large scores, base 2",
+        problem={"queries": 8.0, "spread": 4.0, "n": 4, "seed": 3},
+        contract={"exponent": "base2"},
+    ),
+    Way(name="scores of 0, base 2", problem={"queries": 0.0, "n": 4}, contract={"exponent": "base2"}),
+    Way(
         name="many light keys, cast row sum, softmax",
         problem={"n": 2, "D": 1},
         contract={"softmax": NARROW, "row_sum_of": "cast", "kv_tile": None},

@@ -28,9 +28,8 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("softmax", "one tile", "output"): {
             "the difference of score and maximum": "0.0, [-softmax.u-]{+0.0+}) * distance",
         },
-        ("score_accumulation", "large scores, base 2, folded", "lse"): {
-            "the base-2 maximum": "+ size[- + 2 * size.max(axis=-1, keepdims=True, initial=0.0)-])",
-            "half of the base-2 maximum": "+ size + [-2 * -]size.max",
+        ("score_accumulation", "2 large scores, scale 1, folded", "output"): {
+            "the base-2 maximum": "+ size[- + size.max(axis=-1, keepdims=True, initial=0.0)-])",
         },
         ("lse", "parts by LSE", "lse"): {
             "the log-sum-exps of parts": "c.lse_merges * ([-partial_lse_error(x, c) + -]merge_weight",
@@ -138,9 +137,11 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("score_accumulation", "base 2 inside the exponent", "lse"): {
             "ln 2 in the LSE": "growth((work, [-4-]{+0+}))",
+        },
+        ("score_accumulation", "scores of 0, base 2", "lse"): {
             "the row sum in the LSE of base 2": "w.top[..., 0][- + log_sum-] + X)",
         },
-        ("score_accumulation", "large scores, base 2, folded", "lse"): {
+        ("score_accumulation", "large scores, base 2", "lse"): {
             "the reference in the LSE of base 2": (
                 "X + growth((work, 4)) * ([-np.abs(x.M[..., 0]) + shift + w.top[..., 0] + -]log_sum"
             ),

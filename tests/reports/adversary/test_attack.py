@@ -9,7 +9,7 @@ from attn_spec.reports.adversary.attack import QUANTITIES, attained
 from attn_spec.reports.adversary.cases import FINE, STAGES, WAYS, Way, attack, stages
 from attn_spec.reports.adversary.presets import presets
 from attn_spec.reports.adversary.problems import NARROW, small_problem
-from attn_spec.reports.adversary.random import random_attacks
+from attn_spec.reports.adversary.random import random_attack, random_attacks
 from attn_spec.reports.adversary.report import (
     LOOSE,
     TOLERANCE,
@@ -119,6 +119,16 @@ def test_layers_are_drawn_too():
     assert 5 < len(layers) < 25
     assert {case.problem.query_heads > 1 for case in layers} == {True, False}
     assert "float16" in {case.contract.operands for case in layers}
+
+
+def test_a_constant_folded_into_the_exponent_is_one_number():
+    """A layer with one visible key, whose log-sum-exp differed by the constants if there were several."""
+    case = random_attack(642)
+
+    assert case.problem.projects
+    assert case.order.exponent_folded
+    assert case.contract.exponent == "base2"
+    assert faults(strongest([("", "", case)])) == []
 
 
 def test_a_stage_concerns_what_it_rounds():
