@@ -26,5 +26,6 @@ def test_memory_of_tiles_grows_with_n_and_that_of_eager_attention_with_its_squar
     assert tiled[1] < memory.least_eager(1024) / 2
 
 
+@pytest.mark.exhaustive
 def test_tiles_hold_less_than_a_twentieth_of_what_eager_attention_does_at_16384_keys():
     assert memory.traced("numpy_tiled", 16384) < memory.least_eager(16384) / 20

@@ -238,7 +238,7 @@ def test_what_is_added_up_stays_plain_json():
 @pytest.mark.parametrize("sample", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_sample_of_the_whole_measurement(sample, monkeypatch):
     """What ``attn-spec teeth`` measures, on mutants of as many families and a share of the sound kernels."""
-    told, share = [], 250 if sample > 1 else 50
+    told, share = [], 250 if sample > 1 else 10
     monkeypatch.setattr(measurement, "SHARE", share)
     monkeypatch.setattr(measurement, "EXAMPLES", 80 * share)
     found = measure(

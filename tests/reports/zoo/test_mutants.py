@@ -103,15 +103,16 @@ def test_every_sound_kernel_is_within_its_gradient_bounds(kernel, dtype, example
     assert row.verdict is Verdict.HELD, row.message
 
 
+@examples(20, 60)
 @pytest.mark.parametrize("name", ["padded_columns_visible", "activations_saturate", "weights_as_quotient"])
-def test_normal_problems_never_show_a_defect_that_its_own_property_finds(name):
+def test_normal_problems_never_show_a_defect_that_its_own_property_finds(name, examples):
     """Gradients of the mutant are right to the last bit of the bound as long as scores stay where randn puts them."""
     mutant = MUTANTS[name]
 
     def normal(subject):
         return assertions.differentiable(subject, without=("scale", "empty", adds_to_scores), regimes=["normal"])
 
-    row, _ = examine(GRADIENTS, mutant.kernel, mutant.dtype, examples=60, problems=normal)
+    row, _ = examine(GRADIENTS, mutant.kernel, mutant.dtype, examples, problems=normal)
     assert row.verdict is Verdict.HELD, row.message
 
 
