@@ -23,20 +23,27 @@ LISTS = {"devices", "always"}
 
 
 def kernel(
-    *,
-    framework: str,
-    dtypes: Iterable[str],
+    *bare: Any,
+    framework: str | None = None,
+    dtypes: Iterable[str] | None = None,
     contract: str | Contract | Mapping[str, str | Contract] = "fused",
     supports: Iterable[str] = (),
     conventions: Mapping[str, Any] | Conventions | None = None,
     name: str | None = None,
     **facts: Any,
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a function as a kernel. Raises :class:`KernelError` for a declaration that names nothing known.
+    """Declare a function as a kernel, which needs ``framework`` and ``dtypes``.
+
+    Raises :class:`KernelError` for a declaration that lacks those, is ``bare`` or names nothing known.
 
     ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``option_dtypes``, ``merge``,
     ``builds``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
     """
+    if bare or framework is None or dtypes is None:
+        raise KernelError(
+            '@kernel needs framework and dtypes: write @kernel(framework="numpy", dtypes=["float32"]); '
+            "a function without @kernel is examined too, its options read from its signature"
+        )
     _check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
 
     def declare(function: Callable[..., Any]) -> Kernel:

@@ -106,6 +106,14 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("left_out", ["all", "framework", "dtypes"])
+def test_a_decorator_that_declares_too_little_says_what_it_needs(left_out):
+    declared = {name: value for name, value in DECLARED.items() if name != left_out}
+
+    with pytest.raises(KernelError, match=r'write @kernel\(framework="numpy", dtypes=\["float32"\]\)'):
+        kernel(identity) if left_out == "all" else kernel(**declared)(identity)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_declaration_that_names_nothing_known_is_refused(name):
     changes, text = REFUSED[name]
