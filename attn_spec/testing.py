@@ -21,7 +21,8 @@ from attn_spec.error.presets import UNDECLARED, as_contract, describe
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, judge_parts
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.key_sample import KeySample
-from attn_spec.judgement.measure import presets_that_hold
+from attn_spec.judgement.measure import judge, presets_that_hold
+from attn_spec.judgement.other_problems import right_for
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
@@ -217,12 +218,15 @@ class Asked:
         return tuple(index[axis] for axis in self.made.presentation.axes)
 
     def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
-        """Contracts that explain the row of the worst element."""
+        """Contracts that explain the row of the worst element, or other problems."""
         b, h, *_ = worst.index
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
-        found = part.answer(row)
-        holding = [n for n in presets_that_hold(part.problem.rows(row), **found, **self.agreed) if n != self._contract]
-        return f"this row is within the bound of contract {' and of '.join(map(repr, holding))}" if holding else ""
+        found, problem = {**part.answer(row), **self.agreed}, part.problem.rows(row)
+        holding = [name for name in presets_that_hold(problem, **found) if name != self._contract]
+        if holding:
+            return f"this row is within the bound of contract {' and of '.join(map(repr, holding))}"
+        explained = right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found))
+        return explained and f"of this row, {explained}"
 
 
 def _shown(value: Any) -> str:

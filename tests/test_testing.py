@@ -81,6 +81,13 @@ def test_a_failure_names_the_contract_that_explains_it():
         assert_attention(wide, *narrow, tensors[2], contract="fp32")
 
 
+def test_a_failure_names_the_other_problem_that_has_the_answer():
+    unscaled = sdpa(q, k, v, scale=1.0)
+
+    with pytest.raises(NotAttention, match=r"hint +of this row, the same problem with 1 for its scale has this answer"):
+        assert_attention(unscaled, q, k, v, contract="fp32")
+
+
 def test_an_output_is_held_to_its_own_dtype():
     tensors = tuple(halves())
     exact = sdpa(*(x.double() for x in tensors))

@@ -21,13 +21,14 @@ FEW = 8
 def block(
     case: Case, claim: Property, subject: Subject, script: Path | None, verdict: Verdict = Verdict.REFUTED
 ) -> str:
-    """The claim, the kernel, the problem, the worst element, and how to run it again."""
+    """The claim, what explains the answer, the kernel, the problem, the worst element, and how to run it again."""
     problem = repr(case.problem)
     if len(problem) > 4 * WIDTH:
         problem = f"cases.load(cases.find({case.id!r})[0]).problem  # from attn_spec.search import cases"
     return "\n".join(
         [
             f"{verdict.upper()}  {claim.statement}",
+            *([f"  hint      {case.hint}"] if case.hint else []),
             f"  property  {claim.id}",
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
@@ -35,7 +36,6 @@ def block(
             *_small_tensors(case.problem),
             *_why(case),
             *(case.worst.lines() if case.worst else []),
-            *([f"  hint      {case.hint}"] if case.hint else []),
             *([_chance(claim, verdict)] if claim.false_alarm else []),
             f"  source    {claim.source}",
             f"  replay    attn-spec replay {case.id}",

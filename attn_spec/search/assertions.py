@@ -18,6 +18,7 @@ from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
+from attn_spec.judgement.other_problems import right_for
 from attn_spec.numbers import bits
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
@@ -143,7 +144,14 @@ def assert_gradients_within_bound(
 
     Names are "dq", "dk", "dv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
     """
-    return _assert_inside(measure.judge_gradients(problem, subject.contract, dO, found, dL), ())
+
+    def judge(other: Problem) -> Judgement | None:
+        inputs = [(x, getattr(other, name[1:])) for name, x in found.items()]
+        same = all(x is not None and gradient.shape == x.shape for gradient, x in inputs)
+        return measure.judge_gradients(other, subject.contract, dO, found, dL) if same else None
+
+    judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL)
+    return _assert_inside(judgement, (), lambda _: right_for(problem, judge))
 
 
 @np.errstate(all="ignore")
@@ -180,14 +188,16 @@ def _assert_inside(
 
 
 def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
-    """Name a declaration that would explain an answer outside its bound; empty when none would."""
+    """Name a declaration, or another problem, that would explain an answer outside its bound; empty when none would."""
     agreed = subject.conventions
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:
         return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
     shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
     holding = measure.presets_that_hold(problem, **answer, **shared)
-    return f"within the bound of contract {' and of '.join(map(repr, holding))}" if holding else ""
+    if holding:
+        return f"within the bound of contract {' and of '.join(map(repr, holding))}"
+    return right_for(problem, lambda other: judged(subject, other, answer))
 
 
 def compares_bits(subject: Subject) -> bool:
