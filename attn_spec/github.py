@@ -14,6 +14,7 @@ import click
 
 from attn_spec.evidence.certificate import Certificate, PropertyResult
 from attn_spec.progress import Progress
+from attn_spec.search.causes import causes
 from attn_spec.search.verdict import Verdict, denominator
 
 #: How GitHub marks what bears each verdict; others are not marked. It shows ten errors of a step.
@@ -41,9 +42,11 @@ def commands(document: Certificate) -> list[str]:
 
 
 def summary(document: Certificate, progress: Progress) -> str:
-    """The result, a table of what is not as it should be, the first failure block, and the denominator, as Markdown."""
+    """The result, causes, a table of what is not as it should be, the first failure block, and the denominator, as
+    Markdown."""
     marked = _marked(document.properties)
     lines = [f"## attn-spec: {document.subject.name} is {document.result}", "", denominator(progress.rows.values()), ""]
+    lines += [f"- {cause}" for cause in causes(progress.rows.values())] + [""]
     if marked:
         lines += ["| verdict | property | why |", "| --- | --- | --- |"]
         lines += [f"| {one.verdict} | `{one.id}` | {_cell(_message(one))} |" for one in marked] + [""]

@@ -11,7 +11,8 @@ import click
 
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
 from attn_spec.progress import NOT_RUN, Event, Progress
-from attn_spec.search.verdict import Verdict, denominator, plural
+from attn_spec.search.causes import causes
+from attn_spec.search.verdict import Verdict, count, denominator, plural
 
 #: Failure blocks shown; every case can be replayed.
 BLOCKS = 5
@@ -63,7 +64,7 @@ class Live:
         replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
         declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
         folded = [*_not_run(progress), *_not_claimed(progress)]
-        self._say([*folded, *replay, "", *declined, denominator(progress.rows.values())])
+        self._say([*folded, *replay, *_causes(progress), "", *declined, denominator(progress.rows.values())])
 
     def _say(self, lines: list[str]) -> None:
         if lines and not self.silent:
@@ -166,6 +167,12 @@ def _not_claimed(progress: Progress) -> list[str]:
     others = Counter(row.message for row in rows.values() if not row.lacks)
     reasons += [f"{number} since {message}" for message, number in others.most_common()]
     return [f"  {Verdict.NOT_CLAIMED:<13}  {plural(len(rows), 'property')}: {', '.join(reasons)}"] if rows else []
+
+
+def _causes(progress: Progress) -> list[str]:
+    """What several refutations have in common."""
+    rows = [progress.rows[key] for key in progress.keys]
+    return ["", *map(str, causes(rows))] if count(rows)[Verdict.REFUTED] > 1 else []
 
 
 def _coloured(verdict: Verdict, line: str) -> str:

@@ -223,10 +223,9 @@ class Asked:
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), **self.agreed}, part.problem.rows(row)
         holding = [name for name in presets_that_hold(problem, **found) if name != self._contract]
-        if holding:
-            return f"this row is within the bound of contract {' and of '.join(map(repr, holding))}"
-        explained = right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found))
-        return explained and f"of this row, {explained}"
+        hints = [f"within the bound of contract {name!r}" for name in holding]
+        hints = hints or right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found))
+        return f"this row is {', or '.join(hints)}" if hints else ""
 
 
 def _shown(value: Any) -> str:

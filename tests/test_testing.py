@@ -84,7 +84,7 @@ def test_a_failure_names_the_contract_that_explains_it():
 def test_a_failure_names_the_other_problem_that_has_the_answer():
     unscaled = sdpa(q, k, v, scale=1.0)
 
-    with pytest.raises(NotAttention, match=r"hint +of this row, the same problem with 1 for its scale has this answer"):
+    with pytest.raises(NotAttention, match=r"hint +this row is right for the same problem with 1 for its scale"):
         assert_attention(unscaled, q, k, v, contract="fp32")
 
 

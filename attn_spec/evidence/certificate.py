@@ -114,6 +114,8 @@ class Finding(Model):
     readings: tuple[str, ...] = ()
     #: Of problems whose answers were looked at in part, each with how much of it, and what may have been missed.
     looked_at: tuple[str, ...] = ()
+    #: What would explain the answer to the stored case, each alone.
+    hints: tuple[str, ...] = ()
 
 
 class PropertyResult(Model):
@@ -199,6 +201,7 @@ def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             message=row.message,
             readings=row.readings,
             looked_at=row.looked_at,
+            hints=row.hints,
         )
         for row in rows
     }

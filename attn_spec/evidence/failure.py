@@ -28,7 +28,7 @@ def block(
     return "\n".join(
         [
             f"{verdict.upper()}  {claim.statement}",
-            *([f"  hint      {case.hint}"] if case.hint else []),
+            *([f"  hint      {', or '.join(case.hints)}"] if case.hints else []),
             f"  property  {claim.id}",
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",

@@ -17,7 +17,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
 #: Products of a query and a key in problems that are small enough to be judged again and again.
-PRODUCTS = 2**18
+PRODUCTS = 2**20
 #: Lengths of tiles at whose edge the keys past the last full tile may be lost.
 TILES = (16, 32, 64, 128)
 #: Problems named at most.
@@ -33,22 +33,22 @@ class Judged(Protocol):
     def exercised(self) -> bool: ...
 
 
-def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> str:
-    """Name other problems that the answer judged by ``judge`` is within its bound of; empty when there are none.
+def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> list[str]:
+    """Name other problems that the answer judged by ``judge`` is within its bound of, a sentence each.
 
     ``judge`` gives None for a problem that has no such answer. Tried are the problem without each of its options, with
     another value of those that kernels get wrong, with keys lost at either end, with heads that read other kv heads.
     """
     if problem.q.size * problem.key_length > PRODUCTS:
-        return ""
+        return []
     found = []
     for words, other in _others(problem):
         judgement = judge(other) if other.output_shape == problem.output_shape else None
         if judgement and judgement.exercised and not judgement.refuted:
-            found.append(words)
+            found.append(f"right for the same problem {words}")
         if len(found) == MOST:
             break
-    return f"the same problem {' or '.join(found)} has this answer, within its bound" if found else ""
+    return found
 
 
 def _others(problem: Problem) -> Iterator[tuple[str, Problem]]:

@@ -47,12 +47,12 @@ class Limits:
         """Why the kernel does not take the problem; empty when it does."""
         return next(self._reasons(problem), "")
 
-    def hint(self, problem: Problem) -> str:
-        """The limit that may be missing where a call failed; empty if none comes to mind."""
+    def hints(self, problem: Problem) -> list[str]:
+        """The limit that may be missing where a call failed, if one comes to mind."""
         reached = largest_position(problem)
         if self.largest_position is not None or reached < max(problem.query_length, problem.key_length):
-            return ""
-        return f"the problem has positions up to {reached}; if they are rows of a table, declare largest_position="
+            return []
+        return [f"the problem has positions up to {reached}; if they are rows of a table, declare largest_position="]
 
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()

@@ -27,7 +27,7 @@ from attn_spec.search.long_answers import assert_rows_of_long_answer, is_long
 from attn_spec.search.property import Refutation, observe, observe_reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from hypothesis.strategies import SearchStrategy
@@ -66,7 +66,7 @@ def assert_within_bound(
 def measured_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
     """The measurement of every element. Raises :class:`Refutation` as :func:`assert_within_bound` does."""
     return _assert_inside(
-        judged(subject, problem, answer), quantities, lambda measured: _hint(subject, problem, answer, measured)
+        judged(subject, problem, answer), quantities, lambda measured: _hints(subject, problem, answer, measured)
     )
 
 
@@ -80,7 +80,8 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
     if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings(contract)):
         judgement = judged(subject, problem, rows, contract)
         means = subject.conventions.empty_row == "mean_of_v"  # of all keys of the call
-        _assert_inside(judgement.of_rows_with_keys() if means else judgement, ())
+        compared = judgement.of_rows_with_keys() if means else judgement
+        _assert_inside(compared, (), lambda _: right_for(problem, lambda other: judged(subject, other, rows, contract)))
 
 
 def _rounds_in_hidden_tiles(problem: Problem, c: ResolvedContract) -> bool:
@@ -171,7 +172,9 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
 
 
 def _assert_inside(
-    judgement: Judgement, quantities: tuple[str, ...], explain: Callable[[Measurement], str] = lambda measured: ""
+    judgement: Judgement,
+    quantities: tuple[str, ...],
+    explain: Callable[[Measurement], Sequence[str]] = lambda measured: (),
 ) -> Judgement:
     for measured in judgement.measurements:
         if quantities and measured.name not in quantities:
@@ -187,17 +190,15 @@ def _assert_inside(
     return judgement
 
 
-def _hint(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> str:
-    """Name a declaration, or another problem, that would explain an answer outside its bound; empty when none would."""
+def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> list[str]:
+    """Declarations, or other problems, that would explain an answer outside its bound."""
     agreed = subject.conventions
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:
-        return f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"
+        return [f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"]
     shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
-    holding = measure.presets_that_hold(problem, **answer, **shared)
-    if holding:
-        return f"within the bound of contract {' and of '.join(map(repr, holding))}"
-    return right_for(problem, lambda other: judged(subject, other, answer))
+    holding = [f"within the bound of contract {n!r}" for n in measure.presets_that_hold(problem, **answer, **shared)]
+    return holding + right_for(problem, lambda other: judged(subject, other, answer))
 
 
 def compares_bits(subject: Subject) -> bool:

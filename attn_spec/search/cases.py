@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
 
 #: Version of the document; a reader refuses any other.
-SCHEMA = 1
+SCHEMA = 2
 
 #: Where attn-spec keeps what it must remember, relative to the working directory.
 HOME = Path(".attn-spec")
@@ -53,8 +53,8 @@ class Case:
     problem: Problem
     #: Why the claim is refuted.
     message: str = ""
-    #: What declaration would explain the answer, if there is one.
-    hint: str = ""
+    #: What would explain the answer, each alone: a declaration, or another problem.
+    hints: tuple[str, ...] = ()
     #: The element farthest outside its bound; None when the claim measures none.
     worst: WorstElement | None = None
     #: Of what was declared when it was found, see :func:`declaration_of`.
@@ -96,6 +96,7 @@ class Case:
         try:
             stored = ("schema", "problem", "recipe", "bits")
             others = {key: value for key, value in document.items() if key not in stored}
+            others["hints"] = tuple(others.get("hints", ()))
             if others["worst"] is not None:
                 others["worst"] = WorstElement(**{**others["worst"], "index": tuple(others["worst"]["index"])})
             return cls(problem=_problem(document["problem"], document["recipe"], document.get("bits")), **others)

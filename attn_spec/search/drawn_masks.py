@@ -209,11 +209,11 @@ def assert_likely(subject: Subject, found: Iterable[Counts], p: float) -> None:
         raise Refutation(f"for dropout_p={p:g}, {finding.text}", None, lambda: _seed_not_declared(subject.kernel))
 
 
-def _seed_not_declared(kernel: Kernel) -> str:
+def _seed_not_declared(kernel: Kernel) -> list[str]:
     seed = kernel.keyword("dropout_seed")
     if "dropout_seed" in kernel.supports or seed not in kernel.parameters:
-        return ""
-    return f'it has a parameter {seed} and does not declare "dropout_seed", so no call was given a seed of its own'
+        return []
+    return [f'it has a parameter {seed} and does not declare "dropout_seed", so no call was given a seed of its own']
 
 
 def masks_of_calls(problem: Problem, asked: Iterable[Subject]) -> tuple[np.ndarray, np.ndarray]:
@@ -236,4 +236,4 @@ def assume_equal_scores(problem: Problem) -> None:
 def _with_p(shown: Problem, error: Refutation) -> Refutation:
     p = shown.dropout_p
     hint = f"the truth is that of dropout_p={p:g} with the keep mask that the output shows"
-    return Refutation(f"for dropout_p={p:g}, {error}", error.measurement, lambda: hint)
+    return Refutation(f"for dropout_p={p:g}, {error}", error.measurement, lambda: [hint])

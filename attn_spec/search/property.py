@@ -76,7 +76,7 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
         self,
         text: str,
         measurement: Measurement | None = None,
-        explain: Callable[[], str] = str,
+        explain: Callable[[], Sequence[str]] = tuple,
         worst: WorstElement | None = None,
     ) -> None:
         super().__init__(text)
@@ -85,9 +85,9 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
         self._explain = explain
 
     @cached_property
-    def hint(self) -> str:
-        """A declaration that would explain the answer, if there is one: found when asked for, not while shrinking."""
-        return self._explain()
+    def hints(self) -> tuple[str, ...]:
+        """What would explain the answer, each alone: found when asked for, not while shrinking."""
+        return tuple(self._explain())
 
 
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours

@@ -90,7 +90,7 @@ def search(
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
     case = case_of(claim, subject, problem, error)
     verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
-    return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0]), case
+    return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0], hints=case.hints), case
 
 
 def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseException | None = None) -> Case:
@@ -103,7 +103,7 @@ def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseExce
         device=subject.device,
         problem=problem,
         message=str(error or "") or type(error).__name__,
-        hint=getattr(error, "hint", "") or (subject.kernel.limits.hint(problem) if ended else ""),
+        hints=getattr(error, "hints", ()) or tuple(subject.kernel.limits.hints(problem) if ended else ()),
         worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
         declaration=declaration_of(subject),
     )

@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 _BEST_FIRST = list(Verdict)
 #: Fields of a row that are sequences of words.
-_WORDS = ("readings", "looked_at", "lacks")
+_WORDS = ("readings", "looked_at", "lacks", "hints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,8 @@ class Row:
     case: str | None = None
     #: Why the verdict is not "held"; empty when it is.
     message: str = ""
+    #: What would explain the answer to the stored case, each alone.
+    hints: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, of plain types that pytest-xdist can carry."""

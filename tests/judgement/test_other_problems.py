@@ -42,7 +42,7 @@ def answered(problem):
 
 
 def explained(asked, answer):
-    return right_for(asked, lambda other: judge(other, FLOAT32, output=answer))
+    return " or ".join(right_for(asked, lambda other: judge(other, FLOAT32, output=answer)))
 
 
 @pytest.mark.parametrize("name", MISTAKEN)
@@ -70,7 +70,7 @@ def test_a_diagonal_that_is_a_key_off(step, words):
 def test_keys_past_a_tile_that_are_lost(kept, words):
     asked = PLAIN.problem()
 
-    assert f"without its {words} has" in explained(asked, answered(asked.take("K", range(kept))))
+    assert f"without its {words}" in explained(asked, answered(asked.take("K", range(kept))))
 
 
 def test_heads_that_read_the_keys_of_others():
@@ -88,7 +88,7 @@ def test_gradients_of_another_problem():
     def judged(other):
         return judge_gradients(other, FLOAT32, dO, {name: found[name] for name in ("dq", "dk", "dv")})
 
-    assert "without scale has" in right_for(asked, judged)
+    assert "right for the same problem without scale" in right_for(asked, judged)
 
 
 def test_the_right_answer_to_no_problem_nearby_is_not_explained():
@@ -105,4 +105,4 @@ def test_so_many_explanations_are_named_and_no_more():
 
 
 def test_a_large_problem_is_not_judged_again():
-    assert explained(Recipe(query_length=512, key_length=512, head_dim=8, scale=0.3).problem(), None) == ""
+    assert explained(Recipe(query_length=512, key_length=512, head_dim=16, scale=0.3).problem(), None) == ""

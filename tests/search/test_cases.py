@@ -71,14 +71,14 @@ def test_the_id_depends_on_claim_kernel_and_problem_only():
     [
         ("{", "Expecting property name"),
         ("[]", "it is not a case: a case is a JSON object with a 'problem' or a 'recipe'"),
-        ('{"problem": {}, "schema": 7}', "its schema is 7; this attn-spec reads schema 1"),
-        ('{"problem": {}, "recipe": null, "worst": null, "schema": 1}', "ProblemError: the problem document"),
-        ('{"problem": null, "recipe": {"regime": "?"}, "worst": null, "schema": 1}', "RecipeError: unknown regime '?'"),
+        ('{"problem": {}, "schema": 7}', "its schema is 7; this attn-spec reads schema 2"),
+        ('{"problem": {}, "recipe": null, "worst": null, "schema": 2}', "ProblemError: the problem document"),
+        ('{"problem": null, "recipe": {"regime": "?"}, "worst": null, "schema": 2}', "RecipeError: unknown regime '?'"),
         (
-            '{"recipe": {}, "problem": null, "worst": null, "star": 1, "schema": 1}',
+            '{"recipe": {}, "problem": null, "worst": null, "star": 1, "schema": 2}',
             "unexpected keyword argument 'star'",
         ),
-        ('{"problem": {}, "schema": 1}', "KeyError: "),
+        ('{"problem": {}, "schema": 2}', "KeyError: "),
     ],
 )
 def test_a_malformed_case_is_refused_with_the_next_step(text, says, tmp_path):

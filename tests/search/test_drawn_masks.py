@@ -92,7 +92,7 @@ def test_an_answer_that_no_mask_explains_is_refuted_with_p():
         Refutation, match=r"^for dropout_p=0.25, output\[0, 0, 0, 0\] is 0.5; the truth is 0.666"
     ) as found:
         assert_solved(own, shown_by(problem, 0.25, answer), answer)
-    assert found.value.hint == "the truth is that of dropout_p=0.25 with the keep mask that the output shows"
+    assert found.value.hints == ("the truth is that of dropout_p=0.25 with the keep mask that the output shows",)
     assert found.value.measurement.worst == (0, 0, 0, 0)
 
 
@@ -197,8 +197,8 @@ def test_a_seed_that_is_not_declared_is_named():
     for supports, hint in ((("dropout_by_chance",), 'does not declare "dropout_seed"'), (BOTH, "")):
         with pytest.raises(Refutation) as refuted:
             assert_likely(subject(attention, supports=supports), shares(none, ~none, 0.7), 0.3)
-        assert hint in refuted.value.hint
-        assert bool(refuted.value.hint) == bool(hint)
+        assert len(refuted.value.hints) == bool(hint)
+        assert hint in "".join(refuted.value.hints)
 
 
 def test_seeds_that_are_compared_are_not_shared_by_parts():
