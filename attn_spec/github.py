@@ -43,7 +43,8 @@ def commands(document: Certificate) -> list[str]:
 
 def summary(document: Certificate, progress: Progress) -> str:
     """The result, causes, a table of what is not as it should be, the first failure block, and the denominator, as
-    Markdown."""
+    Markdown.
+    """
     marked = _marked(document.properties)
     lines = [f"## attn-spec: {document.subject.name} is {document.result}", "", denominator(progress.rows.values()), ""]
     lines += [f"- {cause}" for cause in causes(progress.rows.values())] + [""]

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from attn_spec import __version__, atomic
-from attn_spec.judgement.worst import WorstElement
+from attn_spec.judgement.worst import WorstElement, worst_element
+from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
+from attn_spec.search.property import hints_of
 from attn_spec.search.regimes import Recipe, RecipeError
 
 if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
+    from attn_spec.search.property import Property
 
 #: Version of the document; a reader refuses any other.
 SCHEMA = 2
@@ -102,6 +105,27 @@ class Case:
             return cls(problem=_problem(document["problem"], document["recipe"], document.get("bits")), **others)
         except (ProblemError, RecipeError, TypeError, KeyError) as error:
             raise CaseError(f"{type(error).__name__}: {error}") from error
+
+
+def case_of(
+    claim: Property, subject: Subject, problem: Problem, error: Exception | None = None, first: Exception | None = None
+) -> Case:
+    """The case of a claim and a problem for a subject, refuted by ``error``; None if the process may end.
+
+    ``first`` is what the first problem raised, of which this one is the smallest.
+    """
+    measurement, ended = getattr(error, "measurement", None), error is None or isinstance(error, CallFailed)
+    return Case(
+        claim=claim.id,
+        kernel=subject.kernel.spec or subject.kernel.name,
+        declared=dict(subject.kernel.given),
+        device=subject.device,
+        problem=problem,
+        message=str(error or "") or type(error).__name__,
+        hints=hints_of(error, first) or tuple(subject.kernel.limits.hints(problem) if ended else ()),
+        worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
+        declaration=declaration_of(subject),
+    )
 
 
 def declaration_of(subject: Subject) -> str:

@@ -14,16 +14,14 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from attn_spec import faults
-from attn_spec.judgement.worst import worst_element
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.shape_spec import EXAMPLE
 from attn_spec.search import sizes
 from attn_spec.search.asked_shapes import described
-from attn_spec.search.cases import Case, InFlight, declaration_of
+from attn_spec.search.cases import Case, InFlight, case_of
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import NotExamined, Observations, Property, Suspicion, recording
 from attn_spec.search.regimes import Recipe
@@ -88,25 +86,9 @@ def search(
     problem, error = hunt.failure
     if not isinstance(error, AssertionError):
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
-    case = case_of(claim, subject, problem, error)
+    case = case_of(claim, subject, problem, error, hunt.first)
     verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
     return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0], hints=case.hints), case
-
-
-def case_of(claim: Property, subject: Subject, problem: Problem, error: BaseException | None = None) -> Case:
-    """The case of a claim and a problem for a subject, refuted by ``error``; None if the process may end."""
-    measurement, ended = getattr(error, "measurement", None), error is None or isinstance(error, CallFailed)
-    return Case(
-        claim=claim.id,
-        kernel=subject.kernel.spec or subject.kernel.name,
-        declared=dict(subject.kernel.given),
-        device=subject.device,
-        problem=problem,
-        message=str(error or "") or type(error).__name__,
-        hints=getattr(error, "hints", ()) or tuple(subject.kernel.limits.hints(problem) if ended else ()),
-        worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
-        declaration=declaration_of(subject),
-    )
 
 
 @dataclass
@@ -126,6 +108,7 @@ class _Search:
     readings: set[str] = field(default_factory=set)
     #: The smallest problem found so far on which the check raised, and what it raised.
     failure: tuple[Problem, Exception] | None = None
+    first: Exception | None = None
     #: Moment, by time.monotonic, at which to stop.
     deadline: float = math.inf
     out_of_time: bool = False
@@ -231,6 +214,7 @@ class _Search:
                 self.note(observations)
                 before, self.failure = self.failure, (problem, error)
                 if before is None:
+                    self.first = error
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
                     if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
                         self.found(str(error).partition("\n")[0])
@@ -252,7 +236,7 @@ class _Search:
     def is_too_small(self, problem: Problem) -> bool:
         """Whether the problem is none of the size asked for, as the first that Hypothesis draws, which is the least."""
         size = sizes.asked()
-        return size is not None and not sizes.is_of(size, problem, self.subject.kernel.slowness)
+        return size is not None and not sizes.is_of(size, problem.lengths, self.subject.kernel.slowness)
 
     def note(self, observations: Observations) -> None:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""

@@ -6,7 +6,7 @@ option that changes what is seen. The plainest signatures have none, and a kerne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import hypothesis
@@ -53,13 +53,18 @@ class Signature:
 
 
 def few(
-    recipes: SearchStrategy[Recipe], telling: SearchStrategy[Recipe], count: int, own: Collection[str]
+    recipes: SearchStrategy[Recipe],
+    telling: SearchStrategy[Recipe],
+    count: int,
+    own: Collection[str],
+    is_meant: Callable[[Recipe], bool] = lambda recipe: True,
 ) -> SearchStrategy[Recipe]:
     """Recipes that agree with one of ``count``, all always the same, in all but values.
 
-    These are chosen from ``telling``; ``own`` are options that every recipe has.
+    These are chosen from ``telling``, of those that are meant if any are; ``own`` are options that every recipe has.
     """
-    kept = sorted(_chosen(_drawn(telling, max(POOL, 4 * count)), count, own), key=lambda one: one.scores)
+    drawn = list(_drawn(telling, max(POOL, 4 * count)))
+    kept = sorted(_chosen(list(filter(is_meant, drawn)) or drawn, count, own), key=lambda one: one.scores)
     return st.tuples(st.sampled_from([one.recipe for one in kept]), recipes).map(
         lambda pair: pair[0].with_values_of(pair[1])
     )

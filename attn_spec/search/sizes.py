@@ -7,7 +7,7 @@ each of them. Every strategy shrinks to the least number that still fails: keys 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attn_spec.kernels.subject import Subject
-    from attn_spec.problem.problem import Problem
 
 #: One problem in so many is of such a size.
 SHARE = 8
@@ -144,10 +143,10 @@ def turns(examples: int, claim: str) -> list[Size]:
     return [known[(first + turn) % len(known)] for turn in range(count)]
 
 
-def is_of(size: Size, problem: Problem, slowness: float) -> bool:
-    """Whether a problem is as large as this size is meant to be, for a kernel so slow."""
-    lengths, is_long = problem.lengths, {"Q", "K"} & set(size.past)
-    if is_long and "cross" not in problem.options():
+def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
+    """Whether a problem of these lengths is as large as this size is meant to be, for a kernel so slow."""
+    is_long = {"Q", "K"} & set(size.past)
+    if is_long and lengths["Q"] == lengths["K"]:
         return lengths["K"] > PAST_SQUARE / slowness
     return any(lengths[axis] > most / (slowness if axis in "QKHB" else 1) for axis, most in size.past.items())
 

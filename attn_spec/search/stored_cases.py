@@ -17,9 +17,8 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.cases import HOME, Case, CaseError, InFlight, declaration_of, is_of_large, load
+from attn_spec.search.cases import HOME, Case, CaseError, InFlight, case_of, declaration_of, is_of_large, load
 from attn_spec.search.property import Property
-from attn_spec.search.search import case_of
 from attn_spec.search.verdict import Row, Verdict
 
 #: Cases of one claim that are tried, the newest first.

@@ -91,8 +91,13 @@ def problems(
     recipe = recipes(subject, **asked)
     if subject.kernel.signatures is not None:
         own = {*needs, *subject.kernel.limits.always}
-        count = 1 if sizes.asked() else subject.kernel.signatures
-        recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own)
+        size, slowness = sizes.asked(), subject.kernel.slowness
+
+        def is_meant(drawn: Recipe) -> bool:
+            return size is None or sizes.is_of(size, drawn.lengths, slowness)
+
+        count = subject.kernel.signatures if size is None else 1
+        recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own, is_meant)
     drawn = recipe.map(Recipe.problem)
     entrywise = not (needs or without or regimes or fixed or sizes.asked()) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from attn_spec import Recipe, kernel
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import signatures
+from attn_spec.search import signatures, sizes, strategies
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -115,3 +116,23 @@ def test_the_first_signature_tells_of_shapes_and_the_next_of_options():
 
     assert [recipes.index(one.recipe) for one in kept] == [2, 4, 3]
     assert len(signatures._chosen(recipes, 9, own=())) == len(recipes)
+
+
+@pytest.mark.parametrize("name", ["queries", "most keys", "heads"])
+def test_the_one_signature_of_a_size_is_past_its_edge(name):
+    (size,) = (one for one in sizes.SIZES if one.name == name)
+    options = ("causal", "gqa", "dv", "cross")
+    made = kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=options, signatures=2)(sound)
+    seen = []
+
+    with sizes.drawn_at(size):
+
+        @settings(max_examples=5, database=None)
+        @given(strategies.problems(Subject(made, "float32")))
+        def collect(problem):
+            seen.append(sizes.is_of(size, problem.lengths, 1.0))
+
+        collect()
+
+    assert seen
+    assert all(seen)

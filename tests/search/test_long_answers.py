@@ -8,9 +8,9 @@ import pytest
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import assertions, long_answers
+from attn_spec.search.cases import case_of
 from attn_spec.search.property import Refutation, load_all, recording
 from attn_spec.search.regimes import Recipe
-from attn_spec.search.search import case_of
 
 SUBJECT = Subject(resolve("torch_eager"), "float32")
 PROBLEM = Recipe(
