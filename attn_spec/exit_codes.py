@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from typing import Any
 
@@ -12,8 +14,8 @@ from attn_spec import faults
 #: By the result of a certificate. No other end of the command has the code of a refutation.
 CODES = {"certified": 0, "passed": 0, "refuted": 1, "inconclusive": 3}
 COULD_NOT_RUN = 2
-#: As shells have it: 128 and the number of SIGINT.
-INTERRUPTED = 130
+#: As shells have it: 128 and the number of SIGINT, and of SIGPIPE.
+INTERRUPTED, UNREAD = 130, 141
 
 
 class CouldNotRun(click.ClickException):
@@ -39,6 +41,9 @@ class Command(click.Group):
             raise
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
+        except BrokenPipeError:  # nobody reads on, as after `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
+            raise click.exceptions.Exit(UNREAD) from None
         except Exception as error:
             click.echo("".join(traceback.format_exception(error)), nl=False, err=True)
             raise CouldNotRun(faults.text(error)) from None
