@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from attn_spec import atomic, screen
+from attn_spec import screen
 from attn_spec.certify import SHARES, CannotRunError, certify
 from attn_spec.evidence import certificate, report
 from attn_spec.evidence.certificate import Certificate
-from attn_spec.exit_codes import CODES, INTERRUPTED, CouldNotRun
+from attn_spec.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable
 from attn_spec.progress import INTERRUPTION, Progress, Request
 from attn_spec.workers.task import WorkersError
 
@@ -62,7 +62,6 @@ def _workers(chosen: dict[str, Any]) -> int:
 def _check_writable(output: Path, page: Path | None) -> None:
     """What would be in vain after a search of hours is said before it. Raises :class:`CouldNotRun`."""
     for path in filter(None, (output, page)):
-        if reason := atomic.refusal(path):
-            raise CouldNotRun(f"{path} cannot be written: {reason}; choose another place")
+        check_writable(path)
     if page is not None and importlib.util.find_spec("matplotlib") is None:
         raise CouldNotRun(report.NO_MATPLOTLIB)

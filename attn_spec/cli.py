@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from attn_spec import __version__, configuration, explanations
-from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun
+from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun, check_writable
 from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
@@ -154,10 +154,17 @@ def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, *
 @click.option("--kernel", help="Replay against this kernel, e.g. one that is meant to be fixed.")
 @click.option("--list", "listed", is_flag=True, help="Show what is stored, and run nothing.")
 @click.option("--clean", is_flag=True, help="Delete the cases that turn out to be fixed, and their scripts.")
+@click.option("--html", "page", type=Path, help="Show the problem of one case that still fails, on a page.")
 @call_limit
 @isolate
 def replay(  # noqa: PLR0917 -- the arguments of a command
-    case: str | None, kernel: str | None, listed: bool, clean: bool, call_limit: float, isolate: bool | None
+    case: str | None,
+    kernel: str | None,
+    listed: bool,
+    clean: bool,
+    page: Path | None,
+    call_limit: float,
+    isolate: bool | None,
 ) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
     from attn_spec import replay as runner
@@ -170,12 +177,19 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
     if listed:
         click.echo("\n".join(line for path in paths for line in cases.described(path)))
         return
+    if page is not None:
+        if len(paths) > 1:
+            many = f"--html shows one case, and {len(paths)} are stored"
+            raise CouldNotRun(f"{many}; name one: attn-spec replay CASE --html FILE")
+        check_writable(page)
     codes = []
     for path in paths:
-        done = runner.replay(path, kernel, call_limit, isolate)
+        done = runner.replay(path, kernel, call_limit, isolate, page)
         codes.append(done.code)
         deleted = clean and runner.OUTCOMES[done.code] == "fixed"
         click.echo(f"{path.stem}  {done}{', deleted' if deleted else ''}")
+        if page is not None:
+            click.echo(f"page: {page}" if done.shown else "no page: no answer came that fails")
         if deleted:
             cases.delete(path)
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import click
 
-from attn_spec import faults
+from attn_spec import atomic, faults
 
 #: By the result of a certificate. No other end of the command has the code of a refutation.
 CODES = {"certified": 0, "passed": 0, "refuted": 1, "inconclusive": 3}
@@ -28,6 +29,12 @@ class Interrupted(click.ClickException):
     """Ends the command as Ctrl-C does."""
 
     exit_code = INTERRUPTED
+
+
+def check_writable(path: Path) -> None:
+    """Say before the work what would be in vain after it. Raises :class:`CouldNotRun`."""
+    if reason := atomic.refusal(path):
+        raise CouldNotRun(f"{path} cannot be written: {reason}; choose another place")
 
 
 class Command(click.Group):

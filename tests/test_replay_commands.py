@@ -60,3 +60,38 @@ def test_replay_of_a_damaged_case_cannot_run(folder, attn_spec):
     assert done.returncode == 2
     assert "case  cannot run: case.json cannot be replayed: " in done.stdout
     assert "0 fixed, 0 still fails, 1 cannot run" in done.stdout
+
+
+WRONG = """
+from attn_spec import kernel
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("dv", "cross"))
+def first_value(q, k, v):
+    return v[:, :, :1].repeat(q.shape[2], 2)
+"""
+
+
+def test_one_case_is_shown_on_a_page(folder, attn_spec):
+    folder.joinpath("wrong.py").write_text(WRONG)
+    attn_spec("certify", "wrong.py:first_value", "--property", "accuracy.output")
+    (case,) = folder.glob(".attn-spec/cases/*.json")
+
+    done = attn_spec("replay", "--html", "pages/one.html")
+    page = folder.joinpath("pages/one.html").read_text()
+
+    assert (done.returncode, "page: pages/one.html" in done.stdout) == (1, True)
+    assert "wrong:first_value: accuracy.output_is_within_its_bound</title>" in page
+    assert f"attn-spec replay {case.stem}" in page
+    assert page.count("<svg") == 3
+
+
+def test_what_cannot_be_shown_is_said(folder, stored, monkeypatch):
+    several = invoke("--html", "page.html")
+    assert (several.exit_code, several.output.splitlines()[-1]) == (
+        2,
+        f"Error: --html shows one case, and {len(stored)} are stored; name one: attn-spec replay CASE --html FILE",
+    )
+    folder.joinpath("taken").mkdir()
+    assert "taken cannot be written: it is a folder" in invoke(stored[0].stem, "--html", "taken").output
+    monkeypatch.setattr("attn_spec.replay.replay", lambda *_: Replay(0, ""))
+    assert "no page: no answer came that fails" in invoke(stored[0].stem, "--html", "page.html").output
