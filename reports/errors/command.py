@@ -95,6 +95,7 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
             case=finding.case,
             message=finding.message,
             looked_at=finding.looked_at,
+            hints=finding.hints,
         )
         for result in found.properties
         for dtype, finding in result.dtypes.items()

@@ -12,6 +12,8 @@ from markupsafe import Markup
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
+from attn_spec.search.causes import causes
+from attn_spec.search.property import load_all
 
 from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
@@ -105,7 +107,8 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
         "subjects": sorted({(r.kernel, r.dtype) for r in verdicts}, key=lambda pair: (pair[0], DTYPES.index(pair[1]))),
         "denominator": verdict.denominator(verdicts),
         "examined": [row for row in verdicts if row.looked_at],
-        "refuted": [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED],
+        "causes": causes(verdicts),
+        "statements": {name: claim.statement for name, claim in load_all().items()},
         "marks": MARKS,
     }
 
