@@ -183,8 +183,7 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
             raise CouldNotRun(f"{many}; name one: attn-spec replay CASE --html FILE")
         check_writable(page)
     codes = []
-    for path in paths:
-        done = runner.replay(path, kernel, call_limit, isolate, page)
+    for path, done in runner.replays(paths, kernel, call_limit, isolate, page):
         codes.append(done.code)
         deleted = clean and runner.OUTCOMES[done.code] == "fixed"
         click.echo(f"{path.stem}  {done}{', deleted' if deleted else ''}")

@@ -1,17 +1,21 @@
-"""Run stored cases again, each in a process that may die of it.
+"""Run stored cases again, in a process that may die of them.
 
-``python -m attn_spec.replay CASE.json SECONDS ISOLATE KERNEL PAGE`` runs one case here, each call limited, and says
-``fixed``, ``still fails``, ``cannot run``, ``still suspect`` or ``not seen this time`` by its exit code, 0 to 4. The
-last is said of kernels that draw another mask in each call: what chance showed once it need not show again. KERNEL is
-empty for the case's own; PAGE is where to show the problem if it still fails, or empty.
+``python -m attn_spec.replay SECONDS ISOLATE KERNEL PAGE CASE.json ..`` runs cases here, each call limited, and says of
+each in a line of JSON ``fixed``, ``still fails``, ``cannot run``, ``still suspect`` or ``not seen this time``, as 0 to
+4. The last is said of kernels that draw another mask in each call: what chance showed once it need not show again.
+KERNEL is empty for a case's own; PAGE is where to show the problem if it still fails, or empty.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
     from attn_spec.search.property import Property
 
-#: What a replay finds, by exit code.
+#: What a replay finds, by number.
 OUTCOMES = ("fixed", "still fails", "cannot run", "still suspect", "not seen this time")
 #: Seconds after which a replay that does not end is ended.
 LIMIT = 600.0
@@ -37,7 +41,7 @@ LIMIT = 600.0
 class Replay:
     """The outcome of a replayed case."""
 
-    #: Index into OUTCOMES, which is the exit code.
+    #: Index into OUTCOMES.
     code: int
     message: str
     #: Whether its problem was shown on a page.
@@ -47,32 +51,67 @@ class Replay:
         return OUTCOMES[self.code] + (f": {self.message}" if self.message else "")
 
 
-def replay(
-    path: Path,
+def replays(
+    paths: Sequence[Path],
     kernel: str | None = None,
     call_limit: float = 60.0,
     isolate: bool | None = None,
     page: Path | None = None,
-) -> Replay:
-    """Run the case of a file in a process of its own, with its own kernel or with another.
+) -> Iterator[tuple[Path, Replay]]:
+    """Run the cases of files, in a process of their own, with their own kernels or with another.
 
-    ``isolate`` gives the kernel one more, None if it is none of attn-spec's. ``page`` is where to show the problem,
-    as HTML, if it is still refuted.
+    A process that ends before its cases have is followed by another with those left. ``isolate`` gives each kernel one
+    more, None if it is none of attn-spec's. ``page`` is where to show the problem of a case, as HTML, if it is still
+    refuted.
     """
     hide_memory()  # what the process says comes through a pipe of this one
-    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(path), str(call_limit), isolate_word(isolate)]
-    command += [kernel or "", "" if page is None else str(page)]
-    begun = time.time_ns()
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        return Replay(1, f"no answer within {LIMIT:g} s")
-    if done.returncode in range(len(OUTCOMES)) and done.stdout.startswith(_MARK):
-        shown = page is not None and page.is_file() and page.stat().st_mtime_ns >= begun
-        return Replay(done.returncode, done.stdout.removeprefix(_MARK).strip(), shown)
-    if "Timeout (" in done.stderr:
-        return Replay(1, "the kernel hung")
-    return Replay(1, f"the kernel ended the process (exit code {done.returncode})")
+    command = [sys.executable, "-P", "-m", "attn_spec.replay", str(call_limit), isolate_word(isolate), kernel or ""]
+    command += ["" if page is None else str(page)]
+    left = list(paths)
+    while left:
+        with _Running([*command, *map(str, left)]) as running:
+            while left:
+                found = running.next()
+                yield left.pop(0), found
+                if running.has_ended:
+                    break
+
+
+class _Running(contextlib.AbstractContextManager["_Running"]):
+    """A process that runs cases one after the other."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed with the process
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True)  # noqa: S603
+        self.has_ended = False
+
+    def next(self) -> Replay:
+        """The outcome of the next case, or how the process ended instead."""
+        late = threading.Timer(LIMIT, self.process.kill)
+        late.start()
+        try:
+            assert self.process.stdout is not None
+            for line in self.process.stdout:
+                if line.startswith(_MARK):
+                    return Replay(**json.loads(line.removeprefix(_MARK)))
+        finally:
+            was_late = not late.is_alive()
+            late.cancel()
+        self.has_ended = True
+        return Replay(1, f"no answer within {LIMIT:g} s" if was_late else self._last_words())
+
+    def _last_words(self) -> str:
+        code = self.process.wait()
+        self.errors.seek(0)
+        hung = "Timeout (" in self.errors.read()
+        return "the kernel hung" if hung else f"the kernel ended the process (exit code {code})"
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.errors.close()
 
 
 _MARK = "attn-spec replay: "
@@ -113,7 +152,7 @@ def _check(claim: Property, subject: Subject, problem: Problem, page: str) -> Re
     except AssertionError as error:
         if page:
             _show(claim, subject, problem, error, Path(page))
-        return Replay(1, str(error))
+        return Replay(1, str(error), shown=bool(page))
     except UnsatisfiedAssumption:
         return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case")
     if _draws_again(claim, subject):
@@ -138,16 +177,16 @@ def _draws_again(claim: Property, subject: Subject) -> bool:
     return "dropout_by_chance" in claim.needs and "dropout_seed" not in claim.needs and not needs_seed(subject.kernel)
 
 
-def main(arguments: list[str]) -> int:
-    """Run one case and return its exit code."""
-    try:
-        path, call_limit, *others = arguments
-        done = run(cases.load(Path(path)), float(call_limit), *others)
-    except CaseError as error:
-        done = Replay(2, str(error))
-    print(_MARK + done.message)  # noqa: T201 -- read by the parent process
-    return done.code
+def main(arguments: list[str]) -> None:
+    """Run cases, and tell the parent process a line of each."""
+    call_limit, isolate, kernel, page, *paths = arguments
+    for path in paths:
+        try:
+            done = run(cases.load(Path(path)), float(call_limit), isolate, kernel, page)
+        except CaseError as error:
+            done = Replay(2, str(error))
+        print(_MARK + json.dumps(asdict(done)), flush=True)  # noqa: T201 -- read by the parent process
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -23,7 +23,7 @@ def invoke(*words):
 
 
 def test_the_list_names_property_kernel_and_problem_and_runs_nothing(stored, monkeypatch):
-    monkeypatch.setattr("attn_spec.replay.replay", lambda *given: pytest.fail("run"))
+    monkeypatch.setattr("attn_spec.replay.replays", lambda *given: pytest.fail("run"))
     stored[1].write_text("{")
     done = invoke("--list")
 
@@ -42,7 +42,7 @@ def test_a_long_problem_is_cut_in_the_list(folder):
 
 def test_what_is_fixed_is_deleted_with_its_script_and_nothing_else(stored, monkeypatch):
     found = {stored[0].stem: Replay(0, ""), stored[1].stem: Replay(1, "output[0, 0, 0, 0] is 0")}
-    monkeypatch.setattr("attn_spec.replay.replay", lambda path, *_: found[path.stem])
+    monkeypatch.setattr("attn_spec.replay.replays", lambda paths, *_: [(path, found[path.stem]) for path in paths])
     kept = invoke()
     done = invoke("--clean")
 
@@ -93,5 +93,23 @@ def test_what_cannot_be_shown_is_said(folder, stored, monkeypatch):
     )
     folder.joinpath("taken").mkdir()
     assert "taken cannot be written: it is a folder" in invoke(stored[0].stem, "--html", "taken").output
-    monkeypatch.setattr("attn_spec.replay.replay", lambda *_: Replay(0, ""))
+    monkeypatch.setattr("attn_spec.replay.replays", lambda paths, *_: [(path, Replay(0, "")) for path in paths])
     assert "no page: no answer came that fails" in invoke(stored[0].stem, "--html", "page.html").output
+
+
+def test_a_case_that_ends_the_process_leaves_the_others_their_turn(folder, attn_spec):
+    ends = WRONG.replace("    return v", "    if k.shape[2] == 3:\n        __import__('os')._exit(7)\n    return v")
+    folder.joinpath("ends.py").write_text(ends)
+    made = [
+        Case(claim="accuracy.output_is_within_its_bound", kernel="ends.py:first_value", problem=problem)
+        for problem in (Recipe(key_length=n).problem() for n in (2, 3, 4))
+    ]
+    stems = [cases.save(case).stem for case in made]
+
+    done = attn_spec("replay", "--no-isolate")
+    said = dict(line.split("  ", 1) for line in done.stdout.splitlines()[:3])
+
+    assert done.returncode == 1
+    assert [said[stem].partition(":")[0] for stem in stems] == ["still fails"] * 3
+    assert said[stems[1]] == "still fails: the kernel ended the process (exit code 7)"
+    assert said[stems[2]].startswith("still fails: output[0, 0, 0, ")
