@@ -31,9 +31,9 @@ NOT_JUDGED, SEEN = -1, len(CLASSES)
 _AXES = {"Q": "query", "K": "key", "D": "column", "V": "column"}
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --none: #d8dee4; --dark: #57606a;
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --none: #d8dee4;
   --c0: #cfe3f5; --c1: #6ea8dc; --c2: #f6c667; --c3: #e2711d; --c4: #a4161a; --seen: #3573b1; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --none: #30363d; --dark: #8b949e;
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --none: #30363d;
   --c0: #163a5c; --c1: #3f7fbf; --c2: #b98617; --c3: #e2711d; --c4: #ff5a5f; --seen: #79b8ff; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 1.5rem auto;
   max-width: 76rem; padding: 0 1rem; }
@@ -173,13 +173,9 @@ def _svg(panel: _Panel) -> str:
     """A figure with its title, axes and text alternative."""
     rows, columns = panel.classes.shape
     names = {NOT_JUDGED: "none", SEEN: "seen"}
+    shades = np.where(panel.classes == SEEN, 0.15 + 0.85 * panel.opacity, 1.0)
     cells = [
-        _cell(
-            i,
-            j,
-            names.get(int(kind), f"c{int(kind)}"),
-            0.15 + 0.85 * float(panel.opacity[i, j]) if kind == SEEN else 1.0,
-        )
+        _cell(i, j, names.get(int(kind), f"c{int(kind)}"), float(shades[i, j]))
         for (i, j), kind in np.ndenumerate(panel.classes)
     ]
     cells += [_cell(*panel.marked, "worst")] if panel.marked is not None else []

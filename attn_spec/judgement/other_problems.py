@@ -61,10 +61,10 @@ def _others(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _changes(problem: Problem) -> Iterator[tuple[str, dict[str, object]]]:
+    """Fields to change, with words for it; of a layer only what is beside its projections."""
     for name, row in OPTIONS.items():
-        if (
-            row.kind != CHOICE and row.is_used(getattr(problem, name)) and name != "query_projection"
-        ):  # what makes a layer
+        makes_layer = any(one.projects_values for one in parameters(name))
+        if row.kind != CHOICE and row.is_used(getattr(problem, name)) and not makes_layer:
             yield f"without {name}", {name: row.off} | {one.name: one.off for one in parameters(name)}
     yield from _scales(problem)
     yield from _masks(problem)
