@@ -68,8 +68,11 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
 
 
 def described(x: Any) -> str:
-    """An array's type and shape, or the repr of what is no array."""
-    return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else repr(x)
+    """An array's type and shape, those of another library's tensor with its class, or the repr of what is neither."""
+    if isinstance(x, np.ndarray):
+        return f"{x.dtype} {x.shape}"
+    shape = getattr(x, "shape", None)
+    return repr(x) if shape is None else f"{type(x).__module__}.{type(x).__name__} {tuple(shape)}"
 
 
 def with_tuples(document: dict[str, Any]) -> dict[str, Any]:

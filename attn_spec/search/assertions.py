@@ -19,6 +19,7 @@ from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_problems import right_for
+from attn_spec.kernels.kernel import CONVENTION_CHOICES
 from attn_spec.numbers import bits
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
@@ -192,13 +193,24 @@ def _assert_inside(
 
 def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> list[str]:
     """Declarations, or other problems, that would explain an answer outside its bound."""
-    agreed = subject.conventions
+    agreed = {name: getattr(subject.conventions, name) for name in ("lse_base", "empty_row", "empty_lse")}
+    others = [(name, other) for name, own in agreed.items() for other in CONVENTION_CHOICES[name] if other != own]
+    found = [
+        f"right with conventions={{{name!r}: {other!r}}}"
+        for name, other in others
+        if _holds(measure.judge(problem, subject.contract, **answer, **agreed | {name: other}))
+    ]
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:
-        return [f"this query sees no key; if that answer is meant, declare it (now empty_row={agreed.empty_row!r})"]
-    shared = {"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse}
-    holding = [f"within the bound of contract {n!r}" for n in measure.presets_that_hold(problem, **answer, **shared)]
-    return holding + right_for(problem, lambda other: judged(subject, other, answer))
+        now = f"now empty_row={agreed['empty_row']!r}"
+        return found or [f"this query sees no key; if that answer is meant, declare a convention ({now})"]
+    presets = measure.presets_that_hold(problem, **answer, **agreed)
+    found += [f"within the bound of contract {name!r}" for name in presets]
+    return found + right_for(problem, lambda other: judged(subject, other, answer))
+
+
+def _holds(judgement: Judgement) -> bool:
+    return judgement.exercised and not judgement.refuted
 
 
 def compares_bits(subject: Subject) -> bool:

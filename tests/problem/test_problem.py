@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,10 @@ def test_the_default_scale_is_one_over_the_square_root_of_d():
 REFUSED = {
     "unknown dtype": ({"dtype": "float8"}, "dtype must be one of float64, float32, float16, bfloat16, not 'float8'"),
     "list": ({"q": [1.0]}, "q must be a 4-dimensional float64 array of exact values, not [1.0]"),
+    "tensor": (
+        {"q": torch.zeros(1, 2)},
+        "q must be a 4-dimensional float64 array of exact values, not torch.Tensor (1, 2)",
+    ),
     "float32 array": ({"k": np.ones(SHAPES["k"], np.float32)}, "k must be a 4-dimensional float64 array"),
     "three dimensions": (
         {"v": np.ones((2, 6, 7))},

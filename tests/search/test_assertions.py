@@ -262,3 +262,28 @@ def test_what_is_written_into_hidden_keys_lies_within_four_deviations_on_both_si
 
     assert what == "N(0, 1) values"
     assert all(-4 <= x.min() < -3.5 and 3.5 < x.max() <= 4 for x in (k, v))
+
+
+def hints(problem, found):
+    with pytest.raises(Refutation) as refuted:
+        assertions.measured_within_bound(SUBJECT, problem, found)
+    return refuted.value.hints
+
+
+def test_a_convention_that_explains_the_answer_is_the_hint():
+    blind = PROBLEM.replace(mask=np.zeros((1, 1, 4, 6), dtype=bool))
+    right = SUBJECT(blind)
+    empty = {name: np.full(x.shape, np.nan) for name, x in right.items() if name == "output"}
+
+    assert hints(blind, right | empty) == ("right with conventions={'empty_row': 'nan'}",)
+    assert hints(blind, right | {"output": right["output"] + 1.5}) == (
+        "this query sees no key; if that answer is meant, declare a convention (now empty_row='zero')",
+    )
+
+
+def test_the_base_of_a_log_sum_exp_is_a_hint():
+    problem = PROBLEM.replace(mask=None)
+    right = SUBJECT(problem)
+    assert "lse" in right
+
+    assert "right with conventions={'lse_base': '2'}" in hints(problem, right | {"lse": right["lse"] / np.log(2)})
