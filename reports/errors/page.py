@@ -14,6 +14,7 @@ from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
 from attn_spec.search.causes import causes
 from attn_spec.search.property import load_all
+from attn_spec.search.regimes import REGIMES
 
 from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
@@ -88,6 +89,8 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "legend": {kernel: _glyph(index) for index, kernel in enumerate(kernels)},
         "passes": [quantities for quantities in passes if quantities],
         "cells": cells(rows),
+        "contracts": sorted({(row.kernel, row.dtype, row.contract) for row in rows}),
+        "regimes": {row.regime: REGIMES[row.regime] for row in rows if row.regime in REGIMES},
         "titles": {name: row.title for name, row in KNOWN.items()},
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},
         "measured": {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in dtypes},
