@@ -63,7 +63,7 @@ def test_the_property_that_names_it_refutes_the_mutant(name):
     subject = Subject(mutant.kernel, mutant.dtype)
 
     def check_often():  # what one that counts its calls does depends on how many came before, and some draw
-        for _ in range(5):
+        for _ in range(200):
             PROPERTIES[mutant.named_by].check(subject, case.problem)
 
     with pytest.raises(AssertionError):
