@@ -13,6 +13,8 @@ READY  := $(VENV)/.ready
 # One thread for each worker of pytest-xdist, so that two cores do not fight over the work of one.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
+# The commands that tests start compile the suite once, also where the environment would have each compile it anew.
+export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 2
 # make validate SCHEDULER=tcp://host:8786 gives its sweeps to the workers of a Dask cluster; so do teeth and mutation.
 SWEEPERS := $(if $(SCHEDULER),--scheduler $(SCHEDULER),--jobs $(WORKERS))

@@ -1,9 +1,9 @@
 """What ``make test`` leaves to ``make exhaustive``: tests that repeat, at greater length, what others show.
 
 They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a framework but
-two of different files, which the names of both choose. So each framework meets each property, and each file, kernel and
-dtype a share of those that concern it, equal for the files of a framework. Slow kernels, interpreted, compiled for each
-shape or spread over processes, share as those of one framework do, and one is left.
+one, which the names of both choose. So each framework meets each property, and each file, kernel and dtype a share of
+those that concern it, equal for the files of a framework. Slow kernels, interpreted, compiled for each shape or spread
+over processes, share as those of one framework do.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
 """
@@ -43,9 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
     for (claim, shared), every in alike.items():
         applicable = [item for item in every if _applies(item)] or every
-        chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()), 1 if shared == SLOW else 2)
+        chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()))
         for item in every:
-            if item not in chosen:
+            if item is not chosen:
                 item.add_marker("exhaustive")
 
 
@@ -54,14 +54,14 @@ def _shared_with(kernel: Any) -> str:
     return SLOW if kernel.slowness > 1 or kernel.signatures is not None else kernel.framework
 
 
-def _chosen(items: list[Any], number: int, files: int) -> list[Any]:
-    """One of the items of so many files, where there are as many; of every file as often as of another."""
+def _chosen(items: list[Any], number: int) -> Any:
+    """One of the items; of every file as often as of another."""
     by_file = defaultdict(list)
     for item in items:
         by_file[item.callspec.params["subject"].kernel.module].append(item)
     own = list(by_file.values())
-    shift, within = number % len(own), number // len(own)
-    return [mine[within % len(mine)] for mine in (own[shift:] + own[:shift])[:files]]
+    mine = own[number % len(own)]
+    return mine[number // len(own) % len(mine)]
 
 
 def _applies(item: Any) -> bool:

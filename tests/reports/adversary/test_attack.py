@@ -41,7 +41,7 @@ def dealt():
 DEALT = dealt()
 
 
-@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_no_choice_of_roundings_leaves_the_bound(stage, share):
     every = attacks_of(stage)
@@ -54,7 +54,7 @@ def test_every_way_is_attacked_with_some_stage_narrow():
     assert set(DEALT) == {way.name for way in WAYS}
 
 
-@pytest.mark.parametrize("number", [15, pytest.param(40, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("number", [8, pytest.param(40, marks=pytest.mark.exhaustive)])
 def test_no_choice_of_roundings_leaves_the_bound_of_an_arithmetic_drawn_at_random(number):
     assert faults(strongest(random_attacks(number))) == []
 

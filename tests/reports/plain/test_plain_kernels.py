@@ -22,7 +22,7 @@ PROPERTIES = load_all()
 OUTPUT = "accuracy.output_is_within_its_bound"
 DV = "gradients.value_gradients_are_within_their_bounds"
 #: Tests that the subjects are dealt to, and properties of which each sees one; together they see all.
-SHARES, EVERY = 13, 20
+SHARES, EVERY = 13, 40
 SUBJECTS = [(name, dtype) for name, one in PLAIN.items() for dtype in one.dtypes]
 WORK_UNIT = 2.0**-24
 

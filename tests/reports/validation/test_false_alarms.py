@@ -69,15 +69,15 @@ def unchanged(uniform):
 
 
 def test_random_sound_kernels_are_accused_of_nothing():
-    """A sample: 38 kernels, each with another few of the properties."""
+    """A sample: 19 kernels, each with another few of the properties."""
     total, claims = Alarms(), theorems()
 
-    for seed in range(38):
+    for seed in range(19):
         total.add(examine(random_kernel(seed), claims[seed % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
-    assert total.kernels == 38
-    assert total.examples > 250
+    assert total.kernels == 19
+    assert total.examples > 120
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
     assert set(total.by_family) == {claim.id.partition(".")[0] for claim in claims} - {"asked_shapes"}
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}

@@ -19,9 +19,10 @@ NARROW = FP32.at("float16")
 R = struck("R", "error.weight_bounds", "alpha + [-(1 + R) * -]one, 0.0), np")
 
 
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("module", TABLES)
-def test_every_term_is_needed(module):
-    found = list(outcomes(w for w in WITNESSES if w.deletion.module == module))
+def test_every_term_is_needed(module, share):
+    found = list(outcomes([w for w in WITNESSES if w.deletion.module == module][::share]))
 
     assert found
     assert [outcome.witness.deletion.name for outcome in found if not outcome.is_needed] == []
