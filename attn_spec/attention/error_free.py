@@ -50,8 +50,8 @@ from attn_spec.problem.problem import Problem
 #: Options that are terms of the scores of :func:`_scores`.
 _TERMS = ("scale", "softcap", "bias", "alibi_slopes")
 
-#: Pairs of a query and a key that are looked at at a time: arrays of 2 MiB, of which there are at most 40.
-PAIRS = 2**18
+#: Pairs of a query and a key that are looked at at a time: arrays of 8 MiB, of which there are at most 40.
+PAIRS = 2**20
 #: Value, low part and radius of what is no number.
 UNDEFINED = np.array([np.nan, 0.0, np.inf])
 #: The largest scores, in base 2, that need no other reference.
@@ -218,11 +218,11 @@ def _weights(block: Block) -> Weights:
         rest = number(_above(t, block.visible))
         t, reference = t - rest, reference + rest
         n = np.zeros(n.shape)
-    h, l, radius = t.hi, t.lo, np.broadcast_to(t.radius, t.shape)
+    h, l, radius = t.hi, t.lo, t.radius
     if block.visible is not None:
         h, radius = np.where(block.visible, h, -np.inf), np.where(block.visible, radius, 0.0)
-    far = h < n + LEAST_EXPONENT
-    if far.any():  # hidden keys too
+    if (h.min(axis=1, keepdims=True, initial=0.0) < n + LEAST_EXPONENT).any():  # hidden keys too
+        far = h < n + LEAST_EXPONENT
         h, l, radius = np.where(far, n + LEAST_EXPONENT, h), np.where(far, 0.0, l), np.where(far, 0.0, radius)
     hi, lo = np.empty(h.shape), np.empty(h.shape)
     for at in row_blocks(h.shape):

@@ -33,8 +33,8 @@ from attn_spec.numbers.double_double import TINIEST, DoubleDouble, two_sum
 #: Terms of one exact sum, at most; longer ones are added up in double-double.
 LONGEST = 512
 SLICES = 4
-#: Numbers of an array of which some 10 fit the cache of a core.
-_CACHED = 2**13
+#: Numbers of an array at a time: with fewer, calls of NumPy take the time, with more, memory does.
+_CACHED = 2**15
 _LEAST_BOUND = -300
 
 
@@ -150,7 +150,8 @@ def _each(x: np.ndarray) -> np.ndarray:
 def _part(x: Left, y: Right, magnitude: Callable[[np.ndarray], np.ndarray]) -> DoubleDouble:
     """Levels 0 and 1 as TwoSum gives them, h + e; level 2 and the rest in float64, m = fl(..), l = fl(e + m).
 
-    The roundings of m and l are u (|m| + |l|) <= u (2 |l| + |e|) (1 + 2u) <= 2.1 u |l| + 1.1 u^2 |h| at most.
+    The roundings of m and l are u (|m| + |l|) <= u (2 |l| + |e|) (1 + 2u) <= 2.1 u |l| + 1.1 u^2 |h| at most, and
+    |h| is at most 1.01 K times both bounds.
     """
     K = len(y.slices) // 3
     high, low, m = (x.slices[:, : (l + 1) * K] @ y.slices[(2 - l) * K :] for l in range(3))
@@ -158,12 +159,12 @@ def _part(x: Left, y: Right, magnitude: Callable[[np.ndarray], np.ndarray]) -> D
     for at in row_blocks(high.shape):
         h, e = two_sum(high[at], low[at])
         e += m[at] + rest[at]
-        rounded.append(2.1 * 2.0**-53 * magnitude(e) + 2.0**-105 * magnitude(h))
+        rounded.append(2.1 * 2.0**-53 * magnitude(e))
         # |h| may be the smaller of the two where levels cancel.
         high[at], low[at] = two_sum(h, e)
     bound = y.bound if magnitude is _each else y.bound.max(initial=0.0)
-    of_rest = 22 * max(K, 1) ** 2 * 2.0 ** -(53 + 3 * (bits(K) + 1)) * (x.bound * bound)
-    return DoubleDouble(high, low, np.concatenate(rounded) + of_rest + TINIEST)
+    of_rest = 22 * max(K, 1) ** 2 * 2.0 ** -(53 + 3 * (bits(K) + 1)) + 1.2 * max(K, 1) * 2.0**-106
+    return DoubleDouble(high, low, np.concatenate(rounded) + of_rest * (x.bound * bound) + TINIEST)
 
 
 def row_blocks(shape: tuple[int, ...]) -> list[slice]:

@@ -85,32 +85,77 @@ def power(h: np.ndarray, l: np.ndarray, n: np.ndarray | float) -> tuple[np.ndarr
     2^-107, T' a multiple of 2^-26, p' of 2^-41, so that T'p' is exact, and p'' = p - p' + q, below 2^-40.1. Of p'' 4,
     times T 7.5; of (T - T')p' 1; three sums of numbers below 2^-40 T + 2^-42.5 are rounded by 9 each.
 
-    All in all 54, less than 64 = 2^-90 / 2^-96.
+    All in all 54, less than 64 = 2^-90 / 2^-96. What is done in place takes a fifth less time.
     """
     z = h + _TO_INDEX
     r = h - (z - _TO_INDEX)
     c, c_rest = _ln2()
-    first = (r + _TO_41) - _TO_41
-    a = first * c
-    b = ((r - first) + l) * c + (r + l) * c_rest
-    x = a + b
-    head = (a + _TO_41) - _TO_41
-    tail = (a - head) + b
-    p, q = fast_two_sum(a, head * (0.5 * head))
-    q += tail * (head + 0.5 * tail) + x * x * x * (1 / 6 + x * (1 / 24 + x * (1 / 120)))
-    q += b
+    a = _rounded(r, _TO_41)
+    b = r - a
+    b += l
+    b *= c
+    a *= c
+    r += l
+    r *= c_rest
+    b += r
+    p, q = _exp_less_one(a, b)
+
     index = z.view(np.int64)
-    T, T_low = (table.take(index & (2**_INDEX - 1)) for table in _table())
-    head = (p + _TO_41) - _TO_41
-    tail = (p - head) + q
-    T_head = (T + _TO_26) - _TO_26
+    entry = index & (2**_INDEX - 1)
+    T, T_low = (table.take(entry) for table in _table())
+    head = _rounded(p, _TO_41)
+    tail = p - head
+    tail += q
+    T_head = _rounded(T, _TO_26)
     hi, lo = fast_two_sum(T, T_head * head)
-    lo += ((T - T_head) * head + T * tail) + (T_low + T_low * (p + q))
+    tail *= T
+    T_tail = T - T_head
+    T_tail *= head
+    tail += T_tail
+    p += q
+    p *= T_low
+    p += T_low
+    tail += p
+    lo += tail
     hi, lo = fast_two_sum(hi, lo)
     # z has 2^51 + K in its last 52 bits, and above them the exponent of 2^38.
-    offset = np.asarray(n, dtype=np.int64) + ((38 + 1023) << (52 - _INDEX)) + (1 << (51 - _INDEX)) - 1023
-    scale = (((index >> _INDEX) - offset) << 52).view(np.float64)
-    return hi * scale, lo * scale
+    index >>= _INDEX
+    index -= np.asarray(n, dtype=np.int64) + ((38 + 1023) << (52 - _INDEX)) + (1 << (51 - _INDEX)) - 1023
+    index <<= 52
+    scale = index.view(np.float64)
+    hi *= scale
+    lo *= scale
+    return hi, lo
+
+
+def _rounded(x: np.ndarray, to: float) -> np.ndarray:
+    rounded = x + to
+    rounded -= to
+    return rounded
+
+
+def _exp_less_one(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """p + q for e^(a + b) - 1 as in :func:`power`."""
+    head = _rounded(a, _TO_41)
+    tail = a - head
+    tail += b
+    square = 0.5 * head
+    square *= head
+    p, q = fast_two_sum(a, square)
+    x = a + b
+    series = x * (1 / 120)
+    series += 1 / 24
+    series *= x
+    series += 1 / 6
+    series *= x
+    x *= x
+    series *= x
+    head += 0.5 * tail
+    head *= tail
+    head += series
+    q += head
+    q += b
+    return p, q
 
 
 def exp2(t: DoubleDouble) -> DoubleDouble:

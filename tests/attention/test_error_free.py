@@ -215,6 +215,6 @@ def test_memory_does_not_grow_with_the_pairs():
         tracemalloc.stop()
         return found
 
-    few, many = peak(512), peak(2048)
+    few, many = peak(1024), peak(2048)
     assert many < 64 * 8 * error_free.PAIRS
-    assert many < few + 2**25  # where 16 times the pairs would be 120 MiB more in each array
+    assert many < few + 2**25  # where four times the pairs would be 24 MiB more in each of many arrays
