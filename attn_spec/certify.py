@@ -75,7 +75,7 @@ def certify(
         progress.stopped = progress.stopped or FIRST_REFUTATION
     _add_what_was_not_run(progress)
     rows = [progress.rows[key] for key in progress.keys]
-    kernel = {**progress.kernel, "subject": {**progress.kernel["subject"], "imported_sha256": progress.imported}}
+    kernel = {**progress.kernel, "subject": {**progress.kernel["subject"], **progress.account}}
     return build(kernel, rows, complete=not progress.stopped), progress
 
 

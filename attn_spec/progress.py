@@ -66,8 +66,8 @@ class Progress:
     """The events that the child has written so far."""
 
     kernel: Event | None = None
-    #: SHA-256 of the files that it was seen to import, by path.
-    imported: dict[str, str] = field(default_factory=dict)
+    #: What calls have shown of it: files and packages that it imported, state that it changed.
+    account: Event = field(default_factory=dict)
     #: Refutations of it that somebody expects.
     known_defects: list[Defect] = field(default_factory=list)
     #: Every (property, kernel, dtype) there is to examine, by share.
@@ -116,8 +116,8 @@ class Progress:
             case {"kind": "kernel"}:
                 self.kernel = event
                 self.known_defects = [Defect(**row) for row in event["known_defects"]]
-            case {"kind": "imported"}:
-                self.imported |= event["files"]
+            case {"kind": "account"}:
+                self._add_account(event["account"])
             case {"kind": "collected"}:
                 self.shares.setdefault(share, [tuple(key) for key in event["keys"]])
             case {"kind": "start"}:
@@ -138,12 +138,17 @@ class Progress:
     def take(self, other: Progress) -> None:
         """Take in all that was reported on a share elsewhere."""
         self.kernel, self.known_defects = other.kernel or self.kernel, other.known_defects or self.known_defects
-        self.imported |= other.imported
+        self._add_account(other.account)
         self.shares |= other.shares
         self.rows |= other.rows
         self.blocks |= other.blocks
         self.ended |= other.ended
         self.refusal, self.fault = self.refusal or other.refusal, self.fault or other.fault
+
+    def _add_account(self, account: Event) -> None:
+        for name, found in account.items():
+            known = self.account.get(name, type(found)())
+            self.account[name] = known | found if isinstance(found, dict) else sorted({*known, *found})
 
     def add(self, row: Row, block: str = "") -> None:
         """Take in one verdict."""

@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
         with _refusals(session):
             session.examine_kernels()
         session.describe()
-        session.tell_imported()
+        session.give_account()
 
 
 @contextlib.contextmanager
@@ -236,5 +236,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Report what kernels are made of, and mark the report as whole."""
-    session.config.stash[_SESSION].tell_imported()
+    session.config.stash[_SESSION].give_account()
     session.config.stash[_SESSION].tell("end", exit=int(exitstatus))

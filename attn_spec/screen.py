@@ -63,6 +63,7 @@ class Live:
         more = len({key[0] for key in progress.blocks}) - len(self.failed)
         replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
         declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
+        declined += [f"changed by calls: {change}" for change in document.subject.changes]
         folded = [*_not_run(progress), *_not_claimed(progress)]
         self._say([*folded, *replay, *_causes(progress), "", *declined, denominator(progress.rows.values())])
 

@@ -195,14 +195,14 @@ class Session:
                 catalogue=provenance.catalogue(),
             )
 
-    def tell_imported(self) -> None:
-        """Report the files that each kernel's process has imported by now."""
+    def give_account(self) -> None:
+        """Report what calls have shown of each kernel by now."""
         if self.option("report") is None:
             return
-        from attn_spec.isolation.foreign import imported
+        from attn_spec.isolation.foreign import account
 
         for checked in self.preflights or []:
-            self.tell("imported", files=imported(checked.subjects[0].kernel))
+            self.tell("account", account=account(checked.subjects[0].kernel))
 
     def tell(self, kind: str, **content: Any) -> None:
         """Append one line to the report, unless this is a worker of pytest-xdist."""

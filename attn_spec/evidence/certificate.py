@@ -56,6 +56,10 @@ class Subject(Model):
     #: The same of each file of no installed package that the kernel's process had imported, as that told, by path from
     #: the kernel's folder; empty where it ran in the process of the judge.
     imported_sha256: dict[str, str] = {}
+    #: Installed packages that this process had imported: version, and digest of the list of their files.
+    packages: dict[str, str] = {}
+    #: State that all code of its process shares and that calls changed, in words.
+    changes: tuple[str, ...] = ()
     #: The installed distribution it belongs to, with its version.
     distribution: str | None
     git_commit: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import platform
 import subprocess
 from dataclasses import asdict, fields
@@ -21,6 +22,12 @@ from attn_spec.search.property import Property, load_all
 
 #: Distributions whose version may change a verdict.
 DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch", "triton")
+#: Beginnings of the variables of the environment that may.
+VARIABLES = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NPY_", "ATEN_", "TORCH", "PYTORCH_", "JAX_"),
+    *("XLA_", "TRITON_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32", "HIP_", "HSA_", "ROCR_", "MIOPEN_"),
+    *("LD_PRELOAD", "PYTHONHASHSEED"),
+)
 
 
 def subject(kernel: Kernel) -> dict[str, Any]:
@@ -37,13 +44,18 @@ def subject(kernel: Kernel) -> dict[str, Any]:
 
 
 def environment(device: str) -> dict[str, str | None]:
-    """Record the Python, the machine and the packages that it ran on."""
+    """Record the Python, the machine and the packages that it ran on, and the variables that rule them.
+
+    Of a variable that names a path it says that alone: paths are of a machine.
+    """
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)}
     return {
         "python": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
         "device": _device_name(device),
         **{name: _version(name) for name in DISTRIBUTIONS},
+        **{name: "(a path)" if os.sep in value else value for name, value in variables.items()},
     }
 
 

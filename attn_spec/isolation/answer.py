@@ -14,6 +14,8 @@ from attn_spec.kernels.misbehaviour import Misbehaviour
 
 #: Axes of a tensor, and the length of one, at most.
 MOST_AXES, LONGEST = 16, 2**40
+#: Changes of global state that are told, at most.
+MOST_NOTED = 100
 
 
 class StandIn(np.ndarray):
@@ -62,6 +64,8 @@ class Result(BaseModel):
     #: Whether that was for want of memory.
     starved: bool = False
     not_taken: str | None = None
+    #: What of the state of its process calls have changed so far.
+    noted: list[str] = Field(default=[], max_length=MOST_NOTED)
 
 
 def returned(result: Result, blobs: list[np.ndarray], library: Framework | None, call: int | None) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.isolation.declared import declaration, kernel_of
+from attn_spec.kernels import global_state
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of
@@ -32,21 +33,25 @@ def found(spec: str, isolate: str = "auto", memory: float | None = None, **decla
     return resolve(spec, **declared) if own else isolated(spec, memory, **declared)
 
 
-def imported(kernel: Kernel) -> dict[str, str]:
-    """SHA-256 of the files of no installed package that the kernel's process has imported, as that tells, by path.
+def account(kernel: Kernel) -> dict[str, Any]:
+    """What calls have shown of a kernel, by the names that a certificate has for it: what it imported, and changed.
 
-    Paths are those from the folder of the kernel's own file. There are none of a kernel that runs in this process.
+    Files are those of no installed package, by path from the folder of the kernel's own file, with SHA-256. Files and
+    packages are what the kernel's process tells; there are none of a kernel that runs in this one.
     """
     host = kernel.host
-    if not hasattr(host, "files"):
-        return {}
+    if not hasattr(host, "imported"):
+        state = global_state.of(kernel.spec)
+        return {"imported_sha256": {}, "packages": {}, "changes": [] if state is None else sorted(state.changes)}
+    names, packages = host.imported()  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     folder = (kernel.file or Path()).resolve().parent
-    every = [Path(name) for name in host.files()]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    return {
+    files = {
         Path(os.path.relpath(path, folder)).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in every
+        for path in map(Path, names)
         if path.is_file()
     }
+    changes = sorted(host.wire.noted)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    return {"imported_sha256": files, "packages": packages, "changes": changes}
 
 
 def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:

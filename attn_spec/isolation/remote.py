@@ -68,14 +68,16 @@ class Remote(Strided):
         """End the process; the next call begins another."""
         self.wire.process.end()
 
-    def files(self) -> list[str]:
-        """Files that the process has imported, by its own account; none where it does not answer."""
+    def imported(self) -> tuple[list[str], dict[str, str]]:
+        """Files and packages that the process has imported, by its own account; none where it does not answer."""
         try:
-            answer, _ = self.wire.process.ask({"do": "files"})
+            answer, _ = self.wire.process.ask({"do": "imported"})
         except (DiedError, KernelError):
-            return []
-        named = answer.get("files")
-        return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+            return [], {}
+        files, packages = answer.get("files"), answer.get("packages")
+        named = [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
+        known = packages.items() if isinstance(packages, dict) else ()
+        return named, {line(name): line(text) for name, text in known if isinstance(text, str)}
 
     def device_name(self, device: str) -> str:
         return self.there.device_name(device)

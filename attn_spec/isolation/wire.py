@@ -28,6 +28,8 @@ class Wire:
         self.library: Framework | None = None
         #: Names of the tensors in which the call under way is recorded, by identity.
         self.recording: dict[int, str] = {}
+        #: What of the state of their process calls have changed, as it told.
+        self.noted: dict[str, None] = {}
 
     def call(self, what: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Call the kernel's "call" or "backward". Raises :class:`CallFailed` and :class:`NotTaken`."""
@@ -66,6 +68,7 @@ class Wire:
         try:
             answer, blobs = self.process.ask(header, sent)
             result = Result.model_validate(answer)
+            self.noted |= dict.fromkeys(map(line, result.noted))
             if result.not_taken is not None:
                 raise self._not_taken(result.not_taken, header)
             if result.raised is not None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from attn_spec.isolation import confinement
+from attn_spec.isolation.answer import MOST_NOTED
 from attn_spec.isolation.channel import Channel, ClosedError, Header
 from attn_spec.isolation.declared import told
 from attn_spec.isolation.handed import Handed
-from attn_spec.isolation.imported import files
+from attn_spec.isolation.imported import files, packages
 from attn_spec.isolation.plain import decoded
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, FrameworkError, Pull, framework
+from attn_spec.kernels.global_state import GlobalState
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import OutOfMemory, end_process, failed
@@ -68,6 +69,7 @@ class Serving:
         self.returned: Any = None
         #: Pulls cotangents back through the last recorded call.
         self.pull: Pull | None = None
+        self.state = GlobalState()
 
     def answer(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
         """Do what a message asks for."""
@@ -77,7 +79,7 @@ class Serving:
             "missing": self._missing,
             "call": self._call,
             "pull": self._pull,
-            "files": lambda header, blobs: ({"files": files()}, []),
+            "imported": lambda header, blobs: ({"files": files(), "packages": packages()}, []),
         }
         return tasks[header["do"]](header, blobs)
 
@@ -174,8 +176,7 @@ class Serving:
     def _guarded(self, device: str, call: Callable[[], Any], *, keep: bool) -> tuple[Header, Blobs]:
         """What a call returned, copied at once, or what it raised."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a warning is no failure
+            with self.state.kept():
                 returned = call()
                 self.own.wait(device, returned)
                 answer = self._shown(returned, every_value=not keep)
@@ -183,10 +184,13 @@ class Serving:
             told = failed("", error)
             if self.own.lost(device):
                 end_process(f"the kernel{told}; no call of this process can use {device} any more")
-            return {"raised": str(told), "starved": isinstance(told, OutOfMemory)}, []
+            return {"raised": str(told), "starved": isinstance(told, OutOfMemory), **self._noted()}, []
         if keep:
             self.returned = returned
-        return answer
+        return answer[0] | self._noted(), answer[1]
+
+    def _noted(self) -> Header:
+        return {"noted": list(self.state.changes)[:MOST_NOTED]}
 
     def _shown(self, returned: Any, *, every_value: bool) -> tuple[Header, Blobs]:
         """A result as its parts: what each is, and the values of those that are tensors and may be read."""

@@ -7,7 +7,6 @@ device, and inputs changed in place.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
+from attn_spec.kernels.global_state import kept
 from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
@@ -235,8 +235,7 @@ class Subject:
     @contextlib.contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         try:
-            with self.guard(self.call_limit), time_limit(self.call_limit), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a warning is no failure, whatever the user's pytest makes of it
+            with kept(self.kernel), self.guard(self.call_limit), time_limit(self.call_limit):
                 yield
         except OutOfTime as error:
             raise CallFailed(f"the kernel's {what} did not return within {self.call_limit:g} s") from error
