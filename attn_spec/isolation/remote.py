@@ -15,6 +15,9 @@ from attn_spec.kernels.frameworks.framework import framework as framework_named
 from attn_spec.kernels.frameworks.numpy import NUMPY
 from attn_spec.kernels.kernel import KernelError
 
+#: What a framework says of itself; of each kernel its own.
+FACTS = ("name", "usual", "abilities", "script_gives", "script_takes", "script_differentiates")
+
 
 class Remote(Strided):
     """The framework of a kernel in another process: its tensors are NumPy arrays here, and its own there."""
@@ -23,7 +26,14 @@ class Remote(Strided):
         self.there = framework_named(name)
         self.wire = wire
         self._can_give: set[tuple[str, str]] = set()
-        facts = ("name", "usual", "abilities", "script_gives", "script_takes")  # of each kernel its own
+        facts = (
+            "name",
+            "usual",
+            "abilities",
+            "script_gives",
+            "script_takes",
+            "script_differentiates",
+        )  # of each kernel its own
         vars(self).update({fact: getattr(self.there, fact) for fact in facts})
 
     @property

@@ -1,6 +1,7 @@
 """A script fails while the kernel does and not once it is mended, whatever its answer looks like."""
 
 import runpy
+import sys
 
 import pytest
 
@@ -87,3 +88,111 @@ def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):
         assert text in shown
         path.write_text(path.read_text().replace("WRONG = True", "WRONG = False"))
         resolve("mine.py")
+
+
+#: Kernels with the factor WRONG in a gradient, one for each way to ask for gradients.
+NUMPY = """
+import numpy as np
+from attn_spec import kernel
+
+def weights(q, k):
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+@kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("dv", "cross"))
+def attention(q, k, v):
+    return weights(q, k) @ v
+
+@attention.backward
+def gradients(dout, q, k, v, out, lse):
+    p, dp = weights(q, k), dout @ v.swapaxes(-1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) / np.float32(q.shape[-1] ** 0.5)
+    found = {"dq": ds @ k, "dk": ds.swapaxes(-1, -2) @ q, "dv": p.swapaxes(-1, -2) @ dout}
+    return {name: x * np.float32(WRONG if name == "dk" else 1) for name, x in found.items()}
+
+WRONG = 1.5
+"""
+TORCH = """
+import torch
+from attn_spec import kernel
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * WRONG
+
+@kernel(framework="torch", dtypes=("float32",), contract="fused", supports=("dv", "cross", "backward"))
+def attention(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, Scaled.apply(k), v)
+
+WRONG = 1.5
+"""
+JAX = """
+import jax
+from attn_spec import kernel
+
+@jax.custom_vjp
+def scaled(x):
+    return x
+
+scaled.defvjp(lambda x: (x, None), lambda kept, gradient: (gradient * WRONG,))
+
+@kernel(framework="jax", dtypes=("float32",), contract="fused", supports=("dv", "cross", "backward"))
+def attention(q, k, v):
+    s = q @ scaled(k).swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    return jax.nn.softmax(s, axis=-1) @ v
+
+WRONG = 1.5
+"""
+DIFFERENTIATED = {"numpy": NUMPY, "torch": TORCH, "jax": JAX}
+GRADIENTS = {
+    "a measured call": "gradients.query_and_key_gradients_are_within_their_bounds",
+    "two calls compared": "gradient_laws.q_and_k_have_one_inner_product_with_their_gradients",
+}
+
+
+def wrong(source, claim, folder):
+    """The script of a case of a kernel, and the kernel's file."""
+    path = folder / "mine.py"
+    path.write_text(source)
+    subject = Subject(resolve("mine.py"), "float32")
+    _, case = search(load_all()[claim], subject, PROFILES["ci"], 0)
+    return str(script.write(case, load_all()[claim], subject, folder / "script.py")), path
+
+
+def run_alone(written, monkeypatch):
+    """What a script exits with where there is no attn-spec."""
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setitem(sys.modules, "attn_spec", None)
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(written, run_name="__main__")
+    return left.value.code
+
+
+@pytest.mark.parametrize(
+    ("framework", "claim"),
+    [
+        *((framework, GRADIENTS["a measured call"]) for framework in DIFFERENTIATED),
+        ("numpy", GRADIENTS["two calls compared"]),
+        ("torch", GRADIENTS["two calls compared"]),
+    ],
+)
+def test_a_script_of_gradients_needs_the_kernel_alone(framework, claim, folder, capsys, monkeypatch):
+    written, path = wrong(DIFFERENTIATED[framework], claim, folder)
+
+    for text, code in OUTCOMES:
+        assert run_alone(written, monkeypatch) == code
+        assert text in capsys.readouterr().out
+        path.write_text(path.read_text().replace("WRONG = 1.5", "WRONG = 1.0"))
+
+
+def test_a_kernel_that_attn_spec_builds_needs_it(folder, monkeypatch):
+    written, path = wrong(NUMPY, GRADIENTS["a measured call"], folder)
+    path.write_text(NUMPY.replace("@kernel(", "@kernel(builds=True, "))
+
+    assert run_alone(written, monkeypatch).startswith("attn-spec builds this kernel for each signature; install it")

@@ -39,6 +39,9 @@ class Framework(ABC):
     #: the float64 array of a tensor ``x``.
     script_gives: ClassVar[str]
     script_takes: ClassVar[str]
+    #: Likewise: what ``call(inputs)`` returns, as a list, and the gradients in ``inputs``, a list of tensors, that
+    #: ``passes`` passes back give for ``cotangents`` of what was returned first.
+    script_differentiates: ClassVar[str] = "raise NotImplementedError"
 
     @property
     @abstractmethod

@@ -27,6 +27,15 @@ class Jax(Differentiating):
         "return jax.device_put(made, jax.devices('gpu' if DEVICE[:4] == 'cuda' else 'cpu')[0])"
     )
     script_takes = "return np.asarray(x, dtype=np.float64)"
+    script_differentiates = """\
+import jax
+
+returned, pull = jax.vjp(call, inputs)
+if not passes:
+    return returned, []
+sent = [jax.numpy.zeros_like(x) for x in returned]
+sent[: len(cotangents)] = [y.astype(x.dtype) for x, y in zip(returned, cotangents)]
+return returned, pull(sent)[0]"""
 
     @property
     def tensor_type(self) -> type:

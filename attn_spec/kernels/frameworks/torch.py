@@ -25,6 +25,19 @@ class Torch(Strided, Differentiating):
     abilities = frozenset({"strides", "in_place", "autograd"})
     script_gives = "import torch\n\nreturn torch.from_numpy(array).to(DEVICE).to(getattr(torch, dtype))"
     script_takes = "import torch\n\nreturn torch.as_tensor(x).detach().double().cpu().numpy()"
+    script_differentiates = """\
+import torch
+
+for x in inputs:
+    x.requires_grad_()
+returned = call(inputs)
+pairs = [(x, y) for x, y in zip(returned, cotangents) if x.requires_grad]
+for turn in range(passes):
+    for x in inputs:
+        x.grad = None
+    if pairs:
+        torch.autograd.backward([x for x, _ in pairs], [y for _, y in pairs], retain_graph=turn + 1 < passes)
+return returned, [x.grad for x in inputs]"""
 
     @property
     def tensor_type(self) -> type:

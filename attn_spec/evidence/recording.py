@@ -1,0 +1,161 @@
+"""What a kernel was called with, and what came back: outputs, and gradients however they were asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.kernels.frameworks.framework import FrameworkError, Pull, of, values_of
+from attn_spec.kernels.kernel import Kernel
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.quantities import DIFFERENTIABLE
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A tensor that the kernel was given: exact values, and its dtype."""
+
+    values: np.ndarray
+    dtype: str
+
+
+@dataclass
+class Call:
+    """One call: what it was given and what it returned, if it did."""
+
+    #: Of which function: "forward", "backward", or "differentiated", forward by the framework.
+    do: str
+    tensors: list[Given]
+    options: dict[str, Any]
+    #: What it is differentiated in: places of tensors, and names of options.
+    wrt: list[int | str] = field(default_factory=list)
+    cotangents: list[Given] = field(default_factory=list)
+    #: Passes back through what one call recorded.
+    passes: int = 0
+    #: The tensors that came back; what else did is left out.
+    parts: list[np.ndarray] = field(default_factory=list)
+    #: Which of these is a gradient, by its name.
+    gradients: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the bits that came back."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in self.parts)).hexdigest()[:16]
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Take in a gradient; what is no tensor is left out."""
+        with contextlib.suppress(FrameworkError):
+            self.parts.append(values_of(tensor))
+            self.gradients[name] = len(self.parts) - 1
+
+
+@dataclass
+class Recorder:
+    """Calls a kernel, and remembers what it was given and what came back."""
+
+    kernel: Kernel
+    calls: list[Call] = field(default_factory=list)
+    #: Whether a framework records the call under way, whose tensors may be stand-ins.
+    is_inside: bool = False
+
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        """Call the kernel."""
+        if self.is_inside:
+            return self.kernel(*tensors, **options)
+        call = self.begin("forward", tensors, options)
+        returned = self.kernel(*tensors, **options)
+        call.parts += _parts(returned)
+        return returned
+
+    def backward(self, *tensors: Any, **options: Any) -> Any:
+        """Call the kernel's backward function."""
+        assert self.kernel.backward_function is not None
+        call = self.begin("backward", tensors, options)
+        returned = self.kernel.backward_function(*tensors, **options)
+        named = returned if isinstance(returned, Mapping) else dict(zip(_names(), returned, strict=False))
+        for name, tensor in named.items():
+            call.add(name, tensor)
+        return returned
+
+    def begin(self, do: str, tensors: Iterable[Any], options: Mapping[str, Any]) -> Call:
+        """A call of which nothing has come back yet."""
+        given = {name: _plain(value) for name, value in options.items()}
+        self.calls.append(call := Call(do, [_plain(tensor) for tensor in tensors], given))
+        return call
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Leave calls to whoever records them."""
+        self.is_inside = True
+        try:
+            yield
+        finally:
+            self.is_inside = False
+
+
+@dataclass(frozen=True)
+class Recorded(Subject):
+    """A subject whose calls are remembered."""
+
+    recorder: Recorder | None = None
+
+    def _record(
+        self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
+    ) -> tuple[Any, Pull]:
+        assert self.recorder is not None
+        call = self.recorder.begin("differentiated", tensors.values(), options)
+        call.wrt = [list(tensors).index(name) if name in tensors else self.kernel.keyword(name) for name in asked]
+        with self.recorder.inside():
+            result, pull = super()._record(tensors, options, asked)
+        call.parts += _parts(result)
+
+        def pulled(cotangents: Sequence[Any], *, again: bool = False) -> dict[str, Any]:
+            found = pull(cotangents, again=again)
+            del call.parts[len(call.parts) - len(call.gradients) :]
+            call.gradients.clear()
+            call.passes, call.cotangents = call.passes + 1, [_given(x) for x in cotangents]
+            for name in asked:
+                call.add(f"d{name}", found.get(name))
+            return found
+
+        return result, pulled
+
+
+def recorded(subject: Subject) -> tuple[Recorded, list[Call]]:
+    """The same subject, and the list that its calls are added to."""
+    recorder = Recorder(subject.kernel)
+    kernel = subject.kernel.wrapped(recorder)
+    if kernel.backward_function is not None:
+        kernel = replace(kernel, backward_function=recorder.backward)
+    given = {item.name: getattr(subject, item.name) for item in fields(Subject)}
+    return Recorded(**{**given, "kernel": kernel}, recorder=recorder), recorder.calls
+
+
+def _parts(returned: Any) -> list[np.ndarray]:
+    found = []
+    for part in returned if isinstance(returned, tuple) else (returned,):
+        with contextlib.suppress(FrameworkError):
+            found.append(values_of(part))
+    return found
+
+
+def _names() -> list[str]:
+    return [f"d{name}" for name in DIFFERENTIABLE]
+
+
+def _given(tensor: Any) -> Given:
+    own = of(tensor)
+    return Given(own.take(tensor), own.dtype_of(tensor))
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as what was given, anything else as it is."""
+    try:
+        return _given(value)
+    except FrameworkError:
+        return value

@@ -1,0 +1,134 @@
+"""The text of a stand-alone script, with a place for everything that is of one case."""
+
+TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Exits with 1 while the kernel still fails, else with 0.
+
+Claim:  @claim@
+Kernel: @kernel@
+Why:    @why@
+"""
+
+import base64
+import hashlib
+import importlib
+import sys
+import types
+import zlib
+
+import numpy as np
+
+try:
+    import attn_spec
+except ImportError:  # which a file that declares its kernel needs for that alone
+    class Declared:
+        """A kernel: its function, and its backward function."""
+
+        def __init__(self, function):
+            self.function, self.backward_function = function, None
+
+        def __call__(self, *tensors, **options):
+            return self.function(*tensors, **options)
+
+        def backward(self, function):
+            self.backward_function = function
+            return function
+
+    def declared(builds=False, **words):
+        if builds:
+            sys.exit("attn-spec builds this kernel for each signature; install it to run this script")
+        return Declared
+
+    def anything(name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *values, **words: None
+
+    sys.modules["attn_spec"] = types.ModuleType("attn_spec")
+    sys.modules["attn_spec"].kernel, sys.modules["attn_spec"].__getattr__ = declared, anything
+
+@find@
+
+DEVICE = "@device@"
+
+# The element that is farthest outside its bound, the call that returned it, in which tensor, and where; reals are
+# hexadecimal floats, and the index is that in [batch, head, ..], whatever the order of axes in the tensor.
+WORST_CALL, WORST_PART, PLACE = @worst_call@
+WORST = @worst@
+
+
+def tensor(shape, data, dtype):
+    """The exact values in a dtype, which "bool" is too."""
+    kind = "bool" if dtype == "bool" else "float64"
+    if isinstance(data, str):
+        data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
+    array = np.array(data, dtype=kind).reshape(shape)
+@give@
+
+
+def values(x):
+    """The exact values of a tensor."""
+@take@
+
+
+def listed(answer):
+    """The tensors of an answer."""
+    every = answer if isinstance(answer, (tuple, list)) else (answer,)
+    return [x for x in (answer.values() if isinstance(answer, dict) else every) if hasattr(x, "dtype")]
+
+
+def forward(tensors, options):
+    """Tensors that a call returns."""
+    return listed(kernel(*tensors, **options))
+
+
+def backward(tensors, options):
+    """Gradients that the kernel's backward function returns."""
+    return listed(kernel.backward_function(*tensors, **options))
+
+
+def differentiated(tensors, options, wrt, cotangents, passes):
+    """Tensors that a call returns, and its gradients in some of what it is given."""
+
+    def call(inputs):
+        swapped = dict(zip(wrt, inputs))
+        given = [swapped.get(place, x) for place, x in enumerate(tensors)]
+        return listed(kernel(*given, **{name: swapped.get(name, x) for name, x in options.items()}))
+
+    inputs = [tensors[x] if isinstance(x, int) else options[x] for x in wrt]
+    returned, gradients = through(call, inputs, cotangents, passes)
+    return [*returned, *(x for x in gradients if x is not None)]
+
+
+def through(call, inputs, cotangents, passes):
+    """What a call returns, and what passes back through it give."""
+@differentiate@
+
+
+# Each call the property made: a digest of the answer that refuted the claim, and tensors and options; with what it was
+# differentiated in, for which cotangents, and in how many passes.
+CALLS = [
+@calls@
+]
+
+failed = False
+repeated = True
+for number, (function, digest, tensors, *others) in enumerate(CALLS):
+    before = [values(x).copy() for x in tensors if hasattr(x, "dtype")]
+    parts = function(tensors, *others)
+    print(f"call {number}: " + ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts))
+    after = [values(x) for x in tensors if hasattr(x, "dtype")]
+    if any(not np.array_equal(x, y, equal_nan=True) for x, y in zip(after, before)):
+        print("  the kernel changed its inputs")
+        failed = True
+    repeated &= hashlib.sha256(b"".join(values(x).tobytes() for x in parts)).hexdigest()[:16] == digest
+    if number == WORST_CALL:
+        got = float(values(parts[WORST_PART])[PLACE])
+        truth, radius, allowed = (float.fromhex(WORST[name]) for name in ("truth", "radius", "allowed"))
+        print(f"  {WORST['quantity']}{list(WORST['index'])} is {got!r}")
+        print(f"  the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")
+        failed |= not (got == truth or abs(got - truth) <= allowed + radius)
+if WORST_CALL is None:
+    print("the answers that refuted the claim came back, bit for bit" if repeated else "the answers have changed")
+    failed |= repeated
+print("still fails" if failed else "no longer fails here; attn-spec replay @id@ checks the claim itself")
+sys.exit(failed)
+'''
