@@ -63,5 +63,7 @@ def _check_writable(output: Path, page: Path | None) -> None:
     """What would be in vain after a search of hours is said before it. Raises :class:`CouldNotRun`."""
     for path in filter(None, (output, page)):
         check_writable(path)
+    if output.exists() and not certificate.is_one(output):
+        raise CouldNotRun(f"{output} is no certificate, and would be lost; remove it, or choose another --output")
     if page is not None and importlib.util.find_spec("matplotlib") is None:
         raise CouldNotRun(report.NO_MATPLOTLIB)

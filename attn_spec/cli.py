@@ -95,7 +95,9 @@ def main() -> None:
 )
 @click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
-@click.option("--supports", help="For undecorated callables: options they must support, comma separated.")
+@click.option(
+    "--supports", help="For undecorated callables: options they support; those with a - are left out: dv,-lse."
+)
 @click.option(
     "--workers",
     type=click.IntRange(1),

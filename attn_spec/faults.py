@@ -11,6 +11,11 @@ LABEL = "Issues"
 _HOME = Path(__file__).parent
 
 
+def with_article(noun: str) -> str:
+    """A noun, as the name of a type is one, with its article: "an int"."""
+    return f"{'an' if noun[:1].lower() in set('aeiou') else 'a'} {noun}"
+
+
 def in_one_line(error: BaseException) -> str:
     """The type of an error, and the first line of what it says."""
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -75,7 +75,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
                       "kernel expects other calls"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
-    "supports": {"help": "for undecorated callables: options they must support, comma separated"},
+    "supports": {"help": "for undecorated callables: options they support; those with a - are left out: dv,-lse"},
 }  # fmt: skip
 
 

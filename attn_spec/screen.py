@@ -9,6 +9,7 @@ from collections import Counter
 
 import click
 
+from attn_spec.error.presets import UNDECLARED, describe
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
 from attn_spec.progress import NOT_RUN, Event, Progress
 from attn_spec.search.causes import causes
@@ -63,6 +64,8 @@ class Live:
         more = len({key[0] for key in progress.blocks}) - len(self.failed)
         replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
         declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
+        if any(row["summary"] == describe(UNDECLARED) for row in document.claims.contracts.values()):
+            declined.append("no contract is declared, so the loosest is held against; --contract declares one")
         declined += [f"changed by calls: {change}" for change in document.subject.changes]
         folded = [*_not_run(progress), *_not_claimed(progress)]
         self._say([*folded, *replay, *_causes(progress), "", *declined, denominator(progress.rows.values())])

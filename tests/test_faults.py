@@ -34,3 +34,8 @@ def test_faults_go_where_the_package_says():
 )
 def test_the_nearest_names_are_suggested(word, end):
     assert suggestion(word, OPTIONS, "; none is near") == end
+
+
+@pytest.mark.parametrize(("noun", "said"), [("int", "an int"), ("ArrayImpl", "an ArrayImpl"), ("list", "a list")])
+def test_a_noun_has_its_article(noun, said):
+    assert faults.with_article(noun) == said

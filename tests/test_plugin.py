@@ -138,7 +138,7 @@ def test_the_report_has_a_line_for_each_verdict(suite):
         "toys.picky": "not exercised",
     }
     assert 1 / 64 <= rows["toys.ones_give_ones"]["ratio"] <= 40 / 64
-    assert [event["kind"] for event in events[:4]] == ["look", "kernel", "imported", "collected"]
+    assert [event["kind"] for event in events[:4]] == ["look", "kernel", "account", "collected"]
     found = [(event["key"][0], event["message"].split()[1]) for event in events if event["kind"] == "found"]
     assert found == [("toys.short", "queries")]
     assert events[-1] == {"kind": "end", "exit": 1}

@@ -241,6 +241,15 @@ def load(path: Path) -> Certificate:
         ) from error
 
 
+def is_one(path: Path) -> bool:
+    """Whether a file is a certificate, of any version."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and {"schema", "result", "properties"} <= document.keys()
+
+
 def compare(old: Certificate, new: Certificate) -> list[str]:
     """List the differences, one line each; empty when the two say the same."""
     lines = []

@@ -13,6 +13,7 @@ from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
+from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option_dtypes import refused_dtypes
@@ -69,8 +70,12 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     """A kernel from an undecorated callable: options are read from its signature, the rest has defaults.
 
     The contract is ``contract.UNDECLARED``, the loosest, since nothing was promised. ``declared`` overrides any
-    argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them.
+    argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them; ``without`` names
+    options that are not.
     """
+    without = set(declared.pop("without", ()))
+    if unknown := sorted(without - set(DECLARABLE)):
+        raise KernelError(f"unknown options {', '.join(unknown)} to leave out{suggestion(unknown[0], DECLARABLE)}")
     parameters = parameters_of(function)
     framework = declared.get("framework") or _framework_of(function)
     try:
@@ -81,7 +86,7 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     supports = {option for option in named if not OPTIONS[option].of or OPTIONS[option].of in named}
     defaults = {"framework": framework, "dtypes": dtypes, "contract": UNDECLARED, "supports": supports}
     given = {key: value for key, value in declared.items() if value}
-    given["supports"] = supports | set(given.get("supports", ()))
+    given["supports"] = supports - without | set(given.get("supports", ()))
     return replace(kernel(**{**defaults, **given})(function), declared=False)
 
 

@@ -16,9 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attn_spec.faults import with_article
 from attn_spec.kernels import definition
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import Kernel, KernelError
+
+#: In front of an option that is to be left out.
+MINUS = "-"
 
 
 def resolve(spec: str, **declared: Any) -> Kernel:
@@ -34,7 +38,7 @@ def resolve(spec: str, **declared: Any) -> Kernel:
             raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(sorted(given))}")
         return replace(found, spec=spec, module=module or found.module)
     if not callable(found):
-        raise KernelError(f"{spec} is a {type(found).__name__}, not a function or a kernel")
+        raise KernelError(f"{spec} is {with_article(type(found).__name__)}, not a function or a kernel")
     made = from_callable(found, **given)
     return replace(made, spec=spec, module=module or made.module, given=given)
 
@@ -95,9 +99,14 @@ def source_of(module: str) -> str:
 
 
 def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
-    """Turn what a user typed into what :func:`resolve` takes for an undecorated callable; options part at commas."""
-    options = tuple(option.strip() for option in (supports or "").split(",") if option.strip())
-    return {"framework": framework, "contract": contract, "supports": options}
+    """Turn what a user typed into what :func:`resolve` takes for an undecorated callable.
+
+    Options part at commas; one with a minus in front is left out.
+    """
+    named = [option.strip() for option in (supports or "").split(",") if option.strip()]
+    without = tuple(option.removeprefix(MINUS).strip() for option in named if option.startswith(MINUS))
+    given = tuple(option for option in named if not option.startswith(MINUS))
+    return {"framework": framework, "contract": contract, "supports": given, "without": without}
 
 
 def in_tree() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.faults import with_article
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.numbers import bits
@@ -46,7 +47,8 @@ def values(
 ) -> bits.Values:
     """The exact values of a tensor of the framework ``own``, of any dtype for None. Raises :class:`Misbehaviour`."""
     if not own.is_own(tensor):
-        raise Misbehaviour(f"{name} is a {type(tensor).__name__}; it must be a {own.tensor_type.__name__}")
+        found, wanted = with_article(type(tensor).__name__), with_article(own.tensor_type.__name__)
+        raise Misbehaviour(f"{name} is {found}; it must be {wanted}")
     if tuple(tensor.shape) != shape:
         raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
     if dtype is not None and own.dtype_of(tensor) != dtype:
@@ -61,4 +63,4 @@ def values(
 def _kind(returned: Any) -> str:
     """The type of what was returned, and how many there are of a tuple or list."""
     of = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
-    return f"a {type(returned).__name__}{of}"
+    return f"{with_article(type(returned).__name__)}{of}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.faults import with_article
 from attn_spec.numbers import bits
 from attn_spec.problem import patterns
 
@@ -110,7 +111,7 @@ class Option:
         if not isinstance(value, np.ndarray) or value.dtype != self.tensor or not self._fits(value.shape, shape):
             kind = np.dtype(self.tensor).name
             wanted = f"[{self.shape_text}] = {shape}"
-            return f"must be a {kind} array broadcastable to {wanted}, not {bits.described(value)}"
+            return f"must be {with_article(kind)} array broadcastable to {wanted}, not {bits.described(value)}"
         if not self.accepts(value):
             return f"must not hold {self.wanted}"
         if self.tensor is np.float64 and not bits.is_representable(value, dtype):

@@ -164,7 +164,9 @@ def is_of_large(text: str) -> bool:
 
 
 def save(case: Case, home: Path = HOME) -> Path:
-    """Store a case and return the path of its file."""
+    """Store a case and return the path of its file. The folder of all of them asks git to leave it alone."""
+    if not (ignore := home / ".gitignore").exists():
+        atomic.write(ignore, "*\n")
     return atomic.write(home / "cases" / f"{case.id}.json", json.dumps(case.to_json(), indent=1, sort_keys=True) + "\n")
 
 

@@ -148,6 +148,8 @@ def _refusal(subject: Subject, option: str) -> str | None:
     kernel = subject.kernel
     if option in kernel.supports:
         return None
+    if option in kernel.given.get("without", ()):
+        return "it was asked to be left out"
     if reason := _not_asked_for(kernel, option):
         return reason
     problem = plain(kernel, subject.dtype, option)

@@ -157,8 +157,11 @@ def test_repr_and_json_keep_them():
 @pytest.mark.parametrize(
     ("positions", "message"),
     [
-        (np.zeros((1, 1, 1, 7)), "must be a int64 array broadcastable to .B, 1, 1, Sk. = .2, 1, 1, 7., not float64"),
-        (keys(range(6)), "must be a int64 array broadcastable to .B, 1, 1, Sk. = .2, 1, 1, 7., not int64 .1, 1, 1, 6."),
+        (np.zeros((1, 1, 1, 7)), "must be an int64 array broadcastable to .B, 1, 1, Sk. = .2, 1, 1, 7., not float64"),
+        (
+            keys(range(6)),
+            "must be an int64 array broadcastable to .B, 1, 1, Sk. = .2, 1, 1, 7., not int64 .1, 1, 1, 6.",
+        ),
         (keys(range(-1, 6)), "must not hold a number below 0 or above 16777216"),
         (keys(range(2**24, 2**24 + 7)), "must not hold a number below 0 or above 16777216"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from attn_spec import certifying, cli, screen
-from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, load, save
+from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, is_one, load, save
 from attn_spec.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
 
@@ -235,3 +235,18 @@ FALSE_ALARM = {**KERNEL["catalogue"][1], "false_alarm": 1e-9}
 
 def test_nothing_is_counted_in_a_row_until_it_is():
     assert (row().examples, row().discarded, row().ratio, row().readings, row().message) == (0, 0, None, (), "")
+
+
+def test_a_file_that_is_no_certificate_is_not_overwritten(tmp_path):
+    path = tmp_path / "mine.json"
+    for text in ("{", "[]", '{"result": 1}'):
+        path.write_text(text)
+        done = CliRunner().invoke(cli.main, ["certify", "numpy_naive", "-o", str(path)])
+
+        assert (done.exit_code, path.read_text()) == (2, text)
+        assert (
+            done.stderr
+            == f"Error: {path} is no certificate, and would be lost; remove it, or choose another --output\n"
+        )
+    save(build(KERNEL, ROWS), path)
+    assert is_one(path)

@@ -124,7 +124,7 @@ MISFITS = {
     ),
     "framework": (
         declared(of_jax, framework="numpy"),
-        "out is a ArrayImpl; it must be a ndarray",
+        "out is an ArrayImpl; it must be a ndarray",
         "Declare framework='jax', or return a ndarray",
         declared(of_jax, framework="jax"),
     ),

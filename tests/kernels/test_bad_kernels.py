@@ -40,7 +40,7 @@ BAD = (
     Bad("syntax_error", "def attention(q, k, v:", 2, ("does not import: SyntaxError", "Run `python")),
     Bad("import_error", "import no_such_module", 2, ("does not import: ModuleNotFoundError", "no_such_module")),
     Bad("absent_name", "", 2, ("bad has no 'attention'; it has", "sound")),
-    Bad("not_callable", "attention = 3", 2, ("is a int, not a function or a kernel",)),
+    Bad("not_callable", "attention = 3", 2, ("is an int, not a function or a kernel",)),
     Bad(
         "unknown_option",
         "attention = declare(sound, supports=('rope',))",

@@ -7,7 +7,7 @@ from attn_spec.error.presets import FP32, FUSED, UNDECLARED
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.resolve import resolve
+from attn_spec.kernels.resolve import declarations, resolve
 
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused"}
 
@@ -191,3 +191,21 @@ def test_objects_with_a_call_method_are_read_too(folder):
 
     assert (found.framework, found.supports, found.module) == ("torch", {"causal"}, "objects")
     assert (partial.framework, partial.supports, partial.module) == ("torch", {"causal", "scale"}, "objects")
+
+
+def test_an_undecorated_callable_may_be_asked_less():
+    made = from_callable(identity, framework="numpy", without=("causal", "dv"))
+
+    assert made.supports == {"scale", "mask"}
+    with pytest.raises(KernelError, match=r"^unknown options causl to leave out; did you mean 'causal'"):
+        from_callable(identity, framework="numpy", without=("causl",))
+
+
+@pytest.mark.parametrize(
+    ("typed", "supports", "without"),
+    [(None, (), ()), ("dv, lse", ("dv", "lse"), ()), ("-backward,dv,- lse", ("dv",), ("backward", "lse"))],
+)
+def test_options_that_are_typed_are_asked_for_or_left_out(typed, supports, without):
+    found = declarations(None, "fused", typed)
+
+    assert found == {"framework": None, "contract": "fused", "supports": supports, "without": without}

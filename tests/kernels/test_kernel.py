@@ -104,7 +104,7 @@ def test_only_modules_that_hold_kernels_are_offered():
 NOT_FOUND = {
     "nowhere.py:f": "nowhere.py does not exist (looked in ",
     "mine.py:absent": "mine has no 'absent'; it has attention",
-    "mine:number": "mine:number is a int, not a function or a kernel",
+    "mine:number": "mine:number is an int, not a function or a kernel",
     "no.such.module:f": "no.such.module does not import: ModuleNotFoundError: No module named 'no'",
     "definition:abc": "definition:abc must name a number of bits from 128 to 4096",
     "definition:64": "definition:64 must name a number of bits from 128 to 4096",

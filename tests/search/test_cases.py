@@ -49,6 +49,12 @@ def test_a_stored_case_has_every_bit(tmp_path):
     assert load(path).problem.q.tobytes() == odd.tobytes()
 
 
+def test_git_is_asked_to_leave_stored_cases_alone(tmp_path):
+    save(case(), tmp_path)
+
+    assert (tmp_path / ".gitignore").read_text() == "*\n"
+
+
 def test_a_stored_case_keeps_the_recipe_while_it_still_gives_the_same_bits(tmp_path):
     path = save(case(), tmp_path)
     assert repr(load(path).problem) == "Recipe(query_length=2, key_length=3, causal=True).problem()"

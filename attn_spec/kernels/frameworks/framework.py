@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from attn_spec.faults import with_article
 from attn_spec.numbers import bits
 
 
@@ -159,7 +160,7 @@ def of(tensor: Any) -> Framework:
         package = parent.__module__.partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
         if package in known():
             return framework(package)
-    raise FrameworkError(f"a {type(tensor).__name__} is a tensor of none of {', '.join(known())}")
+    raise FrameworkError(f"{with_article(type(tensor).__name__)} is a tensor of none of {', '.join(known())}")
 
 
 def strided(tensor: Any) -> Strided:
