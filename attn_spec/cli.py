@@ -295,7 +295,3 @@ def _compare(paths: tuple[str, ...]) -> None:
         raise CouldNotRun(str(error)) from None
     lines = certificate.compare(old, new)
     click.echo("\n".join(lines) if lines else "the certificates say the same")
-
-
-if __name__ == "__main__":
-    main()

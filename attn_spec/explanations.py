@@ -26,11 +26,16 @@ def explain(word: tuple[str, ...]) -> None:
 @click.argument("name", required=False)
 def properties(name: str | None) -> None:
     """List the properties, or describe those whose id contains NAME."""
+    from attn_spec.kernels.kernel import KernelError
+    from attn_spec.selection import named
     from attn_spec.vocabulary import kinds, lookup
 
-    found = [word for word in kinds.properties() if (name or "") in word.name]
-    if not found:
-        raise CouldNotRun(f"no property's id contains {name!r}; `attn-spec properties` lists them all")
+    words = {word.name: word for word in kinds.properties()}
+    try:
+        ids = named([name] if name else [], words)
+    except KernelError as error:
+        raise CouldNotRun(str(error)) from None
+    found = [word for word in words.values() if word.name in ids]
     for word in found:
         click.echo("\n".join(lookup.entry(word) if name else lookup.line(word)))
     click.echo(f"{len(found)} properties")

@@ -24,6 +24,7 @@ from attn_spec.kernels.by_hand import in_hand
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.search.preflight import preflight
 from attn_spec.search.property import Property, load_all
+from attn_spec.selection import named
 
 
 def parametrize(
@@ -55,11 +56,8 @@ def parametrize(
 
 def _claims(parts: Sequence[str]) -> list[Property]:
     """The properties whose ids contain one of the parts. Raises :class:`KernelError` for a part that none contains."""
-    every = [claim for _, claim in sorted(load_all().items())]
-    for part in parts:
-        if not any(part in claim.id for claim in every):
-            raise KernelError(f"no property's id contains {part!r}; `attn-spec properties` lists them all")
-    return [claim for claim in every if not parts or any(part in claim.id for part in parts)]
+    every = load_all()
+    return [every[name] for name in sorted(named(parts, every))]
 
 
 def _spec_of(kernel: Kernel) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from attn_spec.nearest_names import suggestion
@@ -13,16 +13,21 @@ Key = tuple[str, str, str]
 
 
 def chosen(parts: Sequence[str], keys: set[Key]) -> set[Key]:
-    """Those of properties whose ids contain one of the parts, or all; :class:`KernelError` if a part fits none."""
-    ids = {property_id for property_id, _, _ in keys}
+    """Those of properties that the parts name. Raises as :func:`named` does."""
+    ids = named(parts, {property_id for property_id, _, _ in keys})
+    return {key for key in keys if key[0] in ids}
+
+
+def named(parts: Sequence[str], ids: Collection[str]) -> set[str]:
+    """The ids that contain one of the parts, or all; :class:`KernelError` if a part fits none."""
     for part in parts:
         if not any(part in property_id for property_id in ids):
             from attn_spec.kernels.kernel import KernelError
 
-            words = sorted(ids | {word for property_id in ids for word in property_id.split(".")})
+            words = sorted({*ids, *(word for property_id in ids for word in property_id.split("."))})
             known = suggestion(part, words, "; `attn-spec properties` lists them")
             raise KernelError(f"no property's id contains {part!r}{known}")
-    return {key for key in keys if not parts or any(part in key[0] for part in parts)}
+    return {property_id for property_id in ids if not parts or any(part in property_id for part in parts)}
 
 
 def reported(path: Path | None) -> set[Key]:

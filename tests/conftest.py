@@ -29,7 +29,7 @@ def attn_spec(folder: Path) -> Run:
     """Run the command ``attn-spec`` in the empty working directory."""
 
     def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "attn_spec.cli", *arguments]
+        command = [sys.executable, "-m", "attn_spec", *arguments]
         environment = {**os.environ, "COLUMNS": "120", "PYTEST_ADDOPTS": ""}
         return subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, env=environment

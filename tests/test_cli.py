@@ -281,7 +281,7 @@ def test_properties_lists_every_property_with_its_statement(attn_spec):
 def test_progress_is_shown_on_a_terminal(toy):
     import pty
 
-    command = [sys.executable, "-m", "attn_spec.cli", "certify", "toy.py:sound", "--property", "accuracy.output"]
+    command = [sys.executable, "-m", "attn_spec", "certify", "toy.py:sound", "--property", "accuracy.output"]
     terminal, end = pty.openpty()
     running = subprocess.Popen(command, stdin=end, stdout=end, stderr=end)
     os.close(end)

@@ -5,7 +5,7 @@ import sys
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly():
-    command = [sys.executable, "-m", "attn_spec.cli", "properties"]
+    command = [sys.executable, "-m", "attn_spec", "properties"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         running.stdout.close()
         said = running.stderr.read()

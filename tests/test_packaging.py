@@ -196,7 +196,7 @@ def test_the_installed_wheel_certifies_a_kernel_from_an_empty_folder(python, fol
     )
     assert str(ROOT) not in where.stdout, where.stdout
 
-    done = run(python, folder, "-m", "attn_spec.cli", "certify", "mine.py:attention")
+    done = run(python, folder, "-m", "attn_spec", "certify", "mine.py:attention")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("PASSED (smoke: 10 problems a property)\n")
     assert {path.name for path in folder.iterdir()} - {".attn-spec"} == {"mine.py", "certificate.json", "__pycache__"}
@@ -208,7 +208,7 @@ def test_a_hostile_folder_does_no_harm(python, folder):
     folder.joinpath("conftest.py").write_text("raise SystemExit('not me')\n")
     folder.joinpath("properties").mkdir()
     folder.joinpath("properties", "__init__.py").write_text("raise SystemExit('nor me')\n")
-    done = run(python, folder, "-m", "attn_spec.cli", "certify", "mine:attention", "--property", "accuracy.output")
+    done = run(python, folder, "-m", "attn_spec", "certify", "mine:attention", "--property", "accuracy.output")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 1 held, 0 refuted" in done.stdout

@@ -58,7 +58,7 @@ def test_a_test_judges_answers_of_numpy(run):
 
 
 def test_the_command_certifies_a_numpy_kernel(run):
-    done = run("-m", "attn_spec.cli", "certify", "mine.py:attention", "--property", "accuracy.output", "--workers", "1")
+    done = run("-m", "attn_spec", "certify", "mine.py:attention", "--property", "accuracy.output", "--workers", "1")
 
     assert "held           accuracy.output_is_within_its_bound" in done.stdout, done.stdout + done.stderr
     assert " 0 refuted" in done.stdout
@@ -78,7 +78,7 @@ def test_the_command_explains(run):
 
 
 def test_a_report_that_needs_a_library_says_so(run):
-    done = run("-m", "attn_spec.cli", "teeth")
+    done = run("-m", "attn_spec", "teeth")
 
     assert done.returncode == 2
     assert done.stderr == "Error: teeth needs torch, which is not installed; pip install torch\n"

@@ -1,0 +1,5 @@
+"""``python -m attn_spec``: the command ``attn-spec``."""
+
+from attn_spec.cli import main
+
+main(prog_name="attn-spec")
