@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,12 +16,17 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
 
 from .accumulators import output_accumulator
+from .contracts import contract
+from .conventions import conventions
 from .instrument import Finding
+from .options import uses
 from .presentations import presentation
 from .scores import score_format
+from .weights import weight_format
 
 EXPERIMENTS: dict[str, Callable[[Subject], Finding]] = {
     "scores": score_format,
+    "weights": weight_format,
     "accumulator of p.v": output_accumulator,
 }
 
@@ -34,20 +40,40 @@ def declaration(spec: str, framework: str | None = None) -> list[str]:
     if order.value is None:
         raise KernelError(f"{spec}: no presentation is found: {order.evidence}")
     ready = preflight(resolve(spec, framework=found.framework, presentation=order.value))
-    kernel, dtypes = ready.subjects[0].kernel, tuple(subject.dtype for subject in ready.subjects)
-    lines = [
+    with np.errstate(all="ignore"):
+        return _lines(ready.subjects, order)
+
+
+def _lines(subjects: Sequence[Subject], order: Finding) -> list[str]:
+    first, agreed = conventions(subjects[0])
+    kernel, dtypes = first.kernel, tuple(subject.dtype for subject in subjects)
+    subjects = [replace(subject, kernel=kernel) for subject in subjects]
+    arithmetic = {subject.dtype: [_asked(subject, name) for name in EXPERIMENTS] for subject in subjects}
+    promised, options = contract(subjects, arithmetic), list(uses(first))
+    return [
         "@kernel(",
         f"    framework={kernel.framework!r},  # what its module imports, or was said",
         f"    dtypes={dtypes!r},  # a plain call returns",
+        *([f"    contract={promised.value!r},  # {promised.evidence}"] if promised.value else []),
         f"    presentation={order.value!r},  # {order.evidence}",
         f"    supports={tuple(sorted(kernel.supports))!r},  # parameters of these names, and calls that return",
+        *_of_conventions(agreed),
         ")",
-        "# Not asked: whether options do as specified, conventions, contract. Declare a contract that allows:",
+        *([] if promised.value else [f"# {promised}"]),
+        *(f"# {finding}" for finding in agreed if finding.value is None),
+        *(f"# {use.name} does not do as specified: {use.evidence}" for use in options if use.value is None),
+        *(f"# {dtype}: {finding}" for dtype, every in arithmetic.items() for finding in every),
     ]
-    with np.errstate(all="ignore"):
-        return lines + [
-            f"# {subject.dtype}: {_asked(subject, name)}" for subject in ready.subjects for name in EXPERIMENTS
-        ]
+
+
+def _of_conventions(agreed: Sequence[Finding]) -> list[str]:
+    """The argument that declares what was found, if anything was."""
+    rows = [
+        f"        {one.name!r}: {one.value if one.name == 'deterministic' else repr(one.value)},  # {one.evidence}"
+        for one in agreed
+        if one.value is not None
+    ]
+    return ["    conventions={", *rows, "    },"] if rows else []
 
 
 def _asked(subject: Subject, name: str) -> Finding:

@@ -35,6 +35,7 @@ def test_a_declaration_is_printed_with_its_evidence(mine, attn_spec):
 
     assert done.returncode == 0, done.stderr
     assert "presentation='BSHD',  # of BHSD, BSHD, BS(HD) it alone explains the answer" in done.stdout
+    assert "contract='fp32',  # the first of" in done.stdout
     assert "'scale'" in done.stdout
     assert "# float64: accumulator of p.v: float64" in done.stdout
 

@@ -1,0 +1,72 @@
+"""Which preset contract to declare: the narrowest promise that everything found agrees with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.presets import PRESETS
+from attn_spec.judgement.measure import judge
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.problem import Problem
+from attn_spec.search.plain_calls import plain
+
+from .instrument import Finding
+
+#: Presets, the one that promises most first.
+ORDER = ("fp64", "fp32", "fused", "split_kv", "tf32", "eager")
+#: Stages whose narrowest format an experiment finds.
+STAGES = {
+    "scores": ("score_accumulation", "stored_scores", "softmax"),
+    "weights": ("softmax", "probabilities", "output_accumulation"),
+    "accumulator of p.v": ("output_accumulation",),
+}
+#: Bits of what experiments find.
+BITS = {"float64": 53, "float32": 24, "float16 or tf32": 11, "bfloat16": 8}
+#: Problems whose answers have to be within the bound, at each dtype, and how large their scores are.
+SEEDS, SPREADS = 4, (0.25, 1.0, 4.0)
+
+
+def contract(subjects: Sequence[Subject], found: Mapping[str, Sequence[Finding]]) -> Finding:
+    """The first preset in ``ORDER`` that agrees with what was ``found`` at each dtype, and that bounds all answers."""
+    able = [name for name in ORDER if all(_agrees(name, s, found[s.dtype]) for s in subjects)]
+    fitting = [name for name in able if all(_bounds(name, subject) for subject in subjects)]
+    number = SEEDS * len(SPREADS)
+    if not fitting:
+        return Finding("contract", None, f"no preset agrees with all of this and bounds {number} answers at each dtype")
+    return Finding("contract", fitting[0], f"the first of {', '.join(ORDER)} that agrees and bounds {number} answers")
+
+
+def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
+    """Whether no stage was found to be narrower than the preset promises."""
+    if name == "fp64" and subject.dtype != "float64":
+        return False
+    c = PRESETS[name].at(subject.dtype)
+    return all(BITS[one.value] >= _narrowest(c, one.name) for one in found if one.value is not None)
+
+
+def _narrowest(c: ResolvedContract, what: str) -> int:
+    """Bits that are left at least; an experiment finds tf32 and float16 alike."""
+    return min(FORMATS[getattr(c, stage)].precision for stage in STAGES[what])
+
+
+def _bounds(name: str, subject: Subject) -> bool:
+    """Whether answers to normal problems are within the preset's bound."""
+    c, agreed = PRESETS[name].at(subject.dtype), subject.conventions
+    for seed in range(SEEDS):
+        for spread in SPREADS:
+            problem = _problem(subject, seed, spread)
+            answer = subject(problem)
+            if judge(problem, c, output=answer["output"], lse=answer.get("lse"), lse_base=agreed.lse_base).refuted:
+                return False
+    return True
+
+
+def _problem(subject: Subject, seed: int, spread: float) -> Problem:
+    rng, asked = np.random.default_rng(seed), plain(subject.kernel, subject.dtype)
+    made = {name: bits.nearest(rng.standard_normal(getattr(asked, name).shape), subject.dtype) for name in "qkv"}
+    return asked.replace(**made | {"q": bits.nearest(spread * made["q"], subject.dtype)})

@@ -1,0 +1,42 @@
+"""Whether each option that a kernel takes does as it should: the answer to one plain problem with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attn_spec.judgement.other_problems import right_for
+from attn_spec.kernels.frameworks.framework import FrameworkError
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.subject import Subject
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
+from attn_spec.search.assertions import judged
+from attn_spec.search.plain_calls import plain, used
+
+from .instrument import Finding
+
+AS_SPECIFIED = "as specified"
+
+
+def uses(subject: Subject) -> Iterator[Finding]:
+    """What a plain use of each option shows: that it does as specified, or no value, with what would explain it."""
+    for name in sorted(subject.kernel.supports & set(OPTIONS)):
+        problem = plain(subject.kernel, subject.dtype)
+        try:
+            asked = problem.replace(**{name: used(name, problem)})
+        except ProblemError:  # it goes with another option
+            continue
+        try:
+            yield _use(subject, name, asked)
+        except (Misbehaviour, NotTaken, FrameworkError) as error:
+            yield Finding(name, None, str(error))
+
+
+def _use(subject: Subject, name: str, problem: Problem) -> Finding:
+    answer = subject(problem)
+    if not judged(subject, problem, answer).refuted:
+        return Finding(name, AS_SPECIFIED, "the loosest contract bounds the answer to a plain problem with it")
+    hints = right_for(problem, lambda other: judged(subject, other, answer))
+    return Finding(name, None, "; ".join(hints) or "no contract bounds the answer to a plain problem with it")
