@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
 from attn_spec.search.plain_calls import plain
 
-from .instrument import Finding
+from .instrument import Finding, asked
 
 #: Equal calls whose bits are compared.
 CALLS = 4
@@ -27,15 +28,15 @@ UNDECLARED = "undeclared"
 def conventions(subject: Subject) -> tuple[Subject, list[Finding]]:
     """What is found of each convention that the kernel's options let differ, and the kernel that keeps to these."""
     found = []
-    for name, asked in EXPERIMENTS.items():
-        problem = asked(subject)
+    for name, of in EXPERIMENTS.items():
+        problem = of(subject)
         if problem is None:
             continue
-        finding = _explained(subject, name, problem)
+        finding = asked(name, partial(_explained, subject, name, problem))
         found.append(finding)
         if finding.value is not None:
             subject = _keeping(subject, name, finding.value)
-    repeated = determinism(subject)
+    repeated = asked("deterministic", partial(determinism, subject))
     return subject, [*found, *([repeated] if repeated.value == "False" else [])]
 
 
@@ -57,10 +58,10 @@ def _explained(subject: Subject, name: str, problem: Problem) -> Finding:
     choices = [value for value in CONVENTION_CHOICES[name] if value != UNDECLARED]
     explain = []
     for value in choices:
-        asked = problem.replace(causal_alignment=value) if name == "causal_alignment" else problem
+        made = problem.replace(causal_alignment=value) if name == "causal_alignment" else problem
         keeping = _keeping(subject, name, value)
         quantity = "lse" if name in OF_LSE else "output"
-        judgement = judged(keeping, asked, {quantity: keeping(asked)[quantity]})
+        judgement = judged(keeping, made, {quantity: keeping(made)[quantity]})
         if judgement.exercised and not judgement.refuted:
             explain.append(value)
     lengths = f"{problem.query_length} queries and {problem.key_length} keys"

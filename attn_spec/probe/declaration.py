@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
@@ -18,7 +16,7 @@ from attn_spec.search.preflight import preflight
 from .accumulators import output_accumulator
 from .contracts import contract
 from .conventions import conventions
-from .instrument import Finding
+from .instrument import Finding, asked
 from .options import uses
 from .presentations import presentation
 from .scores import score_format
@@ -48,8 +46,11 @@ def _lines(subjects: Sequence[Subject], order: Finding) -> list[str]:
     first, agreed = conventions(subjects[0])
     kernel, dtypes = first.kernel, tuple(subject.dtype for subject in subjects)
     subjects = [replace(subject, kernel=kernel) for subject in subjects]
-    arithmetic = {subject.dtype: [_asked(subject, name) for name in EXPERIMENTS] for subject in subjects}
-    promised, options = contract(subjects, arithmetic), list(uses(first))
+    arithmetic = {
+        subject.dtype: [asked(name, partial(ask, subject)) for name, ask in EXPERIMENTS.items()] for subject in subjects
+    }
+    promised = asked("contract", partial(contract, subjects, arithmetic))
+    options = list(uses(first))
     return [
         "@kernel(",
         f"    framework={kernel.framework!r},  # what its module imports, or was said",
@@ -74,11 +75,3 @@ def _of_conventions(agreed: Sequence[Finding]) -> list[str]:
         if one.value is not None
     ]
     return ["    conventions={", *rows, "    },"] if rows else []
-
-
-def _asked(subject: Subject, name: str) -> Finding:
-    """One finding; of a call that fails there is none."""
-    try:
-        return EXPERIMENTS[name](subject)
-    except (Misbehaviour, NotTaken, FrameworkError) as error:
-        return Finding(name, None, str(error))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from attn_spec.faults import in_one_line
+from attn_spec.kernels.frameworks.framework import FrameworkError
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 
 #: Width of heads; its root is a power of 2, so that dividing by it is exact.
 WIDTH = 16
@@ -25,6 +31,14 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.value or 'cannot tell'}  # {self.evidence}"
+
+
+def asked(name: str, experiment: Callable[[], Finding]) -> Finding:
+    """What an experiment tells; nothing where a call fails, with the reason."""
+    try:
+        return experiment()
+    except (Misbehaviour, NotTaken, FrameworkError, ProblemError) as error:
+        return Finding(name, None, in_one_line(error))
 
 
 def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bits.Values:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from attn_spec.judgement.other_problems import right_for
-from attn_spec.kernels.frameworks.framework import FrameworkError
-from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -15,7 +13,7 @@ from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import judged
 from attn_spec.search.plain_calls import plain, used
 
-from .instrument import Finding
+from .instrument import Finding, asked
 
 AS_SPECIFIED = "as specified"
 
@@ -25,13 +23,10 @@ def uses(subject: Subject) -> Iterator[Finding]:
     for name in sorted(subject.kernel.supports & set(OPTIONS)):
         problem = plain(subject.kernel, subject.dtype)
         try:
-            asked = problem.replace(**{name: used(name, problem)})
+            with_it = problem.replace(**{name: used(name, problem)})
         except ProblemError:  # it goes with another option
             continue
-        try:
-            yield _use(subject, name, asked)
-        except (Misbehaviour, NotTaken, FrameworkError) as error:
-            yield Finding(name, None, str(error))
+        yield asked(name, partial(_use, subject, name, with_it))
 
 
 def _use(subject: Subject, name: str, problem: Problem) -> Finding:

@@ -81,3 +81,15 @@ def test_an_option_that_does_nothing_is_told_with_what_explains_it():
 
     assert (found["causal"].value, found["scale"].value) == (AS_SPECIFIED, None)
     assert found["scale"].evidence.startswith("right for the same problem without scale")
+
+
+def test_a_call_that_fails_tells_nothing_but_why():
+    def attention(q, k, v, *, is_causal=False):
+        if is_causal and q.shape[2] == 5:
+            raise IndexError("row 5")
+        return known("top_left", "zero", "e", "-inf")(q, k, v, is_causal=is_causal)[0]
+
+    _, found = conventions(ready(attention))
+    (diagonal,) = [finding for finding in found if finding.name == "causal_alignment"]
+    assert diagonal.value is None
+    assert "IndexError: row 5" in diagonal.evidence
