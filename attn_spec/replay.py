@@ -143,7 +143,8 @@ def _check(claim: Property, subject: Subject, problem: Problem, page: str) -> Re
     """Check the claim on the problem."""
     from hypothesis.errors import UnsatisfiedAssumption
 
-    from attn_spec.search.property import Suspicion
+    from attn_spec.kernels.limits import NotTaken
+    from attn_spec.search.property import NotExamined, Suspicion
 
     try:
         claim.check(subject, problem)
@@ -153,8 +154,9 @@ def _check(claim: Property, subject: Subject, problem: Problem, page: str) -> Re
         if page:
             _show(claim, subject, problem, error, Path(page))
         return Replay(1, str(error), shown=bool(page))
-    except UnsatisfiedAssumption:
-        return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case")
+    except (UnsatisfiedAssumption, NotTaken, NotExamined) as error:
+        why = f": {error}" if str(error) else ""
+        return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case{why}")
     if _draws_again(claim, subject):
         return Replay(4, "each call draws another mask, so that a wrong kernel may pass; replay it again or certify")
     return Replay(0, "")

@@ -18,7 +18,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.cases import HOME, Case, CaseError, InFlight, case_of, declaration_of, is_of_large, load
-from attn_spec.search.property import Property
+from attn_spec.search.property import NotExamined, Property
 from attn_spec.search.verdict import Row, Verdict
 
 #: Cases of one claim that are tried, the newest first.
@@ -75,7 +75,7 @@ def _again(case: Case, claim: Property, subject: Subject) -> tuple[Row, Case] | 
     in_flight.hold(case_of(claim, subject, case.problem))
     try:
         claim.check(subject, case.problem)
-    except (UnsatisfiedAssumption, NotTaken):
+    except (UnsatisfiedAssumption, NotTaken, NotExamined):
         return None
     except AssertionError as error:
         found = case_of(claim, subject, case.problem, error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from attn_spec.kernels.kernel import Conventions
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
@@ -89,7 +90,8 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "legend": {kernel: _glyph(index) for index, kernel in enumerate(kernels)},
         "passes": [quantities for quantities in passes if quantities],
         "cells": cells(rows),
-        "contracts": sorted({(row.kernel, row.dtype, row.contract) for row in rows}),
+        "contracts": sorted({(row.kernel, row.dtype, row.contract, row.conventions) for row in rows}),
+        "usual": ", ".join(f"{name} {value}" for name, value in asdict(Conventions()).items()),
         "regimes": {row.regime: REGIMES[row.regime] for row in rows if row.regime in REGIMES},
         "titles": {name: row.title for name, row in KNOWN.items()},
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},

@@ -89,6 +89,8 @@ class Row:
     worst: Worst | None
     #: What a kernel that gave no answer did instead; empty otherwise.
     failure: str = ""
+    #: The conventions of the kernel that are not the usual ones, in words.
+    conventions: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

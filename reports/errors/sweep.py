@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from attn_spec.error.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Measurement
-from attn_spec.kernels.kernel import KernelError
+from attn_spec.kernels.kernel import Conventions, KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -152,6 +152,12 @@ def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
     return forward + measure.judge_gradients(problem, subject.contract, dO, found).measurements
 
 
+def _unusual(agreed: Conventions) -> str:
+    """The conventions that are not the usual ones, in words."""
+    usual = asdict(Conventions())
+    return ", ".join(f"{name} {value}" for name, value in asdict(agreed).items() if value != usual[name])
+
+
 def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]], failure: str = "") -> Row:
     recipe = point.recipes[0]
     return Row(
@@ -161,6 +167,7 @@ def _row(point: Point, quantity: str, pool: Sequence[tuple[Recipe, Measurement]]
         device=point.subject.device,
         quantity=quantity,
         contract=describe(point.subject.kernel.contract_declared(point.subject.dtype)),
+        conventions=_unusual(point.subject.conventions),
         sweep=point.sweep,
         regime=recipe.regime,
         key_length=recipe.key_length,

@@ -1,5 +1,7 @@
 """What stands where on the page, and is said in words beside its figures."""
 
+from dataclasses import replace
+
 from attn_spec.reports.errors import page
 
 from attn_spec.search.verdict import Row, Verdict
@@ -21,8 +23,13 @@ def test_how_to_read_it_comes_first_and_the_worst_cases_before_the_figures():
 
 
 def test_regimes_contracts_and_properties_are_explained_in_words():
-    words = " ".join(Document(page.html(ROWS, ENVIRONMENT, [HELD])).text.split())
+    words = " ".join(
+        Document(
+            page.html([replace(row, conventions="empty_row nan") for row in ROWS], ENVIRONMENT, [HELD])
+        ).text.split()
+    )
 
     assert "normal every entry is N(0, 1). Hunts" in words
-    assert f"{ROWS[0].kernel} {ROWS[0].dtype} {ROWS[0].contract}" in words
+    assert f"{ROWS[0].kernel} {ROWS[0].dtype} {ROWS[0].contract} empty_row nan" in words
+    assert "The usual conventions: causal_alignment top_left, empty_row zero, lse_base e" in words
     assert f"{CLAIM} Each output element differs from the true attention by no more than" in words

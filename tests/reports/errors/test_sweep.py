@@ -56,7 +56,8 @@ def test_ulps_are_counted_at_the_largest_value_of_the_row():
         out = np.broadcast_to(v.mean(axis=2, keepdims=True), (*q.shape[:3], v.shape[3])).astype(np.float64)
         return (out + 2.0**-10 * (np.arange(v.shape[3]) == 0)).astype(q.dtype)
 
-    declared = kernel(framework="numpy", dtypes=["float16"], contract="eager", supports=["cross"])(rounded)
+    choices = {"contract": "eager", "conventions": {"empty_row": "nan"}}
+    declared = kernel(framework="numpy", dtypes=["float16"], supports=["cross"], **choices)(rounded)
     point = sweep.Point(
         subject=Subject(declared, "float16"),
         sweep="regime",
@@ -67,6 +68,7 @@ def test_ulps_are_counted_at_the_largest_value_of_the_row():
     )
     (found,) = sweep.measured(point)
 
+    assert found.conventions == "empty_row nan"
     assert found.row_ulps.max == pytest.approx(1.0)
     assert found.row_ulps.median == pytest.approx(0.0, abs=1e-6)
     assert found.relative.max == pytest.approx(2.0**-10)
