@@ -36,8 +36,8 @@ def picture(
     kills: Sequence[Kill],
     outcomes: Sequence[Outcome],
 ) -> str:
-    """The SVG element; ``families`` are the mutants' ids by family. Hovering tells the names of rows and columns."""
-    columns = _columns(properties, outcomes)
+    """The SVG element; ``families`` are the mutants' ids by family. Hovering tells the names of columns too."""
+    columns = columns_of(properties, outcomes)
     x, width = _places([[c.name for c in own] for _, own in groupby(columns, key=lambda c: c.group)], LEFT)
     y, height = _places(families.values(), TOP)
     marks: dict[tuple[str, str], list[int]] = {}
@@ -45,7 +45,7 @@ def picture(
         marks.setdefault((mutant, style), []).append(x[name])
     parts = [*_rows(y, width), *_heads(columns, x, height)]
     parts += [_marks(mutant, style, y[mutant], places) for (mutant, style), places in marks.items()]
-    label = f"{len(y)} mutants against {len(x)} properties and rules"
+    label = f"{len(y)} mutants against {len(x)} properties and rules; the lists below it say the same"
     head = f'<svg class="kills" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
     return f'{head} aria-label="{label}">\n' + "\n".join(parts) + "\n</svg>"
 
@@ -63,7 +63,8 @@ def _caught(
             yield outcome.mutant, "peer", outcome.contestant
 
 
-def _columns(properties: Sequence[str], outcomes: Sequence[Outcome]) -> list[Column]:
+def columns_of(properties: Sequence[str], outcomes: Sequence[Outcome]) -> list[Column]:
+    """The columns, from the left."""
     peers = dict.fromkeys(o.contestant for o in outcomes if o.contestant != SUITE)
     return [Column(name.partition(".")[0], name) for name in properties] + [Column("peers' rules", n) for n in peers]
 

@@ -11,8 +11,9 @@ from .. import errors
 from ..errors import svg, tables
 from ..zoo.mutants import load_all
 from .contest import SUITE
+from .defects import DEFECTS
 from .document import Teeth
-from .kill_picture import picture
+from .kill_picture import columns_of, picture
 from .left_out import LEFT_OUT
 from .limit_figures import limit_table, own_lines, panels
 from .measurement import FIRST, SECOND
@@ -39,11 +40,13 @@ def html(made: Teeth) -> str:
         profiles=(FIRST, SECOND),
         contestants=contestants(made),
         picture=picture(_families(made), made.properties, made.cells, made.kills, made.outcomes),
+        columns=columns_of(made.properties, made.outcomes),
         survivors=survivors(made),
         kills={kill.mutant: kill for kill in made.kills},
         seen_by=_seen_by(made),
         stays=stays(made),
         panels=panels(made.powers),
+        sizes={name: row.story for name, row in DEFECTS.items() if any(p.defect == name for p in made.powers)},
         limit_lines=own_lines(made.powers),
         limit_columns=columns,
         limit_rows=rows,
