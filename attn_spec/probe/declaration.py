@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from attn_spec.isolation.foreign import found
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
 
@@ -31,13 +31,13 @@ EXPERIMENTS: dict[str, Callable[[Subject], Finding]] = {
 
 def declaration(spec: str, framework: str | None = None) -> list[str]:
     """Lines of Python. Raises :class:`KernelError` for a kernel that declares itself or cannot be run."""
-    found = resolve(spec, framework=framework)
-    if found.declared:
+    kernel = found(spec, framework=framework)
+    if kernel.declared:
         raise KernelError(f"{spec} declares itself with @kernel; probe the function without it")
-    order = presentation(found.function, found.framework, found.dtypes[-1 if found.framework == "numpy" else 0])
+    order = presentation(kernel, kernel.dtypes[-1 if kernel.framework == "numpy" else 0])
     if order.value is None:
         raise KernelError(f"{spec}: no presentation is found: {order.evidence}")
-    ready = preflight(resolve(spec, framework=found.framework, presentation=order.value))
+    ready = preflight(replace(kernel, presentation=order.value))
     with np.errstate(all="ignore"):
         return _lines(ready.subjects, order)
 

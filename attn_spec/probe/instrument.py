@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.faults import in_one_line
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import Misbehaviour
@@ -38,7 +37,7 @@ def asked(name: str, experiment: Callable[[], Finding]) -> Finding:
     try:
         return experiment()
     except (Misbehaviour, NotTaken, FrameworkError, ProblemError) as error:
-        return Finding(name, None, in_one_line(error))
+        return Finding(name, None, str(error).splitlines()[0])
 
 
 def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bits.Values:

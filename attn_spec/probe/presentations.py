@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.kernels.declaration import from_callable
-from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.misbehaviour import Misbehaviour
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -17,29 +14,36 @@ from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
 from attn_spec.search.plain_calls import with_defaults_off
 
-from .instrument import Finding
+from .instrument import Finding, asked
+
+EXPLAINED = "explained"
 
 
-def presentation(function: Callable[..., Any], framework: str, dtype: str) -> Finding:
+def presentation(kernel: Kernel, dtype: str) -> Finding:
     """The presentation that alone explains an answer, of those that hand over a whole problem, else of the others."""
     whole = [name for name, row in PRESENTATIONS.items() if not row.looped]
+    why = ""
     for names in (whole, [name for name in PRESENTATIONS if name not in whole]):
-        explain = [name for name in names if _explains(function, framework, dtype, name)]
+        found = {name: _answered(kernel, dtype, name) for name in names}
+        explain = [name for name, one in found.items() if one.value]
         if len(explain) == 1:
             return Finding("presentation", explain[0], f"of {', '.join(names)} it alone explains the answer")
         if explain:
             return Finding("presentation", None, f"{' and '.join(explain)} explain the answer")
-    return Finding("presentation", None, "none explains the answer to a plain problem")
+        why = why or next((one.evidence for one in found.values() if one.evidence), "")
+    return Finding("presentation", None, f"none explains the answer to a plain problem{why and '; '}{why}")
 
 
-def _explains(function: Callable[..., Any], framework: str, dtype: str, name: str) -> bool:
+def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:
     """Whether the answer to 2 entries of 3 heads of length 5 is within the bound of the loosest contract."""
+
+    def experiment() -> Finding:
+        made, _ = with_defaults_off([Subject(replace(kernel, presentation=name), dtype)])
+        subject = Subject(made, dtype)
+        explains = not judged(subject, problem, subject(problem)).refuted
+        return Finding(name, EXPLAINED if explains else None, "")
+
     rng = np.random.default_rng(0)
     q, k, v = bits.nearest(rng.standard_normal((3, 2, 3, 5, 16)), dtype)
     problem = Problem(q=q, k=k, v=v, dtype=dtype)
-    try:
-        kernel, _ = with_defaults_off([Subject(from_callable(function, framework=framework, presentation=name), dtype)])
-        subject = Subject(kernel, dtype)
-        return not judged(subject, problem, subject(problem)).refuted
-    except (KernelError, Misbehaviour):
-        return False
+    return asked(name, experiment)

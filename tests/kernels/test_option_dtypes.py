@@ -9,7 +9,7 @@ from attn_spec.reports.plain.widths import float32_bias, float32_output
 
 from attn_spec.emulation import PRECISE, emulate_both
 from attn_spec.error.contract import Contract, ContractError
-from attn_spec.evidence import script
+from attn_spec.evidence import recording, script
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.kernel import KernelError
@@ -143,7 +143,7 @@ def test_gradients_of_a_backward_function_have_the_dtype_of_the_contract(gradien
 
 
 def test_the_script_of_a_case_gives_each_tensor_its_dtype():
-    recorder = script.Recorder(float32_bias)
+    recorder = recording.Recorder(float32_bias)
     Subject(float32_bias.wrapped(recorder), "bfloat16")(RECIPE.problem())
 
     (call,) = recorder.calls

@@ -129,6 +129,7 @@ def test_the_limit_is_the_smallest_size_caught_every_other_time():
     assert "limit 0.5       1/4 from 0.25, 2/4 from 0.5, 4/4 from 1" in line(curve)
 
 
+@pytest.mark.exhaustive
 def test_a_sample_of_the_curves():
     seen = []
 

@@ -235,7 +235,8 @@ def test_what_is_added_up_stays_plain_json():
     assert total.by_family == {"accuracy": 3, "causality": 1}
 
 
-@pytest.mark.parametrize("sample", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sample", [1, 3])
 def test_a_sample_of_the_whole_measurement(sample, monkeypatch):
     """What ``attn-spec teeth`` measures, on mutants of as many families and a share of the sound kernels."""
     told, share = [], 250 if sample > 1 else 10

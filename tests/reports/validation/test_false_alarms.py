@@ -72,14 +72,15 @@ def test_random_sound_kernels_are_accused_of_nothing():
     """A sample: 19 kernels, each with another few of the properties."""
     total, claims = Alarms(), theorems()
 
-    for seed in range(19):
+    for seed in range(1, 38, 2):
         total.add(examine(random_kernel(seed), claims[seed % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
     assert total.kernels == 19
     assert total.examples > 120
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
-    assert set(total.by_family) == {claim.id.partition(".")[0] for claim in claims} - {"asked_shapes"}
+    families = {claim.id.partition(".")[0] for claim in claims} - {"asked_shapes"}
+    assert families - set(total.by_family) <= {"dropout_by_chance"}  # which few of them claim
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
 
 
