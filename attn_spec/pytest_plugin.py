@@ -66,8 +66,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "share": {"type": _share, "default": (0, 1), "metavar": "I/N", "help": "examine one of N shares, I/N with I from "
               "0: every N-th property, kernel and dtype"},
     "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
-    "brief": {"action": "store_true", "help": "give kernels that are slow, or built for few shapes, no more problems "
-              "than a verdict takes"},
+    "brief": {"action": "store_true", "help": "give each property no more problems than a verdict takes"},
     "isolate": {"default": "auto", "choices": ["auto", "always", "never"], "help": "whether a kernel has a process of "
                 "its own, which cannot touch the judge; default: auto, each that is none of attn-spec's"},
     "memory": {"type": float, "help": "GiB of addresses that the process of a kernel may have; default: no limit"},

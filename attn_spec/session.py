@@ -102,7 +102,7 @@ class Session:
 
         self.tell("start", key=key)
         row, case = self.stored.refuting(claim, subject) or search(
-            claim, subject, self._effort(subject), self.seed, self._ticker(), found=found
+            claim, subject, self._effort(), self.seed, self._ticker(), found=found
         )
         row = against(row, known)
         if case is None:
@@ -129,10 +129,10 @@ class Session:
         """Those of the kernel's own table, and of the file."""
         return *kernel.known_defects, *self.known_defects
 
-    def _effort(self, subject: Subject) -> Profile:
+    def _effort(self) -> Profile:
         """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
-        profile, kernel = self.profile, subject.kernel
-        if self.option("brief") and (kernel.slowness > 1 or kernel.signatures is not None):
+        profile = self.profile
+        if self.option("brief"):
             profile = dataclasses.replace(profile, examples=profile.floor)
         if self.cases < SHRUNK:
             return profile

@@ -1,4 +1,4 @@
-"""A session's effort: the first cases are made small, the others cost little; slow kernels may be given little."""
+"""A session's effort: the first cases are made small, the others cost little; who asks for it gets less."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,9 +10,8 @@ from attn_spec.search.profiles import PROFILES
 from attn_spec.session import SHRUNK, Session
 
 
-def effort(profile, *, cases=0, brief=False, slowness=1.0, signatures=None):
-    session = SimpleNamespace(cases=cases, profile=profile, option={"brief": brief}.__getitem__)
-    return Session._effort(session, SimpleNamespace(kernel=SimpleNamespace(slowness=slowness, signatures=signatures)))
+def effort(profile, *, cases=0, brief=False):
+    return Session._effort(SimpleNamespace(cases=cases, profile=profile, option={"brief": brief}.__getitem__))
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -25,9 +24,8 @@ def test_cases_that_a_screen_shows_are_shrunk_and_later_ones_hardly(profile):
     assert all(effort.examples == profile.examples for effort in efforts)
 
 
-def test_only_slow_kernels_and_those_of_few_shapes_are_given_little_and_only_when_asked():
+def test_little_is_given_only_when_asked_and_enough_for_a_verdict():
     smoke = PROFILES["smoke"]
 
-    assert effort(smoke, slowness=2.0) == effort(smoke, signatures=4) == effort(smoke, brief=True) == smoke
-    for slow in ({"slowness": 2.0}, {"signatures": 4}):
-        assert effort(smoke, brief=True, **slow) == replace(smoke, examples=smoke.floor)
+    assert effort(smoke) == smoke
+    assert effort(smoke, brief=True) == replace(smoke, examples=smoke.floor)

@@ -41,7 +41,7 @@ def dealt():
 DEALT = dealt()
 
 
-@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("share", [12, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_no_choice_of_roundings_leaves_the_bound(stage, share):
     every = attacks_of(stage)

@@ -19,7 +19,7 @@ NARROW = FP32.at("float16")
 R = struck("R", "error.weight_bounds", "alpha + [-(1 + R) * -]one, 0.0), np")
 
 
-@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("module", TABLES)
 def test_every_term_is_needed(module, share):
     found = list(outcomes([w for w in WITNESSES if w.deletion.module == module][::share]))
