@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import click
 
-from attn_spec.exit_codes import CouldNotRun
+
+class CouldNotProbe(click.ClickException):
+    """Ends the command as any other that could not run."""
+
+    exit_code = 2
 
 
 @click.command()
@@ -21,5 +25,5 @@ def probe(kernel: str, framework: str | None) -> None:
     try:
         lines = declaration(kernel, framework)
     except KernelError as error:
-        raise CouldNotRun(str(error)) from None
+        raise CouldNotProbe(str(error)) from None
     click.echo("\n".join(lines))
