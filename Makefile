@@ -1,4 +1,4 @@
-# make certify: examine one kernel; make test: everything the repository promises, in about 12 minutes on two cores; make
+# make certify: examine one kernel; make test: everything the repository promises, in about 13 minutes on two cores; make
 # exhaustive: every property of every kernel at every dtype, and the tests that repeat at greater length what make test
 # shows; make validate: those, and a search for an answer of a sound kernel outside its bound, for two hours; make teeth:
 # measure what the suite catches, for an hour and a half; make mutation: mutate truth, bounds and judgement, and count what
@@ -19,8 +19,9 @@ WORKERS ?= 2
 # make validate SCHEDULER=tcp://host:8786 gives its sweeps to the workers of a Dask cluster; so do teeth and mutation.
 SWEEPERS := $(if $(SCHEDULER),--scheduler $(SCHEDULER),--jobs $(WORKERS))
 
-# A test that hangs is named, and the run goes on; the signal of real time belongs to the limits of calls under test.
-PATIENCE = --timeout $(1) --timeout-method thread
+# Who is done takes from who is not. A test that hangs is named, and the run goes on; the signal of real time belongs to
+# the limits of calls under test.
+PATIENCE = --dist worksteal --timeout $(1) --timeout-method thread
 
 .PHONY: certify test lint exhaustive validate teeth mutation gpu clean
 

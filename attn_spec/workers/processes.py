@@ -115,6 +115,7 @@ class _Process:
         spawned = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="attn-spec-", ignore_cleanup_errors=True)
         self._theirs, self._lifeline = spawned.Pipe(duplex=False)
+        self._cutting = threading.Lock()
         given = (self._theirs, self._folder.name)
         self._engine = ProcessPoolExecutor(1, spawned, initializer=_begin, initargs=given)
 
@@ -123,8 +124,9 @@ class _Process:
         return self._engine.submit(_run, task).result()
 
     def cut(self) -> None:
-        """Tell the process to end."""
-        self._lifeline.close()
+        """Tell the process to end; whoever ends all of them and whoever waits for this one may at the same time."""
+        with self._cutting:
+            self._lifeline.close()
 
     def end(self) -> None:
         """Wait until the process has ended, and clean up after it."""
