@@ -85,7 +85,8 @@ def test_tensors_lie_in_memory_as_they_do_here(kind, way):
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_buffers_are_used_again_where_they_are_here(kind):
-    subject = Subject(isolated(f"{NUMPY if kind == 'numpy' else TORCH}:memory"), "float32")
+    spec = f"{NUMPY if kind == 'numpy' else TORCH}:memory"
+    subject = Subject(foreign.isolated(spec), "float32")  # which no other test has called before
     problem = plain(subject.kernel, "float32")
     again = memory.in_the_same_place(tensors=3)
     assert [subject(problem, arrange=again)["output"].ravel()[0] for _ in range(3)] == [0, 1, 1]
