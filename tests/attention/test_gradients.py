@@ -142,7 +142,7 @@ def test_no_queries_and_no_keys(Sq, Sk):
 
 
 @given(drawn=backward_problems())
-@examples(20)
+@examples(10)
 def test_precision_bits_are_correct(drawn):
     problem, dO, dL = drawn
     coarse, fine = (gradients(problem, dO, precision, dL) for precision in (40, 160))

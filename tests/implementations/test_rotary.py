@@ -93,7 +93,10 @@ def test_long_sequences_stay_within_their_bounds(kernel, rotary, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("kernel", ["jax_attention:tiled", "numpy_tiled", "torch_scores:rotary", "torch_tiled"])
-@pytest.mark.parametrize("base", [1e300, 1e39, 2e38, 5e37, 2e-38, 1e-39, 1e-300])
+@pytest.mark.parametrize(
+    "base",
+    [1e39, 2e38, 2e-38, 1e-39, *(pytest.param(far, marks=pytest.mark.exhaustive) for far in (1e300, 5e37, 1e-300))],
+)
 def test_a_base_that_float32_does_not_hold_accuses_nobody(kernel, base, dtype):
     """Powers of it in float32 are of 0 or infinity; and of one that it holds they are within their bounds."""
     subject = Subject(resolve(kernel), dtype)

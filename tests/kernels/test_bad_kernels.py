@@ -214,7 +214,7 @@ def test_the_user_is_told_what_is_wrong(bad, attn_spec, folder):
     assert not list(folder.glob(".attn-spec/in-flight/*"))
 
 
-@pytest.mark.parametrize("name", ["crashes", "hangs", "wrong_shape"])
+@pytest.mark.parametrize("name", ["crashes", "hangs", pytest.param("wrong_shape", marks=pytest.mark.exhaustive)])
 def test_what_was_refuted_can_be_replayed(name, attn_spec, folder):
     (bad,) = (row for row in BAD if row.name == name)
     folder.joinpath("bad.py").write_text(SOUND + bad.source)

@@ -58,7 +58,7 @@ def elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", one_in(3, MUTANTS))
+@pytest.mark.parametrize("name", one_in(4, MUTANTS))
 def test_the_property_that_names_it_refutes_the_mutant(name):
     mutant = MUTANTS[name]
 
