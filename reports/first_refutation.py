@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import order
-from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
@@ -48,7 +47,6 @@ def in_order(*, in_files: bool = False) -> list[Property]:
     return claims if in_files else sorted(claims, key=lambda claim: order.rank(claim.id))
 
 
-@of_the_seed_alone()
 def first_of(mutant_id: str, seed: int, in_files: bool) -> First:
     """Let a mutant meet the properties until one refutes it."""
     mutant = load_zoo()[0][mutant_id]

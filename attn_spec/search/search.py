@@ -22,6 +22,7 @@ from attn_spec.problem.shape_spec import EXAMPLE
 from attn_spec.search import sizes
 from attn_spec.search.asked_shapes import described
 from attn_spec.search.cases import Case, InFlight, case_of
+from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import NotExamined, Observations, Property, Suspicion, recording
 from attn_spec.search.regimes import Recipe
@@ -180,7 +181,7 @@ class _Search:
         def examine(problem: Problem) -> None:
             self.check(problem)
 
-        with contextlib.suppress(OutOfBudget, Unsatisfiable):
+        with contextlib.suppress(OutOfBudget, Unsatisfiable), of_the_seed_alone():
             try:
                 examine()
             except Exception:

@@ -21,7 +21,6 @@ from attn_spec.error.presets import describe
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
@@ -152,7 +151,6 @@ def run(
     return sweep(tasks, jobs=jobs, scheduler=scheduler)
 
 
-@of_the_seed_alone()
 def _examined(name: str, dtype: str, problems: int, seed: int) -> Examined:
     """Call :func:`examine` by position, as tasks do."""
     return examine(name, dtype, problems=problems, seed=seed)

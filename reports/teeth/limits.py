@@ -22,7 +22,6 @@ from itertools import groupby, product
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import assert_within_bound
-from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import search
@@ -146,7 +145,6 @@ def threshold(caught: Callable[[int], bool], count: int, guess: int) -> int:
     return low + 1 + bisect_left(range(low + 1, high), x=True, key=caught)
 
 
-@of_the_seed_alone()
 def _curve_of(shown: tuple[str, str], name: str, trials: int, work: int, seed: int) -> list[Power]:
     """Call :func:`curve` by position, as tasks do."""
     return curve(*shown, name, trials=trials, work=work, seed=seed)

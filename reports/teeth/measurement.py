@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
-from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task
@@ -69,7 +68,6 @@ def chosen(sample: int | None, seed: int) -> list[mutants.Mutant]:
     return sorted(dealt[:sample], key=zoo.index)
 
 
-@of_the_seed_alone()
 def examined(mutant_id: str, budget: int, seed: int) -> Rows:
     """One mutant before every property and every contestant."""
     mutant = mutants.load_all()[0][mutant_id]
@@ -87,7 +85,6 @@ def alarmed(examples: int, seed: int) -> Rows:
     return {"alarms": [false_alarms.run(examples, seed)]}
 
 
-@of_the_seed_alone()
 def limited(defect: str, dtype: str, seed: int) -> Rows:
     """The power against one defect at one dtype."""
     return {"powers": limits.measure([defect], [dtype], trials=TRIALS, work=WORK, seed=seed)}

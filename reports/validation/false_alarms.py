@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 
 from attn_spec.error.presets import describe
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
 from attn_spec.search.search import PropertyError, search
@@ -112,7 +111,6 @@ def _tasks(seed: int, families: tuple[str, ...], *, layers: bool) -> Iterator[Ta
             yield Task.of(f"random kernel {own}", examine_seed, own, families, layers)
 
 
-@of_the_seed_alone()
 def examine_seed(seed: int, families: tuple[str, ...] = (), layers: bool = False) -> Alarms:
     """:func:`examine` for a seed, which processes can send to one another, as they cannot a kernel.
 

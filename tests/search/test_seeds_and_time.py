@@ -1,5 +1,7 @@
 """A search is a function of its seed, and ends in time."""
 
+import importlib
+import sys
 import time
 from dataclasses import replace
 
@@ -12,24 +14,38 @@ from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
 
-def test_equal_seeds_try_equal_problems_and_other_seeds_others():
-    def tried(seed):
-        seen = []
-        claim = Property(
-            id="toy.claim",
-            statement="",
-            source="",
-            hunts="",
-            needs=(),
-            check=lambda subject, problem: seen.append(repr(problem)),
-            problems=strategies.problems,
-        )
-        search(claim, Subject(resolve("numpy_tiled"), "float32"), PROFILES["smoke"], seed)
-        return seen
+def tried(seed, examples=PROFILES["smoke"].examples):
+    """The problems of a search, as text."""
+    seen = []
+    claim = Property(
+        id="toy.claim",
+        statement="",
+        source="",
+        hunts="",
+        needs=(),
+        check=lambda subject, problem: seen.append(repr(problem)),
+        problems=strategies.problems,
+    )
+    search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], examples=examples), seed)
+    return seen
 
+
+def test_equal_seeds_try_equal_problems_and_other_seeds_others():
     assert len(tried(0)) == PROFILES["smoke"].examples
     assert tried(0) == tried(0)
     assert tried(0) != tried(1)
+
+
+def test_what_is_loaded_beside_it_changes_no_problem(monkeypatch, tmp_path_factory):
+    before = tried(0, examples=60)
+    folder = tmp_path_factory.getbasetemp().parent / "beside"  # Hypothesis skips a path of a test
+    folder.mkdir(exist_ok=True)
+    folder.joinpath("beside.py").write_text(f"SIZES = {list(range(200))}\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    importlib.import_module("beside")
+
+    assert tried(0, examples=60) == before
 
 
 def test_shrinking_ends_when_its_time_is_up():
