@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__, configuration, explanations
-from attn_spec.exit_codes import CODES, COULD_NOT_RUN, INTERRUPTED, Command, CouldNotRun, check_writable
+from attn_spec import __version__, configuration, exit_codes, explanations
+from attn_spec.exit_codes import CODES, INTERRUPTED, Command, CouldNotRun, check_writable
 from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
@@ -129,7 +129,7 @@ def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chose
         codes.append(_certify(kernel, *places, **chosen))
         if codes[-1] == INTERRUPTED:
             break
-    sys.exit(max(codes, key=(0, 3, 1, INTERRUPTED).index))
+    sys.exit(exit_codes.of_all(codes))
 
 
 def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
@@ -194,7 +194,7 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
         if deleted:
             cases.delete(path)
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
-    sys.exit(max(codes, key=(0, 4, 3, COULD_NOT_RUN, 1).index))
+    sys.exit(exit_codes.of_all(codes))
 
 
 @main.command()
@@ -259,7 +259,7 @@ def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
     *_, written = _write("gpu", output, document=document, **chosen)
     found = json.loads(written.read_text(encoding="utf-8"))
     click.echo(found["headline"])
-    sys.exit(max((CODES.get(one["result"], 3) for one in found["examined"]), key=(0, 3, 1).index, default=3))
+    sys.exit(exit_codes.of_all(CODES.get(one["result"], CODES["inconclusive"]) for one in found["examined"]))
 
 
 main.add_command(explanations.explain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ CODES = {"certified": 0, "passed": 0, "refuted": 1, "inconclusive": 3}
 COULD_NOT_RUN = 2
 #: As shells have it: 128 and the number of SIGINT, and of SIGPIPE.
 INTERRUPTED, UNREAD = 130, 141
+#: Where what refuted a kernel is not seen again, and whether it is gone cannot be said.
+NOT_SEEN = 4
+#: From the end that says least to the one that says most.
+_TELLING = (0, NOT_SEEN, CODES["inconclusive"], COULD_NOT_RUN, CODES["refuted"], INTERRUPTED)
+
+
+def of_all(codes: Iterable[int]) -> int:
+    """The exit code of several runs: that of the one that says most; of none, that nothing was examined."""
+    return max(codes, key=_TELLING.index, default=CODES["inconclusive"])
 
 
 class CouldNotRun(click.ClickException):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from functools import cache
 
+from attn_spec.nearest_names import suggestion
 from attn_spec.vocabulary.kinds import kinds
 from attn_spec.vocabulary.word import Kind, Word
 
@@ -30,7 +29,8 @@ def explained(text: str) -> list[str]:
     named = [word for word in _words() if wanted == _key(word.name)]
     found = named or [word for word in _words() if wanted in map(_key, word.also)]
     if not found:
-        raise UnknownWordError(f"no word is called {text!r}; {_nearest(wanted)}`attn-spec explain` lists the kinds")
+        near = suggestion(wanted, _names())
+        raise UnknownWordError(f"no word is called {text!r}{near}\n`attn-spec explain` lists the kinds")
     return [line for word in found for line in entry(word)]
 
 
@@ -66,15 +66,7 @@ def _key(text: str) -> str:
     return re.sub(r"[\s-]+", "_", text.strip().casefold())
 
 
-def _nearest(wanted: str) -> str:
-    """The words nearest to a text, as the start of a sentence; empty where none is near."""
-    names = {_key(name): name for word in _words() for name in (*word.also, word.name)}
-    names |= {_key(kind.plural): kind.plural for kind in kinds()}
-    holding = [name for key, name in names.items() if wanted and wanted in key]
-    close = [names[key] for key in difflib.get_close_matches(wanted, names, n=5)]
-    near = _first(5, [*close, *holding])
-    return f"near it {'are' if len(near) > 1 else 'is'} {', '.join(near)}; " if near else ""
-
-
-def _first(most: int, names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))[:most]
+def _names() -> list[str]:
+    """All that finds an entry or a list, as it is compared."""
+    words = (name for word in _words() for name in (*word.also, word.name))
+    return [_key(name) for name in (*words, *(kind.plural for kind in kinds()))]

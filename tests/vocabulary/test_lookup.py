@@ -94,12 +94,12 @@ def test_an_unknown_word_is_an_error_with_the_nearest_ones():
 
     assert done.exit_code == 2
     assert done.output == (
-        "Error: no word is called 'softcup'; near it is softcap; `attn-spec explain` lists the kinds\n"
+        "Error: no word is called 'softcup'; did you mean 'softcap'?\n`attn-spec explain` lists the kinds\n"
     )
 
 
 def test_a_word_near_no_other_is_an_error_that_names_the_list():
-    assert explain("xyzzyx").output == "Error: no word is called 'xyzzyx'; `attn-spec explain` lists the kinds\n"
+    assert explain("xyzzyx").output == "Error: no word is called 'xyzzyx'\n`attn-spec explain` lists the kinds\n"
 
 
 def test_contracts_are_chosen_by_what_a_kernel_does():
