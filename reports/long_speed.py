@@ -6,9 +6,11 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from attn_spec.judgement.blocks import MEMORY
 from attn_spec.testing import assert_attention, assert_attention_gradients
 
 from .side_by_side import side_by_side
@@ -18,6 +20,8 @@ from .statistics.memory import growth
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 #: Rows of each head of these, and keys.
 ROWS = 256
+#: Bytes that judging is allowed, where it shall take little.
+LITTLE = 2**24
 #: How often each is timed.
 ROUNDS = 3
 
@@ -53,11 +57,11 @@ WHOLE = Size(heads=8, length=2048)
 SAMPLED = Size(batch=2, heads=16, length=4096, head_dim=128, rows=ROWS)
 
 
-def judging(size: Size) -> Callable[[], object]:
+def judging(size: Size, memory: int = MEMORY) -> Callable[[], object]:
     """The judgement of a sound answer."""
     tensors = size.tensors()
-    out = size.attention(*tensors)
-    return lambda: assert_attention(out, *tensors, causal=size.causal, contract="fused", rows=size.rows)
+    out, words = size.attention(*tensors), {"causal": size.causal, "contract": "fused", "rows": size.rows}
+    return lambda: assert_attention(out, *tensors, **words, memory=memory)
 
 
 def in_float64(size: Size) -> Callable[[], object]:
@@ -114,8 +118,9 @@ def lines(lengths: tuple[int, ...] = LENGTHS, whole: Size = WHOLE, sampled: Size
     for size in (whole, sampled):
         yield compared("output", judging, in_float64(size), size)
     yield compared("gradients", judging_gradients, differentiated_in_float64(whole), whole)
-    yield f"  output, {ROWS} rows of one head of more and more keys"
+    allowed = " and ".join(str(amount // 2**20) for amount in (MEMORY, LITTLE))
+    yield f"  output, {ROWS} rows of one head of more and more keys: time, and memory with {allowed} MiB allowed"
     for length in lengths:
         size = Size(length=length, rows=ROWS)
-        taken, mebibytes = seconds(judging(size)), peak(judging, size) / 2**20
-        yield f"    S={length:<7,}{taken:>9.3f} s{mebibytes:>8,.0f} MiB"
+        most = [peak(partial(judging, memory=amount), size) / 2**20 for amount in (MEMORY, LITTLE)]
+        yield f"    S={length:<7,}{seconds(judging(size)):>9.3f} s" + "".join(f"{each:>8,.0f} MiB" for each in most)

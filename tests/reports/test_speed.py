@@ -143,7 +143,9 @@ def test_the_report_of_long_answers(monkeypatch):
         "output",
     ]
     assert all("of float64 attention, 3 MiB" in line for line in lines[1:4])
+    assert lines[4].endswith("memory with 256 and 16 MiB allowed")
     assert lines[5].startswith("    S=16 ")
+    assert lines[5].split()[-4:] == ["3", "MiB", "3", "MiB"]
 
 
 @pytest.mark.parametrize("option", ["--kernel", "--length", "--rounds"])
