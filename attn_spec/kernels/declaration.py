@@ -51,7 +51,7 @@ def kernel(
         agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
         declared = Kernel(
             function=function,
-            name=name or _default_name(function),
+            name=name or default_name(*_names(function)),
             framework=framework,
             dtypes=tuple(dtypes),
             contract=_contracts(contract),
@@ -90,18 +90,32 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     return replace(kernel(**{**defaults, **given})(function), declared=False)
 
 
-def _default_name(function: Callable[..., Any]) -> str:
-    stem = getattr(function, "__module__", "kernel").rpartition(".")[2]
-    name = getattr(function, "__name__", type(function).__name__)
+def default_name(stem: str, name: str) -> str:
+    """The name of a kernel that is given none, by its module and its own."""
     return stem if name == "attention" else f"{stem}:{name}"
 
 
+def _names(function: Callable[..., Any]) -> tuple[str, str]:
+    stem = getattr(function, "__module__", "kernel").rpartition(".")[2]
+    return stem, getattr(function, "__name__", type(function).__name__)
+
+
 def _framework_of(function: Callable[..., Any]) -> str:
-    """The framework that the function's module imports, or anything of; NumPy, if another is not there too."""
+    """The framework that the function's module imports, or anything of; NumPy, if another is not there too.
+
+    Raises :class:`KernelError` where two others are.
+    """
     called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
     scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
     imported = {_package_of(value) for value in scope.values()}
-    return next((name for name in frameworks.known() if name in imported and name != "numpy"), "numpy")
+    found = [name for name in frameworks.known() if name in imported and name != "numpy"]
+    if len(found) > 1:
+        name, either = default_name(*_names(function)), " and ".join(found)
+        raise KernelError(
+            f"the module of {name} imports {either}; say whose tensors it takes: --framework {found[0]}, or "
+            f"framework={found[0]!r}"
+        )
+    return found[0] if found else "numpy"
 
 
 def _package_of(value: Any) -> str:

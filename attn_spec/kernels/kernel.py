@@ -243,4 +243,7 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     try:
         return inspect.signature(function).parameters
     except ValueError as error:
-        raise KernelError(f"{error}; wrap it in a Python function that names its options") from error
+        raise KernelError(
+            f"{error}; wrap it in a Python function that names its options, as "
+            "attn_spec.implementations.torch_sdpa does"
+        ) from error

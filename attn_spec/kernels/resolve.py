@@ -18,7 +18,7 @@ from typing import Any
 
 from attn_spec.faults import with_article
 from attn_spec.kernels import definition
-from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.declaration import default_name, from_callable
 from attn_spec.kernels.kernel import Kernel, KernelError
 
 #: In front of an option that is to be left out.
@@ -39,7 +39,8 @@ def resolve(spec: str, **declared: Any) -> Kernel:
         return replace(found, spec=spec, module=module or found.module)
     if not callable(found):
         raise KernelError(f"{spec} is {with_article(type(found).__name__)}, not a function or a kernel")
-    made = from_callable(found, **given)
+    asked = default_name(module.rpartition(".")[2], spec.partition(":")[2] or "attention") if module else None
+    made = from_callable(found, name=asked, **given)
     return replace(made, spec=spec, module=module or made.module, given=given)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attn_spec import __version__, atomic
 from attn_spec.judgement.worst import WorstElement, worst_element
 from attn_spec.kernels.misbehaviour import CallFailed
+from attn_spec.nearest_names import suggestion
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.property import hints_of
@@ -209,7 +210,11 @@ def find(name: str | None, home: Path = HOME) -> list[Path]:
     if not stored:
         raise CaseError(f"no cases are stored in {home / 'cases'}; `attn-spec certify KERNEL` stores what it finds")
     if not found:
-        raise CaseError(f"no stored case is called {name!r}; stored are {', '.join(path.stem for path in stored)}")
+        near = suggestion(str(name), (path.stem for path in stored))
+        raise CaseError(
+            f"no stored case is called {name!r}{near}\n"
+            f"`attn-spec replay --list` lists the {len(stored)} that are stored"
+        )
     if name is not None and len(found) > 1:
         raise CaseError(f"{name!r} fits several cases: {', '.join(path.stem for path in found)}")
     return found

@@ -46,7 +46,8 @@ class PlainCallError(KernelError):
         shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"Call it with q, k, v of shape {shape} ({kernel.presentation}) to see why"
+            f"It is given q, k, v of shape {shape} ({kernel.presentation}); what else it needs, a function around it "
+            "gives"
         )
 
 

@@ -165,6 +165,24 @@ def test_the_framework_is_the_one_that_anything_is_imported_from(folder, line):
     assert resolve("imports.py:attention").framework == IMPORTS[line]
 
 
+def test_of_two_frameworks_one_is_to_be_named(folder):
+    folder.joinpath("both.py").write_text("import jax, torch\ndef attention(q, k, v): return v\n")
+
+    with pytest.raises(
+        KernelError, match=r"the module of both imports jax and torch; say whose .*: --framework jax, or"
+    ):
+        resolve("both.py:attention")
+    assert resolve("both.py:attention", framework="torch").framework == "torch"
+
+
+@pytest.mark.parametrize("source", ["functools.partial(sound, n=3)", "lambda q, k, v: v", "Made()"])
+def test_a_callable_is_called_as_it_is_asked_for(folder, source):
+    made = "class Made:\n    def __call__(self, q, k, v): return v\n"
+    folder.joinpath("mine.py").write_text(f"import functools\ndef sound(q, k, v, n): return v\n{made}own = {source}\n")
+
+    assert resolve("mine.py:own").name == "mine:own"
+
+
 def test_a_builtin_without_a_signature_is_to_be_wrapped():
     with pytest.raises(
         KernelError, match=r"no signature found for builtin .*; wrap it in a Python function that names"

@@ -106,8 +106,12 @@ def test_cases_are_found_by_the_start_of_their_id(tmp_path):
     assert find(None, tmp_path) == sorted([one, two])
     assert find(one.stem[:7], tmp_path) == [one]
     assert find(str(two), tmp_path) == [two]
-    with pytest.raises(CaseError, match="no stored case is called 'zzz'; stored are "):
+    with pytest.raises(
+        CaseError, match=r"no stored case is called 'zzz'\n`attn-spec replay --list` lists the 2 that are"
+    ):
         find("zzz", tmp_path)
+    with pytest.raises(CaseError, match=f"did you mean '{one.stem}'"):
+        find(one.stem[:-1] + "x", tmp_path)
     with pytest.raises(CaseError, match="'' fits several cases"):
         find("", tmp_path)
 
