@@ -74,7 +74,9 @@ def main() -> None:
 @main.command()
 @click.argument("kernels", nargs=-1, is_eager=True, callback=configuration.kernels)
 @choices
-@click.option("--property", "only", multiple=True, help="Exercise only properties whose id contains this.")
+@click.option(
+    "--property", "only", multiple=True, help="Exercise only properties whose id contains this; may be repeated."
+)
 @click.option(
     "--shape",
     "shapes",

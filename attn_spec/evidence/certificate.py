@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -254,9 +254,7 @@ def compare(old: Certificate, new: Certificate) -> list[str]:
     """List the differences, one line each; empty when the two say the same."""
     lines = []
     for part in ("subject", "environment", "suite", "configuration", "claims"):
-        before, after = (_flat(part, document.model_dump(mode="json")[part]) for document in (old, new))
-        keys = sorted(before.keys() | after.keys())
-        lines += [f"{k}: {before.get(k)} -> {after.get(k)}" for k in keys if before.get(k) != after.get(k)]
+        lines += _differences(part, *(document.model_dump(mode="json")[part] for document in (old, new)))
     before, after = _findings(old), _findings(new)
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
@@ -264,10 +262,13 @@ def compare(old: Certificate, new: Certificate) -> list[str]:
     return lines
 
 
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {name: value}
-    return {k: v for key, inner in value.items() for k, v in _flat(f"{name}.{key}", inner).items()}
+def _differences(name: str, before: Any, after: Any) -> Iterator[str]:
+    """A line for each entry that both have; one for all entries of what only one has."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted(before.keys() | after.keys()):
+            yield from _differences(f"{name}.{key}", before.get(key), after.get(key))
+    elif before != after:
+        yield f"{name}: " + " -> ".join(f"{len(x)} entries" if isinstance(x, dict) else str(x) for x in (before, after))
 
 
 def _findings(certificate: Certificate) -> dict[tuple[str, str], Finding]:

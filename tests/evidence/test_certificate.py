@@ -191,6 +191,12 @@ def test_an_absent_certificate_is_named(tmp_path):
         load(tmp_path / "absent.json")
 
 
+def test_comparing_names_once_what_only_one_has():
+    bare = {**KERNEL, "claims": {**KERNEL["claims"], "contracts": {}}}
+
+    assert compare(build(KERNEL, ROWS), build(bare, ROWS)) == ["claims.contracts.float32: 3 entries -> None"]
+
+
 def test_comparing_names_every_difference():
     old = build(KERNEL, ROWS)
     moved = {**KERNEL, "environment": {"python": "3.12", "torch": None}}
