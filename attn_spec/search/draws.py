@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis.internal.cache import LRUCache
-from hypothesis.internal.conjecture import providers
+#: Where Hypothesis keeps such numbers. It makes no promise of these; its versions before 6.131 have neither.
+_HOME, _FINDER, _CACHE = "hypothesis.internal.conjecture.providers", "_get_local_constants", "CONSTANTS_CACHE"
 
-#: No promise of Hypothesis, whose versions before 6.131 have neither, and no such constants.
-_FINDER, _CACHE = "_get_local_constants", "CONSTANTS_CACHE"
-_KNOWN = hasattr(providers, _FINDER) and hasattr(providers, _CACHE)
 
-#: What Hypothesis knows of its own constants, apart from what it knows of those of modules.
-_OWN: LRUCache[Any, Any] = LRUCache(1024)
+def _known() -> Any:
+    """The module that draws such numbers, or None."""
+    with contextlib.suppress(ImportError):
+        home = importlib.import_module(_HOME)
+        return home if hasattr(home, _FINDER) and hasattr(home, _CACHE) else None
+    return None
+
+
+_PROVIDERS = _known()
+#: What Hypothesis knows of its own numbers, apart from what it knows of those of modules.
+_OWN: Any = _PROVIDERS and type(_PROVIDERS.CONSTANTS_CACHE)(1024)
 
 
 @contextlib.contextmanager
 def of_the_seed_alone() -> Iterator[None]:
-    """Draw no constants from the sources of modules that are loaded, as Hypothesis does for one number in twenty.
+    """Draw no numbers from the sources of modules that are loaded, as Hypothesis does once in twenty.
 
     Which modules those are differs between a kernel here and one in a process of its own, between a checkout and a
     wheel, and with what a process has done before. Hypothesis has no setting for this. The tests of others in this
-    process keep their constants. Works as a decorator.
+    process keep their numbers. Works as a decorator.
     """
     with contextlib.ExitStack() as patches:
-        if _KNOWN:
-            from hypothesis.internal.constants_ast import Constants
-
-            patches.enter_context(patch.object(providers, _FINDER, Constants))
-            patches.enter_context(patch.object(providers, _CACHE, _OWN))
+        if _PROVIDERS:
+            patches.enter_context(patch.object(_PROVIDERS, _FINDER, _PROVIDERS.Constants))
+            patches.enter_context(patch.object(_PROVIDERS, _CACHE, _OWN))
         yield
