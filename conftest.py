@@ -1,4 +1,4 @@
-"""What ``make test`` leaves to ``make exhaustive``: tests that repeat, at greater length, what others show.
+"""What is left to ``make exhaustive``: tests that repeat, at greater length, what others show.
 
 They bear the mark ``exhaustive``. A test says so itself; of a property it is every kernel and dtype of a framework but
 one, which the names of both choose. So each framework meets each property, and each file, kernel and dtype a share of
@@ -21,9 +21,11 @@ SLOW = "slow"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks."""
+    """Register the marks; leave out what is exhaustive, unless -m says otherwise or kernels are named."""
     config.addinivalue_line("markers", "exhaustive: repeats at greater length what another test shows")
     config.addinivalue_line("markers", "gpu: needs a CUDA device, and is skipped without one")
+    if not config.option.markexpr and not config.getoption("attn_kernel"):
+        config.option.markexpr = "not exhaustive"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -74,7 +74,7 @@ def test_what_is_examined_is_what_the_property_concerns(collected):
     assert [dtypes for (claim, _), dtypes in found.items() if claim == "narrow"] == [["float16"]] * 2
 
 
-def test_all_are_examined_by_those_who_ask_for_nothing(collected):
+def test_of_kernels_that_are_named_all_are_examined(collected):
     found = collected()
 
     assert len(found) == 5 * 41
