@@ -79,3 +79,14 @@ def test_of_kernels_that_are_named_all_are_examined(collected):
 
     assert len(found) == 5 * 41
     assert {tuple(dtypes) for dtypes in found.values()} == {DTYPES}
+
+
+@pytest.mark.parametrize(("arguments", "passed"), [((), 1), (("-m", "exhaustive or not exhaustive"), 2)])
+def test_what_is_exhaustive_is_left_out_unless_it_is_asked_for(pytester, arguments, passed):
+    conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
+    long = "import pytest\n\ndef test_short(): ...\n\n@pytest.mark.exhaustive\ndef test_long(): ...\n"
+    pytester.makepyfile(conftest=conftest, test_both=long)
+
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments).assert_outcomes(
+        passed=passed, deselected=2 - passed
+    )

@@ -51,7 +51,7 @@ def kernel(
         agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
         declared = Kernel(
             function=function,
-            name=name or default_name(*_names(function)),
+            name=name or _default_name(function),
             framework=framework,
             dtypes=tuple(dtypes),
             contract=_contracts(contract),
@@ -77,7 +77,7 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
     if unknown := sorted(without - set(DECLARABLE)):
         raise KernelError(f"unknown options {', '.join(unknown)} to leave out{suggestion(unknown[0], DECLARABLE)}")
     parameters = parameters_of(function)
-    framework = declared.get("framework") or _framework_of(function)
+    framework = declared.get("framework") or _framework_of(function, declared.get("name") or _default_name(function))
     try:
         dtypes = frameworks.framework(framework).usual
     except frameworks.FrameworkError as error:
@@ -95,25 +95,24 @@ def default_name(stem: str, name: str) -> str:
     return stem if name == "attention" else f"{stem}:{name}"
 
 
-def _names(function: Callable[..., Any]) -> tuple[str, str]:
+def _default_name(function: Callable[..., Any]) -> str:
     stem = getattr(function, "__module__", "kernel").rpartition(".")[2]
-    return stem, getattr(function, "__name__", type(function).__name__)
+    return default_name(stem, getattr(function, "__name__", type(function).__name__))
 
 
-def _framework_of(function: Callable[..., Any]) -> str:
+def _framework_of(function: Callable[..., Any], name: str) -> str:
     """The framework that the function's module imports, or anything of; NumPy, if another is not there too.
 
-    Raises :class:`KernelError` where two others are.
+    Raises :class:`KernelError`, which says ``name``, where two others are.
     """
     called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
     scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
     imported = {_package_of(value) for value in scope.values()}
     found = [name for name in frameworks.known() if name in imported and name != "numpy"]
     if len(found) > 1:
-        name, either = default_name(*_names(function)), " and ".join(found)
         raise KernelError(
-            f"the module of {name} imports {either}; say whose tensors it takes: --framework {found[0]}, or "
-            f"framework={found[0]!r}"
+            f"the module of {name} imports {' and '.join(found)}; say whose tensors it takes: "
+            f"--framework {found[0]}, or framework={found[0]!r}"
         )
     return found[0] if found else "numpy"
 

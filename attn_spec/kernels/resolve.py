@@ -39,8 +39,8 @@ def resolve(spec: str, **declared: Any) -> Kernel:
         return replace(found, spec=spec, module=module or found.module)
     if not callable(found):
         raise KernelError(f"{spec} is {with_article(type(found).__name__)}, not a function or a kernel")
-    asked = default_name(module.rpartition(".")[2], spec.partition(":")[2] or "attention") if module else None
-    made = from_callable(found, name=asked, **given)
+    stem, attribute = module.rpartition(".")[2], spec.partition(":")[2]
+    made = from_callable(found, name=default_name(stem, attribute or "attention") if stem else None, **given)
     return replace(made, spec=spec, module=module or made.module, given=given)
 
 

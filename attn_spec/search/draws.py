@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-#: Where Hypothesis keeps such numbers. It makes no promise of these; its versions before 6.131 have neither.
-_HOME, _FINDER, _CACHE = "hypothesis.internal.conjecture.providers", "_get_local_constants", "CONSTANTS_CACHE"
+#: Where Hypothesis keeps such numbers, what finds, remembers and holds them. It promises none of these.
+_HOME, _NAMES = "hypothesis.internal.conjecture.providers", ("_get_local_constants", "CONSTANTS_CACHE", "Constants")
 
 
 def _known() -> Any:
-    """The module that draws such numbers, or None."""
-    with contextlib.suppress(ImportError):
+    """The module that draws such numbers, if it does so by these names: since 6.131.9; None before."""
+    try:
         home = importlib.import_module(_HOME)
-        return home if hasattr(home, _FINDER) and hasattr(home, _CACHE) else None
-    return None
+    except ImportError:
+        return None
+    return home if all(hasattr(home, name) for name in _NAMES) else None
 
 
 _PROVIDERS = _known()
@@ -31,10 +32,10 @@ def of_the_seed_alone() -> Iterator[None]:
 
     Which modules those are differs between a kernel here and one in a process of its own, between a checkout and a
     wheel, and with what a process has done before. Hypothesis has no setting for this. The tests of others in this
-    process keep their numbers. Works as a decorator.
+    process keep their numbers, and so does an older Hypothesis. Works as a decorator.
     """
     with contextlib.ExitStack() as patches:
         if _PROVIDERS:
-            patches.enter_context(patch.object(_PROVIDERS, _FINDER, _PROVIDERS.Constants))
-            patches.enter_context(patch.object(_PROVIDERS, _CACHE, _OWN))
+            patches.enter_context(patch.object(_PROVIDERS, "_get_local_constants", _PROVIDERS.Constants))
+            patches.enter_context(patch.object(_PROVIDERS, "CONSTANTS_CACHE", _OWN))
         yield

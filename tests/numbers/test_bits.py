@@ -133,6 +133,15 @@ def test_lowest_bit_exponent_along_an_axis():
     assert bits.lowest_bit_exponent(np.zeros((2, 0)), axis=1).tolist() == [5000, 5000]
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_lowest_bit_exponent_of_many_numbers_is_that_of_each_block(axis, monkeypatch):
+    x = np.random.default_rng(0).integers(-64, 65, (3, 5, 7)) / 8
+    whole = bits.lowest_bit_exponent(x, axis)
+    monkeypatch.setattr(bits, "_AT_ONCE", 8)
+
+    assert bits.lowest_bit_exponent(x, axis).tolist() == whole.tolist()
+
+
 def test_identical_tells_zeros_apart_and_nan_equal():
     a = np.array([0.0, 0.0, np.nan, np.inf, np.inf, 1.0])
     b = np.array([0.0, -0.0, -np.nan, np.inf, -np.inf, np.nan])

@@ -14,19 +14,18 @@ from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
 
+def searched(check, seed=0, **changes):
+    """The row and the case of a claim that so checks every problem."""
+    claim = Property(
+        id="toy.claim", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems
+    )
+    return search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], **changes), seed)
+
+
 def tried(seed, examples=PROFILES["smoke"].examples):
     """The problems of a search, as text."""
     seen = []
-    claim = Property(
-        id="toy.claim",
-        statement="",
-        source="",
-        hunts="",
-        needs=(),
-        check=lambda subject, problem: seen.append(repr(problem)),
-        problems=strategies.problems,
-    )
-    search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], examples=examples), seed)
+    searched(lambda subject, problem: seen.append(repr(problem)), seed, examples=examples)
     return seen
 
 
@@ -53,10 +52,8 @@ def test_shrinking_ends_when_its_time_is_up():
         time.sleep(0.2)
         raise AssertionError(problem.key_length)
 
-    claim = Property(id="toy", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems)
-    profile = replace(PROFILES["smoke"], shrink_seconds=1.0)
     start = time.monotonic()
-    row, case = search(claim, Subject(resolve("numpy_tiled"), "float32"), profile, 0)
+    row, case = searched(check, shrink_seconds=1.0)
 
     assert row.verdict is Verdict.REFUTED
     assert case is not None
@@ -64,16 +61,7 @@ def test_shrinking_ends_when_its_time_is_up():
 
 
 def test_a_search_that_runs_out_of_time_is_not_exercised():
-    claim = Property(
-        id="toy",
-        statement="",
-        source="",
-        hunts="",
-        needs=(),
-        check=lambda subject, problem: time.sleep(0.2),
-        problems=strategies.problems,
-    )
-    row, _ = search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], seconds=0.5), 0)
+    row, _ = searched(lambda subject, problem: time.sleep(0.2), seconds=0.5)
 
     assert row.verdict is Verdict.NOT_EXERCISED
     assert row.message.endswith("problems were tried, 5 are needed: 0.5 s were up")
