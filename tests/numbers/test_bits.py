@@ -139,7 +139,7 @@ def test_lowest_bit_exponent_of_many_numbers_is_that_of_each_block(axis, monkeyp
     whole = bits.lowest_bit_exponent(x, axis)
     monkeypatch.setattr(bits, "_AT_ONCE", 8)
 
-    assert bits.lowest_bit_exponent(x, axis).tolist() == whole.tolist()
+    assert bits.lowest_bit_exponent(8 * x, axis).tolist() == (whole + 3).tolist()  # no memory holds these by chance
 
 
 def test_identical_tells_zeros_apart_and_nan_equal():
