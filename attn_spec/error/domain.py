@@ -11,7 +11,7 @@ from attn_spec.error.block_sums import CONJUNCTION, MAXIMUM, BlockSums
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import factor_fits
 from attn_spec.error.far_keys import without_far_keys
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
 from attn_spec.error.operand_bounds import cotangent_sizes, operand_error, unknown_keys, value_sizes
 from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift, score_error
 from attn_spec.error.weight_bounds import reference_rounding
@@ -39,6 +39,7 @@ def empty_rows_in_domain(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return (x.keys[..., 0] == 0) & _numbers_fit(x, c)
 
 
+@kept
 def _numbers_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose constants, operands and scores fit their formats, those of hidden keys too."""
     entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))

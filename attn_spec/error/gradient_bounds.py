@@ -191,7 +191,7 @@ def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
     dS_error, seen, early = b.dS, x.visible, b.early
     if name == "k":
         dS, dS_error, seen, early = (each.swapaxes(-1, -2) for each in (dS, dS_error, seen, early))
-        size, off, n, of = x.q_size, errors.q, np.repeat(_queries(x), x.problem.group, axis=1), b.g.of_k
+        size, off, n, of = x.q_size, errors.q, x.problem.per_query_head(_queries(x)), b.g.of_k
     off = np.where(np.any(seen, axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
     sums = ProductSums(
         own=dS_error @ size + dS @ off,

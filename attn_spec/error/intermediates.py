@@ -76,6 +76,11 @@ class Intermediates:
         """n: keys that each row sees, [.., Sq, 1]."""
         return self.seen.sum(axis=-1, keepdims=True)
 
+    @cached_property
+    def v_size(self) -> np.ndarray:
+        """|v|, [.., Sk, Dv]."""
+        return np.abs(self.v)
+
     def dropped(self, weights: np.ndarray) -> np.ndarray:
         """c_ij w_ij: weights, or their errors, as they meet values."""
         return weights if self.c is None else self.c * weights
@@ -162,7 +167,7 @@ def _operands(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 def _values(problem: Problem) -> np.ndarray:
     """v' [B, Hq, Sk, Dv]."""
-    v = np.repeat(problem.v, problem.group, axis=1)
+    v = problem.per_query_head(problem.v)
     return score_of(problem).values.value(FLOATS, v, parameters_of(problem)) if problem.projects else v
 
 
@@ -198,7 +203,7 @@ def finite(x: np.ndarray) -> np.ndarray:
 
 def repeated_keys(problem: Problem) -> np.ndarray:
     """The key that each query head reads, [B, Hq, Sk, D]."""
-    return np.repeat(problem.k, problem.group, axis=1)
+    return problem.per_query_head(problem.k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +266,7 @@ def gradient_intermediates(
         dv, by_values = of_v, {}
     else:
         dq = dq.sum(axis=1, keepdims=True)
-        v = finite(np.repeat(problem.v, problem.group, axis=1))
+        v = finite(problem.per_query_head(problem.v))
         dv, by_values = score.values.pull(FLOATS, v, p, of_v)
         by_values |= by_outputs
         if problem.output_projection_bias is not None:  # of all heads together

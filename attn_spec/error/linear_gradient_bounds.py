@@ -225,7 +225,7 @@ def _dv_error(r: RowGradientError) -> np.ndarray:
     """Error of dV, [B, Hkv, Sk, Dv]."""
     e, x = r.e, r.e.x
     n = x.over_group(x.visible.sum(axis=-2)[..., None])
-    per_head = np.repeat(n, x.problem.group, axis=1)
+    per_head = x.problem.per_query_head(n)
     G, tiny, of_keys = _growth(e, per_head), _underflow(e, per_head), x.visible.swapaxes(-1, -2)
     inverse, features = r.inverse, e.b.sum(axis=-1, keepdims=True)
     P, size = (r.P + r.of_P).swapaxes(-1, -2), r.dO

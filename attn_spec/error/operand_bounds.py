@@ -78,13 +78,13 @@ def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 def _repeated_values(x: Intermediates) -> np.ndarray:
     """The value that each query head reads, [B, Hq, Sk, Dv]."""
-    return np.repeat(x.problem.v, x.problem.group, axis=1)
+    return x.problem.per_query_head(x.problem.v)
 
 
 def value_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """The largest that values may be, [B, Hq, Sk, Dv]."""
     error = value_error(x, c)
-    return np.abs(x.v) if error is None else np.abs(x.v) + error
+    return x.v_size if error is None else x.v_size + error
 
 
 @np.errstate(all="ignore")

@@ -36,7 +36,7 @@ def spread(x: Intermediates, contract: ResolvedContract, W: np.ndarray, o: np.nd
 def _of_values(x: Intermediates, W: np.ndarray, o: np.ndarray) -> np.ndarray:
     v, c = x.v, x.c
     if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:
-        return x.dropped(W) @ np.abs(v) + W.sum(-1, keepdims=True) * np.abs(o)
+        return x.dropped(W) @ x.v_size + W.sum(-1, keepdims=True) * np.abs(o)
     # One head after the other in one array: new memory of this size takes longer to come by than to fill.
     spread, apart = np.empty(o.shape), np.empty((*W.shape[-2:], v.shape[-1]))
     for head in np.ndindex(o.shape[:-2]):

@@ -55,13 +55,9 @@ def is_plain(problem: Problem) -> bool:
 def glance(problem: Problem, engine: Engine = NUMPY) -> Glance:
     """Evaluate a problem that :func:`is_plain`. Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk]."""
     s, keys, delta = masked_scores(problem, engine)
-    v = _repeated(problem, problem.v)
+    v = problem.per_query_head(problem.v)
     summed = [engine.take(x) for x in _summed(s, engine.give(v))]
     return _of_sums(summed, v, keys, delta)
-
-
-def _repeated(problem: Problem, x: np.ndarray) -> np.ndarray:
-    return np.repeat(x, problem.group, axis=1) if problem.group > 1 else x
 
 
 def masked_scores(problem: Problem, engine: Engine = NUMPY) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -69,7 +65,7 @@ def masked_scores(problem: Problem, engine: Engine = NUMPY) -> tuple[Any, np.nda
 
     Of each row [B, Hq, Sq], its keys, and how far scores are off.
     """
-    cap, D, k = problem.softcap, problem.head_dim, _repeated(problem, problem.k)
+    cap, D, k = problem.softcap, problem.head_dim, problem.per_query_head(problem.k)
     q_given, k_given = engine.give(problem.q), engine.give(k)
     xp = array_namespace(q_given)
     s = xp.matmul(q_given, xp.matrix_transpose(k_given))

@@ -93,6 +93,10 @@ class Problem(Shapes):
         shape = () if getattr(self, name) is None else getattr(self, name).shape
         return tuple(axis for axis, length in enumerate(shape) if length == 1)
 
+    def per_query_head(self, of_kv_heads: np.ndarray) -> np.ndarray:
+        """What each query head reads of k, v or what is like them, [B, Hq, ..]: no copy where it has a kv head."""
+        return of_kv_heads if self.group == 1 else np.repeat(of_kv_heads, self.group, axis=1)
+
     @property
     def empty_rows(self) -> np.ndarray:
         """bool [B, Hq, Sq]: queries that attend to no key."""

@@ -40,7 +40,7 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
         raise NotExamined("what becomes of a key or value, seen or not, may overflow")
     rng, before = randomness(problem), subject(problem)
     hidden = _hidden_from_one_query(problem, rng)
-    rows = np.logical_not((problem.visible & np.repeat(hidden, problem.group, axis=1)[:, :, None]).any(axis=-1))
+    rows = np.logical_not((problem.visible & problem.per_query_head(hidden)[:, :, None]).any(axis=-1))
     if subject.conventions.empty_row == "mean_of_v":
         rows = rows & ~problem.empty_rows
     for what, k, v in _contents(subject, problem, rng):

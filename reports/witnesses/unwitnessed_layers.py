@@ -18,7 +18,7 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
     "error.operand_bounds": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
             "errors in the cast of an operand": "(x.size[- + x.error-]) + kept",
-            "errors of values in their sizes": "return np.abs(x.v) if error is None else np.abs(x.v)[- + error-]",
+            "errors of values in their sizes": "return x.v_size if error is None else x.v_size[- + error-]",
             "errors of both in dP": "off = of_g @ [-value_sizes(x, c)-]{+np.abs(x.v)+}.swapaxes",
         },
     },

@@ -55,7 +55,7 @@ class Framework(ABC):
 
     @abstractmethod
     def take(self, tensor: Any) -> np.ndarray:
-        """The exact values of a tensor, float64 or bool."""
+        """The exact values of a tensor, float64 or bool, in memory of their own."""
 
     def is_own(self, tensor: Any) -> bool:
         """Whether a kernel may return this."""
@@ -173,4 +173,4 @@ def strided(tensor: Any) -> Strided:
 
 def values_of(tensor: Any) -> bits.Values:
     """The exact values of a tensor of any framework, as float64."""
-    return of(tensor).take(tensor).astype(np.float64)
+    return of(tensor).take(tensor).astype(np.float64, copy=False)

@@ -56,7 +56,7 @@ return returned, pull(sent)[0]"""
 
     def take(self, tensor: jax.Array) -> np.ndarray:
         array = np.asarray(tensor)
-        return array if array.dtype == np.bool_ else array.astype(np.float64)
+        return array.astype(np.bool_ if array.dtype == np.bool_ else np.float64)
 
     def device_of(self, tensor: jax.Array) -> str:
         (device,) = tensor.devices()

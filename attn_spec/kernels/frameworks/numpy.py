@@ -51,7 +51,7 @@ class NumPy(Strided):
         return array_of(values, dtype)
 
     def take(self, tensor: np.ndarray) -> np.ndarray:
-        return tensor if tensor.dtype == np.bool_ else tensor.astype(np.float64)
+        return tensor.astype(np.bool_ if tensor.dtype == np.bool_ else np.float64)
 
     def of_nan(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         return np.full(shape, NO_POSITION if tensor.dtype == np.int64 else np.nan, tensor.dtype)

@@ -56,7 +56,7 @@ return returned, [x.grad for x in inputs]"""
         import torch
 
         kind = tensor.dtype if tensor.dtype == torch.bool else torch.float64
-        return tensor.detach().to(kind).cpu().numpy()
+        return tensor.detach().to(kind, copy=True).cpu().numpy()
 
     def dtype_of(self, tensor: torch.Tensor) -> str:
         return str(tensor.dtype).removeprefix("torch.")
