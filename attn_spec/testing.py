@@ -22,7 +22,7 @@ from attn_spec.judgement.blocks import MEMORY, RowJudgement, judge_parts
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.measure import judge, presets_that_hold
-from attn_spec.judgement.other_problems import right_for
+from attn_spec.judgement.other_problems import right_for, within
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
@@ -223,7 +223,7 @@ class Asked:
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), **self.agreed}, part.problem.rows(row)
         holding = [name for name in presets_that_hold(problem, **found) if name != self._contract]
-        hints = [f"within the bound of contract {name!r}" for name in holding]
+        hints = [within(name) for name in holding]
         hints = hints or right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found))
         return f"this row is {', or '.join(hints)}" if hints else ""
 

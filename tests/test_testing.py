@@ -65,7 +65,7 @@ def test_a_wrong_answer_fails_with_the_element_in_the_order_of_the_test():
     assert len(lines) == 9
     assert lines[1] == f"  tensors   q {(shape := (2, 40, 4, 16))}, k {shape}, v {shape}, float32"
     assert lines[2:4] == ["  contract  fp32", "  looked at all 320 rows"]
-    assert lines[4] == "  element   output[1, 17, 2, 3]; 1 of 5120 are outside, in 1 rows"
+    assert lines[4] == "  element   output[1, 17, 2, 3]; 1 of 5120 are outside, in 1 row"
     assert failure.value.judgement.worst.index == (1, 2, 17, 3)
 
 

@@ -20,8 +20,8 @@ MOST = 48
 HEADS = 4
 #: Scores of problems whose weights are found for a picture.
 SCORES = 2**22
-#: Side of a cell, in pixels.
-CELL = 11
+#: Side of a cell, in pixels, of a large panel and of a small one at most; and of the panel that cells fill between.
+LEAST, LARGEST, PANEL = 11, 32, 192
 #: Error / bound up to which a cell has each class, and its words.
 CLASSES = ((0.1, "up to a tenth of the bound"), (1.0, "up to the bound"), (10.0, "up to 10 times the bound"),
            (1e3, "up to 1,000 times"), (np.inf, "more, or NaN"))  # fmt: skip
@@ -37,6 +37,7 @@ STYLE = """
   --c0: #163a5c; --c1: #3f7fbf; --c2: #b98617; --c3: #e2711d; --c4: #ff5a5f; --seen: #79b8ff; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 1.5rem auto;
   max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: clamp(1.2rem, 4vw, 2rem); overflow-wrap: anywhere; }
 pre { overflow-x: auto; padding: .8rem; border: 1px solid var(--none); }
 .panels { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; max-width: 100%; overflow-x: auto; }
 figcaption { max-width: 26rem; }
@@ -172,23 +173,24 @@ def _shades(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _svg(panel: _Panel) -> str:
     """A figure with its title, axes and text alternative."""
     rows, columns = panel.classes.shape
+    side = min(max(PANEL // max(rows, columns, 1), LEAST), LARGEST)
     names = {NOT_JUDGED: "none", SEEN: "seen"}
     shades = np.where(panel.classes == SEEN, 0.15 + 0.85 * panel.opacity, 1.0)
     cells = [
-        _cell(i, j, names.get(int(kind), f"c{int(kind)}"), float(shades[i, j]))
+        _cell(side, i, j, names.get(int(kind), f"c{int(kind)}"), float(shades[i, j]))
         for (i, j), kind in np.ndenumerate(panel.classes)
     ]
-    cells += [_cell(*panel.marked, "worst")] if panel.marked is not None else []
+    cells += [_cell(side, *panel.marked, "worst")] if panel.marked is not None else []
     said = escape(f"{panel.title}: {panel.says}", quote=True)
-    size = f'width="{max(columns * CELL, 230) + 24}" height="{rows * CELL + 64}"'
+    size = f'width="{max(columns * side, 230) + 24}" height="{rows * side + 64}"'
     above = f'<text x="20" y="12">{escape(panel.title)}</text><text x="20" y="28">{panel.axes[1]}</text>'
-    left = f'<text transform="translate(12 {34 + max(rows * CELL, 40)}) rotate(-90)">{panel.axes[0]}</text>'
+    left = f'<text transform="translate(12 {34 + max(rows * side, 40)}) rotate(-90)">{panel.axes[0]}</text>'
     drawn = f'{above}{left}<g transform="translate(20 34)">{"".join(cells)}</g>'
     svg = f'<svg role="img" aria-label="{said}" {size}>{drawn}</svg>'
     return f"<figure>{svg}<figcaption>{escape(panel.says)}</figcaption></figure>"
 
 
-def _cell(row: int, column: int, name: str, opacity: float = 1.0) -> str:
+def _cell(side: int, row: int, column: int, name: str, opacity: float = 1.0) -> str:
     shade = "" if opacity == 1 else f' fill-opacity="{opacity:.2f}"'
-    place = f'x="{column * CELL}" y="{row * CELL}" width="{CELL - 1}" height="{CELL - 1}"'
+    place = f'x="{column * side}" y="{row * side}" width="{side - 1}" height="{side - 1}"'
     return f'<rect class="{name}" {place}{shade}/>'

@@ -22,6 +22,8 @@ PRODUCTS = 2**20
 TILES = (16, 32, 64, 128)
 #: Problems named at most.
 MOST = 3
+#: How a hint begins that names a contract.
+_CONTRACT = "within the bound of contract"
 
 
 class Judged(Protocol):
@@ -31,6 +33,16 @@ class Judged(Protocol):
     def refuted(self) -> bool: ...
     @property
     def exercised(self) -> bool: ...
+
+
+def within(contract: str) -> str:
+    """The hint that an answer is within the bound of another contract than the declared one."""
+    return f"{_CONTRACT} {contract!r}"
+
+
+def names_a_contract(hint: str) -> bool:
+    """Whether this is such a hint, which a small problem may earn by chance."""
+    return hint.startswith(_CONTRACT)
 
 
 def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> list[str]:

@@ -46,7 +46,8 @@ class WorstElement:
         The index is ``shown`` as the tensor has it whose axes are in another order.
         """
         index, quantity = ", ".join(map(str, shown or self.index)), QUANTITIES[self.quantity]
-        rows, bound = f", in {self.rows} rows" if quantity.has_rows else "", f"{quantity.made_by} bound"
+        rows = f", in {self.rows} row{'s' * (self.rows != 1)}" if quantity.has_rows else ""
+        bound = f"{quantity.made_by} bound"
         return [
             f"  element   {self.quantity}[{index}]; {self.outside} of {self.elements} are outside{rows}",
             *([f"  place     {place}"] if (place := self.place) else []),

@@ -221,6 +221,11 @@ def _check_limits(declared: Kernel) -> None:
         lengths = getattr(limits, name)
         if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
             raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
+    if limits.query_lengths == (1,) and "cross" not in declared.supports:
+        raise KernelError(
+            f"{declared.name}: query_lengths=(1,) without cross, which is lengths that differ, leaves one key to every "
+            "problem; add 'cross' to supports"
+        )
     if limits.largest_position is not None and not _is_count(limits.largest_position):
         found = limits.largest_position
         raise KernelError(f"{declared.name}: largest_position must be a number of at least 1, not {found!r}")

@@ -18,7 +18,7 @@ from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings, readings
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
-from attn_spec.judgement.other_problems import right_for
+from attn_spec.judgement.other_problems import right_for, within
 from attn_spec.kernels.kernel import CONVENTION_CHOICES
 from attn_spec.numbers import bits
 from attn_spec.problem.quantities import QUANTITIES
@@ -205,7 +205,7 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
         now = f"now empty_row={agreed['empty_row']!r}"
         return found or [f"this query sees no key; if that answer is meant, declare a convention ({now})"]
     presets = measure.presets_that_hold(problem, **answer, **agreed)
-    found += [f"within the bound of contract {name!r}" for name in presets]
+    found += map(within, presets)
     return found + right_for(problem, lambda other: judged(subject, other, answer))
 
 

@@ -20,7 +20,7 @@ from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.property import hints_of
+from attn_spec.search.causes import hints_of
 from attn_spec.search.regimes import Recipe, RecipeError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What many refutations of one kernel have in common: the hint that explains most of them, then most of the rest."""
+"""Which hints a refutation keeps, and what many of one kernel have in common: the hint that explains most of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from attn_spec.judgement.other_problems import names_a_contract
 from attn_spec.search.verdict import Row, Verdict, plural
 
 
@@ -39,6 +40,20 @@ def causes(rows: Iterable[Row]) -> list[Cause]:
         left = [row for row in left if hint not in row.hints]
     others = tuple(row for row in refuted if not row.hints)
     return [*found, *([Cause("", others)] if others else [])]
+
+
+def hints_of(error: Exception | None, first: Exception | None = None) -> tuple[str, ...]:
+    """What explains the answer that ``error`` is about; where several things do, those that explain the ``first`` too.
+
+    The smallest problem hardly tells explanations apart. A contract is named only where it explains the first as well:
+    that may be too large for other problems to be tried, but not for other contracts.
+    """
+    found = getattr(error, "hints", ())
+    measured = getattr(first, "measurement", None) is not None
+    if not (len(found) > 1 or (measured and any(map(names_a_contract, found)))):
+        return found
+    both = tuple(hint for hint in found if hint in getattr(first, "hints", ()))
+    return both or tuple(hint for hint in found if not (measured and names_a_contract(hint)))
 
 
 def _is_of_gradients(row: Row) -> bool:

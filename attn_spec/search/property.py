@@ -90,16 +90,6 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
         return tuple(self._explain())
 
 
-def hints_of(error: Exception | None, first: Exception | None = None) -> tuple[str, ...]:
-    """What explains the answer that ``error`` is about; where several things do, those that explain the ``first`` too.
-
-    The smallest problem hardly tells explanations apart.
-    """
-    found = getattr(error, "hints", ())
-    of_first = getattr(first, "hints", ()) if len(found) > 1 else ()
-    return tuple(hint for hint in found if hint in of_first) or found
-
-
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
     """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``.
 

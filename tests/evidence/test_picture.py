@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from attn_spec.error.presets import FP32
-from attn_spec.evidence.picture import HEADS, MOST, page
+from attn_spec.evidence.picture import HEADS, LEAST, MOST, page
 from attn_spec.judgement.measure import judge
 from attn_spec.search.regimes import Recipe
 from tests.one_head import float32_head
@@ -40,7 +40,7 @@ def test_the_panels_of_a_leak():
 
 def test_weights_are_darker_where_they_are_larger():
     opacities = re.findall(
-        r'class="seen" x="\d+" y="\d+" width="10" height="10"(.*?)/>', shown(CAUSAL, [[[[2.0], [2.0]]]])
+        r'class="seen" x="\d+" y="\d+" width="31" height="31"(.*?)/>', shown(CAUSAL, [[[[2.0], [2.0]]]])
     )
 
     assert opacities[3:] == ["", ' fill-opacity="0.57"', ' fill-opacity="0.57"']
@@ -58,9 +58,11 @@ def test_a_large_problem_is_cut_around_its_worst_element_and_says_so():
     problem = Recipe(query_length=70, key_length=90, head_dim=1).problem()
     output = np.full(problem.output_shape, 0.1)
     output[0, 0, 66] = 1e3
-    mask, _, errors = panels(shown(problem, output))
+    page_of = shown(problem, output)
+    mask, _, errors = panels(page_of)
 
     assert len(mask[1]) == MOST**2
+    assert f'width="{LEAST - 1}"' in page_of
     assert mask[0].endswith("; shown are rows 22 to 69 and columns 0 to 47 of 70 x 90")
     assert "at row 66, column 0" in errors[0]
 

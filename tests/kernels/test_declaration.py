@@ -72,6 +72,10 @@ REFUSED = {
     ),
     "head dimension": ({"head_dims": 64}, "head_dims must be a tuple of numbers of at least 1, not 64"),
     "query lengths": ({"query_lengths": ()}, "query_lengths must be a tuple of numbers of at least 1, not ()"),
+    "decoding of one key": (
+        {"query_lengths": (1,), "supports": ("causal",)},
+        "query_lengths=(1,) without cross, which is lengths that differ, leaves one key to every problem; add 'cross'",
+    ),
     "position": ({"largest_position": 0}, "largest_position must be a number of at least 1, not 0"),
     "multiples": ({"multiples": {"S": 16}}, "multiples must be of the axes 'Q' and 'K', not {'S': 16}"),
     "multiple": ({"multiples": {"K": 0}}, "multiples must be numbers of at least 1, not {'K': 0}"),

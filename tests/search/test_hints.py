@@ -1,6 +1,12 @@
 """Which hints a case keeps: of a small problem, those that explain the first one too."""
 
-from attn_spec.search.property import Refutation, hints_of
+import numpy as np
+
+from attn_spec.error.presets import FP32
+from attn_spec.judgement.measure import judge
+from attn_spec.search.causes import hints_of
+from attn_spec.search.property import Refutation
+from tests.one_head import float32_head
 
 
 def refuted(*hints):
@@ -20,3 +26,17 @@ def test_a_hint_that_stands_alone_is_kept_and_the_first_problem_is_not_asked():
         raise AssertionError
 
     assert hints_of(refuted("a"), Refutation("", explain=ask)) == ("a",)
+
+
+def test_a_contract_is_named_only_where_it_explains_the_first_problem_too():
+    problem = float32_head([[0.0]], [[1.0]], [[1.0]])
+    (measured,) = judge(problem, FP32.at("float32"), output=np.ones((1, 1, 1, 1))).measurements
+    tf32, option = "within the bound of contract 'tf32'", "right for the same problem without causal"
+
+    def first(*hints):
+        return Refutation("", measured, lambda: hints)
+
+    assert hints_of(refuted(tf32), first()) == ()
+    assert hints_of(refuted(tf32, option), first()) == (option,)
+    assert hints_of(refuted(tf32), first(tf32)) == (tf32,)
+    assert hints_of(refuted(tf32)) == hints_of(refuted(tf32), refuted()) == (tf32,)
