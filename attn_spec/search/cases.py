@@ -26,6 +26,7 @@ from attn_spec.search.regimes import Recipe, RecipeError
 if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.property import Property
+    from attn_spec.search.verdict import Row, Verdict
 
 #: Version of the document; a reader refuses any other.
 SCHEMA = 2
@@ -74,6 +75,10 @@ class Case:
         """Eight hexadecimal digits that depend on the property, the kernel and the problem only."""
         key = [self.claim, self.kernel, repr(self.problem) if self.is_large else self.problem.to_json()]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
+
+    def decides(self, row: Row, verdict: Verdict) -> Row:
+        """The row of its claim, with the verdict that rests on this case."""
+        return replace(row, verdict=verdict, case=self.id, message=self.message.splitlines()[0], hints=self.hints)
 
     def to_json(self, *, exact: bool = True) -> dict[str, Any]:
         """A JSON document that :meth:`from_json` reads: with every bit, or with the recipe alone where there is one.

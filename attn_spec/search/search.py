@@ -89,7 +89,7 @@ def search(
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
     case = case_of(claim, subject, problem, error, hunt.first)
     verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
-    return replace(row, verdict=verdict, case=case.id, message=case.message.splitlines()[0], hints=case.hints), case
+    return case.decides(row, verdict), case
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hypothesis.errors import UnsatisfiedAssumption
@@ -79,17 +79,11 @@ def _again(case: Case, claim: Property, subject: Subject) -> tuple[Row, Case] | 
         return None
     except AssertionError as error:
         found = case_of(claim, subject, case.problem, error)
-        message = found.message.splitlines()[0]
-        row = Row(
-            property=claim.id,
-            kernel=subject.kernel.name,
-            dtype=subject.dtype,
-            verdict=Verdict.REFUTED,
-            examples=1,
-            case=found.id,
-            message=message,
-        )
-        return row, found
+        if found.message == case.message:  # the first problem of that search had its say on these
+            found = replace(found, hints=case.hints)
+        refuted, kernel = Verdict.REFUTED, subject.kernel.name
+        row = Row(property=claim.id, kernel=kernel, dtype=subject.dtype, verdict=refuted, examples=1)
+        return found.decides(row, refuted), found
     except Exception:  # which says nothing of the kernel; the search, which may meet it too, reports it
         return None
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ from attn_spec.problem.traits import all_but
 ORACLE_FRACTION = 2.0**-16
 #: The smallest weights of offset queries are about this.
 SPREAD = 2.0**-40
+#: Heads of a problem, and rows of one for a kernel that takes few queries: some are outside the model.
+HEADS, ROWS = 4, 3 * error_statistics.FEWEST_ROWS // 2
 #: Keys of a problem for an accumulator that takes no more.
 FEWEST = 64
 
@@ -70,6 +73,7 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     """
     costly = subject.dtype == "float64" or subject.kernel.slowness > 1
     terms, dims = (64, 65) if costly else (128, 129, 256), (16, 64) if costly else (64, 128)
+    queries = (16,) if costly else (32, 33)
     most = error_statistics.most_terms(subject.contract)
     lengths = [n for n in terms if n <= most] or [FEWEST]
     allowed = sorted(subject.kernel.limits.head_dims or dims)
@@ -78,14 +82,20 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
         subject,
         without=("gqa", "dv", "empty", all_but()),
         regimes=["normal", "offset_q"] if error_statistics.smallest_weight(subject.contract) < SPREAD else ["normal"],
-        batch=1,
-        query_heads=4,
-        kv_heads=4,
-        query_length=st.sampled_from((16,) if costly else (32, 33)),
+        batch=_batch(subject, min(queries)),
+        query_heads=HEADS,
+        kv_heads=HEADS,
+        query_length=st.sampled_from(queries),
         key_length=st.sampled_from(lengths),
         head_dim=D,
         value_dim=D,
     )
+
+
+def _batch(subject: Subject, queries: int) -> int:
+    """Batch entries of a problem: one, but enough for ``ROWS`` where the kernel takes fewer queries than these."""
+    taken = subject.kernel.limits.query_lengths
+    return 1 if taken is None else max(math.ceil(ROWS / (HEADS * min(queries, max(taken)))), 1)
 
 
 def not_applicable(subject: Subject) -> str:

@@ -47,6 +47,7 @@ def test_a_kernel_that_is_not_mended_is_refuted_by_the_problem_that_refuted_it(f
     assert (row.verdict, row.examples, row.case) == (Verdict.REFUTED, 1, found.id)
     assert case.problem.digest() == found.problem.digest()
     assert row.message == found.message.splitlines()[0]
+    assert row.hints == case.hints == found.hints == ("right for the same problem without its last key",)
     assert not list(cases.HOME.glob("in-flight/*"))
 
 

@@ -161,10 +161,11 @@ def test_searching_does_not_climb_towards_a_false_alarm(monkeypatch):
     assert climbed == []
 
 
-def test_problems_of_narrow_accumulators_and_odd_dimensions_stay_inside_the_domain():
+def test_problems_of_narrow_accumulators_odd_dimensions_and_single_queries_stay_inside_the_domain():
     narrow = Subject(SOUND["float16_accumulator"], "float16")
     odd = Subject(replace(SOUND["sequential"], limits=Limits(head_dims=(80,))), "float32")
-    for subject in (narrow, odd):
+    decoding = Subject(replace(SOUND["sequential"], limits=Limits(query_lengths=(1,))), "float32")
+    for subject in (narrow, odd, decoding):
         found = []
 
         @hypothesis.seed(0)
