@@ -42,11 +42,13 @@ def contract(subjects: Sequence[Subject], found: Mapping[str, Sequence[Finding]]
 
 
 def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
-    """Whether no stage was found to be narrower than the preset promises."""
+    """Whether no stage was found to be narrower than the preset promises, or cut where it promises to round."""
     if name == "fp64" and subject.dtype != "float64":
         return False
     c = PRESETS[name].at(subject.dtype)
-    return all(BITS[one.value] >= _narrowest(c, one.name) for one in found if one.value is not None)
+    cut = any(one.value == "cut" for one in found) and c.rounding != "toward_zero"
+    formats = (one for one in found if one.name in STAGES and one.value is not None)
+    return not cut and all(BITS[one.value or ""] >= _narrowest(c, one.name) for one in formats)
 
 
 def _narrowest(c: ResolvedContract, what: str) -> int:

@@ -18,14 +18,21 @@ from .contracts import contract
 from .conventions import conventions
 from .instrument import Finding, asked
 from .options import uses
+from .order import accumulator_rounding, order
 from .presentations import presentation
+from .scale import scale_place
 from .scores import score_format
-from .weights import weight_format
+from .weights import weight_format, weight_rounding
 
-EXPERIMENTS: dict[str, Callable[[Subject], Finding]] = {
+#: What is asked of the arithmetic at each dtype; None where a question does not arise.
+EXPERIMENTS: dict[str, Callable[[Subject], Finding | None]] = {
     "scores": score_format,
     "weights": weight_format,
     "accumulator of p.v": output_accumulator,
+    "rounding of weights": weight_rounding,
+    "rounding of sums": accumulator_rounding,
+    "order of keys": order,
+    "scale": scale_place,
 }
 
 
@@ -34,20 +41,23 @@ def declaration(spec: str, framework: str | None = None) -> list[str]:
     kernel = found(spec, framework=framework)
     if kernel.declared:
         raise KernelError(f"{spec} declares itself with @kernel; probe the function without it")
-    order = presentation(kernel, kernel.dtypes[-1 if kernel.framework == "numpy" else 0])
-    if order.value is None:
-        raise KernelError(f"{spec}: no presentation is found: {order.evidence}")
-    ready = preflight(replace(kernel, presentation=order.value))
+    presented = presentation(kernel, kernel.dtypes[-1 if kernel.framework == "numpy" else 0])
+    if presented.value is None:
+        raise KernelError(f"{spec}: no presentation is found: {presented.evidence}")
+    ready = preflight(replace(kernel, presentation=presented.value))
     with np.errstate(all="ignore"):
-        return _lines(ready.subjects, order)
+        return _lines(ready.subjects, presented)
 
 
-def _lines(subjects: Sequence[Subject], order: Finding) -> list[str]:
+def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
     first, agreed = conventions(subjects[0])
     kernel, dtypes = first.kernel, tuple(subject.dtype for subject in subjects)
     subjects = [replace(subject, kernel=kernel) for subject in subjects]
     arithmetic = {
-        subject.dtype: [asked(name, partial(ask, subject)) for name, ask in EXPERIMENTS.items()] for subject in subjects
+        subject.dtype: [
+            found for name, ask in EXPERIMENTS.items() if (found := asked(name, partial(ask, subject))) is not None
+        ]
+        for subject in subjects
     }
     promised = asked("contract", partial(contract, subjects, arithmetic))
     options = list(uses(first))
@@ -56,7 +66,7 @@ def _lines(subjects: Sequence[Subject], order: Finding) -> list[str]:
         f"    framework={kernel.framework!r},  # what its module imports, or was said",
         f"    dtypes={dtypes!r},  # a plain call returns",
         *([f"    contract={promised.value!r},  # {promised.evidence}"] if promised.value else []),
-        f"    presentation={order.value!r},  # {order.evidence}",
+        f"    presentation={presented.value!r},  # {presented.evidence}",
         f"    supports={tuple(sorted(kernel.supports))!r},  # parameters of these names, and calls that return",
         *_of_conventions(agreed),
         ")",

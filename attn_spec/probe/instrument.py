@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
@@ -32,7 +33,11 @@ class Finding:
         return f"{self.name}: {self.value or 'cannot tell'}  # {self.evidence}"
 
 
-def asked(name: str, experiment: Callable[[], Finding]) -> Finding:
+@overload
+def asked(name: str, experiment: Callable[[], Finding]) -> Finding: ...
+@overload
+def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None: ...
+def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None:
     """What an experiment tells; nothing where a call fails, with the reason."""
     try:
         return experiment()
@@ -46,14 +51,19 @@ def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bi
     q is multiplied by sqrt(WIDTH), so that scores are q.k. There are as many queries as keys, the others 0.
     Raises :class:`Misbehaviour`.
     """
+    return unscaled(subject, q * WIDTH**0.5, k, v, WIDTH)
+
+
+def unscaled(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, width: int) -> bits.Values:
+    """The same of heads of that ``width``, whose scores are q.k / sqrt(width)."""
     length = k.shape[1]
 
     def padded(x: np.ndarray) -> np.ndarray:
-        whole = np.zeros((len(x), 1, length, WIDTH))
+        whole = np.zeros((len(x), 1, length, width))
         whole[:, 0, : x.shape[1], : x.shape[2]] = x
         return whole
 
-    problem = Problem(q=padded(q * WIDTH**0.5), k=padded(k), v=padded(v), dtype=subject.dtype)
+    problem = Problem(q=padded(q), k=padded(k), v=padded(v), dtype=subject.dtype)
     return subject(problem)["output"][:, 0]
 
 

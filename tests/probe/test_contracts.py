@@ -39,7 +39,7 @@ def of(name, dtype, seed=0):
 def test_the_contract_that_is_found_is_kept(name, dtype, seed):
     subject = of(name, dtype, seed)
     with np.errstate(all="ignore"):
-        arithmetic = [asked(subject) for asked in EXPERIMENTS.values()]
+        arithmetic = [found for asked in EXPERIMENTS.values() if (found := asked(subject)) is not None]
         found = contract([subject], {dtype: arithmetic})
 
     values = {finding.name: finding.value for finding in arithmetic}

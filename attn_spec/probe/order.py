@@ -1,0 +1,104 @@
+"""In which order p.v is added up: tiles of keys, one after the other, and whether each sum is rounded or cut.
+
+A large value M and its negative wipe out what was added between them, and nothing else (Xie, Gao, Xiao and Chen,
+*FPRev: Revealing the order of floating-point summation*, USENIX ATC 2025): of small values at all other keys those
+survive that are added before neither or after both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+
+from .accumulators import output_accumulator
+from .instrument import Finding, largest_power, outputs
+
+KEYS = 512
+#: Tiles that are told apart, 1 being key by key.
+TILES = (1, 16, 32, 64, 128)
+#: Pairs of keys, where tiles of these lengths end and begin.
+PAIRS = np.array(
+    [(0, j) for j in (15, 16, 31, 32, 63, 64, 127, 128, 191, 192, 255, 256, 383, 384, KEYS - 1)]
+    + [(KEYS // 2, j) for j in (271, 272, 287, 288, 319, 320, 383, 384, KEYS - 1)]
+)
+#: Bits of accumulators that are told.
+PRECISIONS = {"float32": 24, "float16 or tf32": 11, "bfloat16": 8}
+#: Small values are at most this part of the last place of M, so that a tile of them is lost beside it.
+SMALL = 2.0**-12
+#: Sums that stay within this many units of what is expected are as expected.
+NEAR = 0.3
+
+
+def order(subject: Subject) -> Finding | None:
+    """The length of tiles and their direction; None where no format of the accumulator is found.
+
+    M stands at the first key or the last, -M at another: of tiles of T keys, added from the first, there survive the
+    values of tiles after the later one of the two.
+    """
+    precision = _precision(subject)
+    if precision is None:
+        return None
+    top = float(2.0 ** (largest_power(subject) - 1)) if subject.dtype == "float16" else 2.0**13
+    unit = 1.5 * top * 2.0**-precision * SMALL
+    if unit / KEYS < 2 * FORMATS[subject.dtype].smallest_normal:
+        return Finding("order of keys", None, f"{subject.dtype} has no values small enough")
+    for mirrored, side in ((False, "first"), (True, "last")):
+        found = _survivors(subject, top, unit, mirrored=mirrored)
+        for tile in TILES:
+            if _fit(found, tile):
+                step = "key by key" if tile == 1 else f"tiles of {tile} keys"
+                evidence = f"of {KEYS} values those survive that come after both of each of {len(PAIRS)} pairs"
+                return Finding("order of keys", f"{step}, from the {side}", evidence)
+    return Finding("order of keys", None, f"the {KEYS} values that survive fit no tiles of {TILES[1]} to {TILES[-1]}")
+
+
+def accumulator_rounding(subject: Subject) -> Finding | None:
+    """Whether sums are rounded to nearest or cut; None where no format of the accumulator is found.
+
+    To M and -M are added 3/4 and 1/4 of a unit in the last place of M. To nearest they become 1 and 0; cut they become
+    0 and 0, or 1 and 1 where -M comes first; in a wider sum they stay.
+    """
+    precision = _precision(subject)
+    if precision is None:
+        return None
+    top = 2.0**13
+    unit = top * 2.0 ** (1 - precision)
+    v = np.zeros((4, KEYS, 1))
+    for row, (sign, part) in enumerate(((1, 0.75), (1, 0.25), (-1, 0.75), (-1, 0.25))):
+        v[row, 0], v[row, KEYS // 2], v[row, -1] = sign * 1.5 * top, part * unit, -sign * 1.5 * top
+    zeros = np.zeros((4, KEYS, 1))
+    found = outputs(subject, zeros[:, :1], zeros, v)[:, 0, 0] * KEYS / unit
+    pairs = {"rounded to nearest": ((1, 0), (1, 0)), "cut": ((0, 0), (1, 1))}
+    evidence = f"3/4 and 1/4 of a unit in the last place become {found[0]:.3g} and {found[1]:.3g}"
+    for words, (one, other) in pairs.items():
+        for expected in ((*one, *other), (*other, *one)):
+            if np.all(np.abs(found - expected) < 2.0**-6):
+                return Finding("rounding of sums", words, evidence)
+    return Finding("rounding of sums", None, evidence)
+
+
+def _precision(subject: Subject) -> int | None:
+    return PRECISIONS.get(output_accumulator(subject).value or "")
+
+
+def _fit(found: np.ndarray, tile: int) -> bool:
+    """Whether what survived is what tiles leave: values after both tiles; of one tile, all but some of its own."""
+    first, second = (PAIRS // tile).T
+    after = KEYS - (second + 1) * tile
+    room = NEAR + KEYS * 2.0**-8
+    one = first == second
+    exact = np.abs(found - after) <= NEAR + after * 2.0**-8
+    return bool(np.all(np.where(one, (found >= after - room) & (found <= KEYS), exact)))
+
+
+def _survivors(subject: Subject, top: float, unit: float, *, mirrored: bool) -> np.ndarray:
+    """How many small values survive for each of ``PAIRS``; counted from the last key if ``mirrored``."""
+    n = len(PAIRS)
+    v = np.full((n, KEYS, 1), unit)
+    v[np.arange(n), PAIRS[:, 0]], v[np.arange(n), PAIRS[:, 1]] = 1.5 * top, -1.5 * top
+    zeros = np.zeros((n, KEYS, 1))
+    given = bits.nearest(v[:, ::-1] if mirrored else v, subject.dtype)
+    return outputs(subject, zeros[:, :1], zeros, given)[:, 0, 0] * KEYS / unit

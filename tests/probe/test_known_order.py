@@ -1,0 +1,101 @@
+"""Known roundings, orders of sums and places of the scale against what a probe finds: nothing it says is wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.kernels import emulate
+from attn_spec.emulation.sound import PRECISE
+from attn_spec.kernels.declaration import from_callable
+from attn_spec.kernels.subject import Subject
+from attn_spec.probe.order import accumulator_rounding, order
+from attn_spec.probe.scale import scale_place
+from attn_spec.probe.weights import weight_rounding
+
+CUT = replace(PRECISE, rounding="toward_zero")
+NARROW = replace(PRECISE, probabilities="bfloat16")
+SCALED = replace(PRECISE, scale_on="operands")
+#: What an emulated kernel does, and the order that a probe may find: that one or none.
+ORDERS = {
+    Order(kv_tile=16): "key by key, from the first",
+    Order(kv_tile=48): "key by key, from the first",
+    Order(kv_tile=None): "key by key, from the first",
+    Order(kv_tile=16, sums="pairwise"): "tiles of 16 keys, from the first",
+    Order(kv_tile=32, sums="pairwise"): "tiles of 32 keys, from the first",
+    Order(kv_tile=64, sums="pairwise"): "tiles of 64 keys, from the first",
+    Order(kv_tile=128, sums="pairwise"): "tiles of 128 keys, from the first",
+    Order(kv_tile=16, sums="pairwise", tiles="reverse"): "tiles of 16 keys, from the last",
+    Order(kv_tile=64, sums="pairwise", tiles="reverse"): "tiles of 64 keys, from the last",
+}
+#: Orders that are none of those a probe tells.
+OTHERS = (
+    Order(kv_tile=48, sums="pairwise"),
+    Order(kv_tile=None, sums="pairwise"),
+    Order(kv_tile=None, sums="random"),
+    Order(kv_tile=256, sums="pairwise"),
+    *(Order(kv_tile=tile, tiles="random", sums="pairwise", seed=seed) for tile in (16, 32, 64) for seed in (0, 1)),
+)
+
+
+def asked(experiment, contract, of=None, dtype="float32"):
+    with np.errstate(all="ignore"):
+        found = experiment(Subject(emulate("known", contract, of or Order(), dtypes=(dtype,)), dtype))
+    return None if found is None else found.value
+
+
+@pytest.mark.parametrize("of", ORDERS, ids=str)
+def test_tiles_and_their_direction_are_found(of):
+    assert asked(order, PRECISE, of) == ORDERS[of]
+
+
+@pytest.mark.parametrize("of", OTHERS, ids=str)
+def test_of_another_order_nothing_is_said(of):
+    assert asked(order, PRECISE, of) is None
+
+
+@pytest.mark.parametrize("of", [Order(kv_tile=None), Order(kv_tile=None, tiles="reverse"), Order(kv_tile=32)], ids=str)
+@pytest.mark.parametrize(("contract", "wanted"), [(PRECISE, "rounded to nearest"), (CUT, "cut")])
+def test_sums_that_are_rounded_and_that_are_cut_are_told_apart(contract, wanted, of):
+    assert asked(accumulator_rounding, contract, of) == wanted
+
+
+@pytest.mark.parametrize("normalize", ["after_product", "before_product"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("way", ["nearest", "toward_zero"])
+def test_weights_that_are_rounded_and_that_are_cut_are_told_apart(way, dtype, normalize):
+    contract = replace(NARROW, normalize=normalize, rounding=way)
+
+    assert asked(weight_rounding, contract, dtype=dtype) == {"nearest": "rounded to nearest", "toward_zero": "cut"}[way]
+
+
+def test_weights_of_float32_are_not_asked():
+    assert asked(weight_rounding, PRECISE) is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("contract", "of", "wanted"),
+    [
+        (PRECISE, Order(), "scores, or an operand unrounded"),
+        (SCALED, Order(scaling="query"), "q, in the dtype"),
+        (SCALED, Order(scaling="roots"), "q and k, by its root"),
+    ],
+    ids=["scores", "query", "roots"],
+)
+def test_the_place_of_the_scale_is_found(contract, of, wanted, dtype):
+    stored = replace(contract, multiplicands=dtype) if contract is SCALED else contract
+
+    assert asked(scale_place, stored, of, dtype) == wanted
+
+
+def test_a_scale_on_keys_is_found_and_of_float32_none_is_asked():
+    def on_keys(q, k, v):
+        k = (k * k.shape[-1] ** -0.5).to(k.dtype)
+        return ((q.double() @ k.double().mT).softmax(-1) @ v.double()).to(q.dtype)
+
+    kernel = from_callable(on_keys, framework="torch")
+
+    assert scale_place(Subject(kernel, "bfloat16")).value == "k, in the dtype"
+    assert scale_place(Subject(kernel, "float32")) is None
