@@ -3,7 +3,7 @@
 [tool.attn_spec]
 kernels = ["my_attention.py:attention"]
 profile = "ci"                          # and any other option of certify, as its long name has it
-known_defects = "known.toml"
+known_defects = "known.toml"            # or the tables [[tool.attn_spec.defect]], as kernels.defects has them
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ def kernels(context: click.Context, _: click.Parameter, named: tuple[str, ...]) 
     listed = table.pop("kernels", None)
     if not listed or not _is_texts(listed):
         raise ConfigurationError(f"{_TABLE} needs kernels, a list of names of kernels, not {listed!r}")
+    if table.pop("defect", None) is not None:
+        if "known_defects" in table:
+            raise ConfigurationError(f"{_TABLE} has known_defects and defect; keep all known defects in one of them")
+        table["known_defects"] = str(FILE)
     context.default_map = defaults(table, context.command)
     return tuple(listed)
 

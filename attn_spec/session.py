@@ -234,16 +234,15 @@ class Session:
             raise KernelError(f"known defects name no property {', '.join(unknown)}; `attn-spec properties` lists them")
 
     def _check_named(self, path: Path | None) -> None:
-        """Whether the file is about a kernel that is examined: one of several kernels is, if one of them is."""
+        """Whether the file, which may be about other kernels too, means one that is examined and misspells it."""
         from attn_spec.kernels.kernel import KernelError
+        from attn_spec.nearest_names import suggestion
 
-        named = {defect.kernel for defect in self.known_defects}
+        named = {str(defect.kernel) for defect in self.known_defects if defect.kernel is not None}
         examined = {subject.kernel.name for subject in self.subjects} | set(self.left_out)
-        if named and not named & {None, *examined}:
-            raise KernelError(
-                f"{path} is about {', '.join(sorted(map(str, named)))}, which is none of the kernels examined: "
-                f"{', '.join(sorted(examined))}"
-            )
+        for name in sorted(named - examined) if not named & examined else ():
+            if meant := suggestion(name, examined):
+                raise KernelError(f"{path} is about {name}, which is not examined{meant}")
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
         """A kernel's preflight; one that nobody named and that does not run here is left out."""

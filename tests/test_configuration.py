@@ -78,6 +78,12 @@ def test_options_are_named_as_the_command_names_them(folder):
     assert options == {"only": ["mask"], "call_limit": 5, "profile": "ci"}
 
 
+def test_known_defects_may_stand_in_the_table(folder):
+    _, options = read('[tool.attn_spec]\nkernels = ["a.py:f"]\n[[tool.attn_spec.defect]]\nreason = "r"\n')
+
+    assert options == {"known_defects": "pyproject.toml"}
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -102,6 +108,10 @@ def test_options_are_named_as_the_command_names_them(folder):
         (
             '[tool.attn_spec]\nkernels = ["a"]\nseed = [1]\n',
             "seed in [tool.attn_spec] of pyproject.toml must be one value",
+        ),
+        (
+            '[tool.attn_spec]\nkernels = ["a"]\nknown_defects = "k.toml"\n[[tool.attn_spec.defect]]\nreason = "r"\n',
+            "[tool.attn_spec] of pyproject.toml has known_defects and defect; keep all known defects in one of them",
         ),
     ],
 )

@@ -9,6 +9,8 @@ of others:
     dtype = "float16"                                   # left out: every dtype
     reason = "the scale is rounded to float16"
     link = "https://github.com/..."                     # may be left out
+
+In a ``pyproject.toml`` the same rows are called ``[[tool.attn_spec.defect]]``.
 """
 
 from __future__ import annotations
@@ -62,9 +64,12 @@ def read(path: Path) -> tuple[Defect, ...]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DefectError(f"{path} cannot be read as TOML: {error}") from error
-    rows = document.get("defect")
-    if not isinstance(rows, list) or set(document) != {"defect"}:
-        raise DefectError(f"{path} must hold tables [[defect]] and nothing else")
+    within: Any = document
+    for name in ("tool", "attn_spec", "defect"):
+        within = within.get(name) if isinstance(within, dict) else None
+    rows = document.get("defect") if within is None else within
+    if not isinstance(rows, list) or (within is None and set(document) != {"defect"}):
+        raise DefectError(f"{path} must hold tables [[defect]] and nothing else, or [[tool.attn_spec.defect]]")
     return tuple(_defect(path, number, row) for number, row in enumerate(rows, start=1))
 
 

@@ -37,7 +37,7 @@ def weight_format(subject: Subject) -> Finding:
     """
     w, _ = _weights(subject)
     error = float(np.max(np.abs(w - EXACT) / EXACT))
-    off = f"off by up to 2^{np.log2(error):.1f} of themselves, by the exponential, their rounding and what normalizes them"
+    off = f"off by up to 2^{np.log2(error):.1f} of themselves, by the exponential, rounding and what normalizes"
     evidence = f"{len(w)} weights are {off if error else 'exact'}"
     if not np.isfinite(error) or error > 2.0**-5:
         return Finding("weights", None, evidence)

@@ -98,10 +98,18 @@ def test_a_table_is_read(tmp_path):
     )
 
 
+def test_a_table_of_pyproject_is_read(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[project]\nname = "mine"\n' + TABLE.replace("[[defect]]", "[[tool.attn_spec.defect]]"))
+
+    assert read(path) == (Defect(property=CLAIM, reason="loses the last key"),)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("defect = [", r"known.toml cannot be read as TOML: "),
+        ("[tool]\nattn_spec = 1\n", r"must hold tables \[\[defect\]\] and nothing else, or \[\[tool.attn_spec"),
         ("", r"known.toml must hold tables \[\[defect\]\] and nothing else"),
         (TABLE + "[other]\n", r"must hold tables \[\[defect\]\] and nothing else"),
         (
@@ -132,7 +140,12 @@ def test_a_table_that_is_wrong_says_where(tmp_path, text, message):
 @pytest.fixture
 def certify(attn_spec, folder):
     folder.joinpath("mine.py").write_text(KERNEL)
-    for file, kernels in (("known", ["broken"]), ("other", ["brokn", "flash"]), ("several", ["broken", "flash"])):
+    for file, kernels in (
+        ("known", ["broken"]),
+        ("other", ["brokn", "flash"]),
+        ("others", ["flash"]),
+        ("several", ["broken", "flash"]),
+    ):
         folder.joinpath(f"{file}.toml").write_text("".join(f'{TABLE}kernel = "{kernel}"\n' for kernel in kernels))
 
     def run(name, *arguments):
@@ -155,7 +168,8 @@ def certify(attn_spec, folder):
             3,
             f"known defect   {CLAIM}  (loses a key (https://example.org/7). the kernel crashed the process",
         ),
-        ("plain", "other.toml", 2, "other.toml is about brokn, flash, which is none of the kernels examined: broken"),
+        ("plain", "other.toml", 2, "other.toml is about brokn, which is not examined; did you mean 'broken'?"),
+        ("plain", "others.toml", 1, "REFUTED  Each output element differs"),
         ("plain", "several.toml", 3, f"known defect   {CLAIM}  (loses the last key. output[0"),
         ("plain", "absent.toml", 2, "absent.toml cannot be read as TOML"),
     ],
