@@ -143,7 +143,9 @@ def _result(progress: Progress, property_id: str) -> PropertyResult:
 
 def _line(result: PropertyResult) -> list[str]:
     """The verdict on one property; nothing of one that is not claimed, or that was not run."""
-    line = f"  {result.verdict:<13}  {result.id}{_remark(result)}"
+    of = [dtype for dtype, found in result.dtypes.items() if found.verdict is result.verdict]
+    where = f", {', '.join(of)}" if result.verdict is not Verdict.HELD and len(of) < len(result.dtypes) else ""
+    line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}"
     folded = result.verdict is Verdict.NOT_CLAIMED or _message(result).startswith(NOT_RUN)
     looked_at = [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
     return [] if folded else [_coloured(result.verdict, line), *looked_at]
@@ -185,12 +187,14 @@ def _coloured(verdict: Verdict, line: str) -> str:
 
 
 def _remark(result: PropertyResult) -> str:
-    """The worst ratio; why, where there is no verdict."""
-    ratios = [float(found.ratio.value) for found in result.dtypes.values() if found.ratio is not None]
+    """The worst ratio at the dtypes of the verdict, unless another thing refuted them; why, where there is no verdict."""
+    found = [one for one in result.dtypes.values() if one.verdict is result.verdict and one.ratio is not None]
+    ratios = [float(one.ratio.value) for one in found if one.ratio is not None]
     if result.verdict in {Verdict.NOT_EXERCISED, Verdict.KNOWN, Verdict.MENDED}:
         return f"  ({_message(result)})"
     what = "statistic/threshold" if result.false_alarm else "error/bound"
-    return f"  worst {what} {max(ratios):.3g}" if ratios else ""
+    otherwise = result.verdict is Verdict.REFUTED and max(ratios, default=0.0) <= 1
+    return f"  worst {what} {max(ratios):.3g}" if ratios and not otherwise else ""
 
 
 def _message(result: PropertyResult) -> str:

@@ -114,3 +114,19 @@ def test_the_line_of_a_terminal_fits_it_and_tells_what_was_refuted_and_what_is_l
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (3725, "1:02:05")])
 def test_times(seconds, text):
     assert screen._clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("half", "line"),
+    [
+        ({"word": Verdict.REFUTED, "ratio": 3.0}, "  refuted        p.0, float16  worst error/bound 3"),
+        ({"word": Verdict.REFUTED, "ratio": 1e-9}, "  refuted        p.0, float16"),
+        ({"ratio": 0.25}, "  held           p.0  worst error/bound 0.5"),
+    ],
+)
+def test_a_verdict_of_some_dtypes_names_them_and_has_their_ratio_alone(progress, capsys, half, line):
+    live = screen.Live(shares=2)
+    verdict(progress, 0, "float32", ratio=0.5)
+    verdict(progress, 0, "float16", **half)
+
+    assert shown(live, progress, capsys)[-1] == line
