@@ -187,7 +187,7 @@ def _coloured(verdict: Verdict, line: str) -> str:
 
 
 def _remark(result: PropertyResult) -> str:
-    """The worst ratio at the dtypes of the verdict, unless another thing refuted them; why, where there is no verdict."""
+    """The worst ratio at the dtypes of the verdict, unless it refutes nothing; why, where there is no verdict."""
     found = [one for one in result.dtypes.values() if one.verdict is result.verdict and one.ratio is not None]
     ratios = [float(one.ratio.value) for one in found if one.ratio is not None]
     if result.verdict in {Verdict.NOT_EXERCISED, Verdict.KNOWN, Verdict.MENDED}:
