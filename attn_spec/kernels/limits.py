@@ -47,12 +47,16 @@ class Limits:
         """Why the kernel does not take the problem; empty when it does."""
         return next(self._reasons(problem), "")
 
-    def hints(self, problem: Problem) -> list[str]:
-        """The limit that may be missing where a call failed, if one comes to mind."""
-        reached = largest_position(problem)
-        if self.largest_position is not None or reached < max(problem.query_length, problem.key_length):
-            return []
-        return [f"the problem has positions up to {reached}; if they are rows of a table, declare largest_position="]
+    def hints(self, problem: Problem, *, failed: bool) -> list[str]:
+        """Limits that may be missing where this is the smallest problem; ``failed`` says that the call itself did."""
+        found, reached = [], largest_position(problem)
+        if not self.positive_scale and problem.scale_value <= 0:
+            found.append("the scale is not above 0; of a kernel that takes no other, declare positive_scale=True")
+        if failed and self.largest_position is None and reached >= max(problem.query_length, problem.key_length):
+            found.append(
+                f"the problem has positions up to {reached}; if they are rows of a table, declare largest_position="
+            )
+        return found
 
     def _reasons(self, problem: Problem) -> Iterator[str]:
         Q, K, used = problem.query_length, problem.key_length, problem.options()

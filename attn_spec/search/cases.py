@@ -128,7 +128,7 @@ def case_of(
         device=subject.device,
         problem=problem,
         message=str(error or "") or type(error).__name__,
-        hints=hints_of(error, first) or tuple(subject.kernel.limits.hints(problem) if ended else ()),
+        hints=hints_of(error, first) or tuple(subject.kernel.limits.hints(problem, failed=ended)),
         worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
         declaration=declaration_of(subject),
     )

@@ -71,7 +71,7 @@ def test_an_option_that_is_always_used_is_one_that_is_known():
     ],
 )
 def test_where_a_call_fails_the_limit_of_positions_is_named(options, limit, says):
-    hints = Limits(largest_position=limit).hints(Recipe(**options).problem())
+    hints = Limits(largest_position=limit).hints(Recipe(**options).problem(), failed=True)
 
     assert [hint[-len(says) :] for hint in hints] == [says] * bool(says)
 
@@ -122,3 +122,12 @@ def test_positions_move_on_no_further_than_the_limit(first, limit):
             check(Subject(made, "float32"), moved)
     else:
         check(Subject(made, "float32"), moved)
+
+
+@pytest.mark.parametrize(
+    ("scale", "limited", "count"), [(-0.5, False, 1), (0.0, False, 1), (0.5, False, 0), (-0.5, True, 0)]
+)
+def test_where_the_smallest_problem_has_a_scale_below_zero_the_limit_of_scales_is_named(scale, limited, count):
+    hints = Limits(positive_scale=limited).hints(Recipe(scale=scale).problem(), failed=False)
+
+    assert [hint.endswith("declare positive_scale=True") for hint in hints] == [True] * count
