@@ -1,8 +1,8 @@
 """In which order p.v is added up: tiles of keys, one after the other, and whether each sum is rounded or cut.
 
-A large value M and its negative wipe out what was added between them, and nothing else (Xie, Gao, Xiao and Chen,
-*FPRev: Revealing the order of floating-point summation*, USENIX ATC 2025): of small values at all other keys those
-survive that are added before neither or after both.
+A large value M and its negative wipe out what is added between them, and before the first of them: of small values at
+all other keys the rest survives (Xie, Gao, Wang and Xue, *Revealing floating-point accumulation orders in
+software/hardware implementations*, USENIX ATC 2025, who find the whole tree of a sum that way).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 
 from .accumulators import output_accumulator
-from .instrument import Finding, largest_power, outputs
+from .instrument import Finding, outputs
 
 KEYS = 512
 #: Tiles that are told apart, 1 being key by key.
@@ -26,6 +26,8 @@ PAIRS = np.array(
 )
 #: Bits of accumulators that are told.
 PRECISIONS = {"float32": 24, "float16 or tf32": 11, "bfloat16": 8}
+#: M is 1.5 times this, which every dtype holds.
+TOP = 2.0**13
 #: Small values are at most this part of the last place of M, so that a tile of them is lost beside it.
 SMALL = 2.0**-12
 #: Sums that stay within this many units of what is expected are as expected.
@@ -41,12 +43,11 @@ def order(subject: Subject) -> Finding | None:
     precision = _precision(subject)
     if precision is None:
         return None
-    top = float(2.0 ** (largest_power(subject) - 1)) if subject.dtype == "float16" else 2.0**13
-    unit = 1.5 * top * 2.0**-precision * SMALL
+    unit = 1.5 * TOP * 2.0**-precision * SMALL
     if unit / KEYS < 2 * FORMATS[subject.dtype].smallest_normal:
         return Finding("order of keys", None, f"{subject.dtype} has no values small enough")
     for mirrored, side in ((False, "first"), (True, "last")):
-        found = _survivors(subject, top, unit, mirrored=mirrored)
+        found = _survivors(subject, unit, mirrored=mirrored)
         for tile in TILES:
             if _fit(found, tile):
                 step = "key by key" if tile == 1 else f"tiles of {tile} keys"
@@ -64,11 +65,10 @@ def accumulator_rounding(subject: Subject) -> Finding | None:
     precision = _precision(subject)
     if precision is None:
         return None
-    top = 2.0**13
-    unit = top * 2.0 ** (1 - precision)
+    unit = TOP * 2.0 ** (1 - precision)
     v = np.zeros((4, KEYS, 1))
     for row, (sign, part) in enumerate(((1, 0.75), (1, 0.25), (-1, 0.75), (-1, 0.25))):
-        v[row, 0], v[row, KEYS // 2], v[row, -1] = sign * 1.5 * top, part * unit, -sign * 1.5 * top
+        v[row, 0], v[row, KEYS // 2], v[row, -1] = sign * 1.5 * TOP, part * unit, -sign * 1.5 * TOP
     zeros = np.zeros((4, KEYS, 1))
     found = outputs(subject, zeros[:, :1], zeros, v)[:, 0, 0] * KEYS / unit
     pairs = {"rounded to nearest": ((1, 0), (1, 0)), "cut": ((0, 0), (1, 1))}
@@ -94,11 +94,11 @@ def _fit(found: np.ndarray, tile: int) -> bool:
     return bool(np.all(np.where(one, (found >= after - room) & (found <= KEYS), exact)))
 
 
-def _survivors(subject: Subject, top: float, unit: float, *, mirrored: bool) -> np.ndarray:
+def _survivors(subject: Subject, unit: float, *, mirrored: bool) -> np.ndarray:
     """How many small values survive for each of ``PAIRS``; counted from the last key if ``mirrored``."""
     n = len(PAIRS)
     v = np.full((n, KEYS, 1), unit)
-    v[np.arange(n), PAIRS[:, 0]], v[np.arange(n), PAIRS[:, 1]] = 1.5 * top, -1.5 * top
+    v[np.arange(n), PAIRS[:, 0]], v[np.arange(n), PAIRS[:, 1]] = 1.5 * TOP, -1.5 * TOP
     zeros = np.zeros((n, KEYS, 1))
     given = bits.nearest(v[:, ::-1] if mirrored else v, subject.dtype)
     return outputs(subject, zeros[:, :1], zeros, given)[:, 0, 0] * KEYS / unit
