@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: to look at all rows.
 REGIMES = ("normal", "large")
 #: How many times q, k, v and the output, as float64, examining a shape holds at a time, and bytes for the judgement and
-#: a framework beside them. B=2,H=16,S=4096,D=128 took 2.2 GiB, of which this makes 3.
+#: a framework beside them. B=2,H=16,S=4096,D=128 took 2.3 GiB, of which this makes 3.
 ARRAYS, BESIDE = 4, 2**30
 
 
