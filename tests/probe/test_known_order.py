@@ -10,6 +10,8 @@ from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
+from attn_spec.probe.contracts import contract
+from attn_spec.probe.declaration import EXPERIMENTS
 from attn_spec.probe.order import accumulator_rounding, order
 from attn_spec.probe.scale import scale_place
 from attn_spec.probe.weights import weight_rounding
@@ -39,9 +41,9 @@ OTHERS = (
 )
 
 
-def asked(experiment, contract, of=None, dtype="float32"):
+def asked(experiment, executed, of=None, dtype="float32"):
     with np.errstate(all="ignore"):
-        found = experiment(Subject(emulate("known", contract, of or Order(), dtypes=(dtype,)), dtype))
+        found = experiment(Subject(emulate("known", executed, of or Order(), dtypes=(dtype,)), dtype))
     return None if found is None else found.value
 
 
@@ -56,18 +58,27 @@ def test_of_another_order_nothing_is_said(of):
 
 
 @pytest.mark.parametrize("of", [Order(kv_tile=None), Order(kv_tile=None, tiles="reverse"), Order(kv_tile=32)], ids=str)
-@pytest.mark.parametrize(("contract", "wanted"), [(PRECISE, "rounded to nearest"), (CUT, "cut")])
-def test_sums_that_are_rounded_and_that_are_cut_are_told_apart(contract, wanted, of):
-    assert asked(accumulator_rounding, contract, of) == wanted
+@pytest.mark.parametrize(("executed", "wanted"), [(PRECISE, "rounded to nearest"), (CUT, "cut")])
+def test_sums_that_are_rounded_and_that_are_cut_are_told_apart(executed, wanted, of):
+    assert asked(accumulator_rounding, executed, of) == wanted
+
+
+@pytest.mark.parametrize(("executed", "named"), [(PRECISE, "fp32"), (CUT, None)])
+def test_a_preset_that_rounds_to_nearest_is_named_of_no_kernel_that_cuts(executed, named):
+    subject = Subject(emulate("known", executed, Order(kv_tile=None)), "float32")
+    with np.errstate(all="ignore"):
+        found = [one for ask in EXPERIMENTS.values() if (one := ask(subject)) is not None]
+
+        assert contract([subject], {"float32": found}).value == named
 
 
 @pytest.mark.parametrize("normalize", ["after_product", "before_product"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("way", ["nearest", "toward_zero"])
 def test_weights_that_are_rounded_and_that_are_cut_are_told_apart(way, dtype, normalize):
-    contract = replace(NARROW, normalize=normalize, rounding=way)
+    executed = replace(NARROW, normalize=normalize, rounding=way)
 
-    assert asked(weight_rounding, contract, dtype=dtype) == {"nearest": "rounded to nearest", "toward_zero": "cut"}[way]
+    assert asked(weight_rounding, executed, dtype=dtype) == {"nearest": "rounded to nearest", "toward_zero": "cut"}[way]
 
 
 def test_weights_of_float32_are_not_asked():
@@ -76,7 +87,7 @@ def test_weights_of_float32_are_not_asked():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
-    ("contract", "of", "wanted"),
+    ("executed", "of", "wanted"),
     [
         (PRECISE, Order(), "scores, or an operand unrounded"),
         (SCALED, Order(scaling="query"), "q, in the dtype"),
@@ -84,8 +95,8 @@ def test_weights_of_float32_are_not_asked():
     ],
     ids=["scores", "query", "roots"],
 )
-def test_the_place_of_the_scale_is_found(contract, of, wanted, dtype):
-    stored = replace(contract, multiplicands=dtype) if contract is SCALED else contract
+def test_the_place_of_the_scale_is_found(executed, of, wanted, dtype):
+    stored = replace(executed, multiplicands=dtype) if executed is SCALED else executed
 
     assert asked(scale_place, stored, of, dtype) == wanted
 
