@@ -7,7 +7,7 @@ import numpy as np
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 
-from .instrument import WIDTH, Finding, format_of, largest_power, outputs, prefix
+from .instrument import WIDTH, Finding, format_of, largest_power, means, prefix
 
 KEYS = 32
 #: Where the large values stand: the order of sums is not known.
@@ -38,7 +38,6 @@ def _survived(subject: Subject, columns: list[int], places: tuple[int, int]) -> 
         v = np.broadcast_to(unit, (KEYS, len(part))).copy()
         v[places[0]], v[places[1]] = 1.5 * 2.0**top, -1.5 * 2.0**top
         able = bits.nearest(unit / KEYS, subject.dtype) == unit / KEYS
-        zeros = np.zeros((1, KEYS, 1))
-        got = outputs(subject, zeros[:, :1], zeros, bits.nearest(v, subject.dtype)[None])[0, 0, : len(part)]
+        (got,) = means(subject, bits.nearest(v, subject.dtype)[None])
         found.append(able & (np.abs(got * KEYS / unit - (KEYS - 2)) < 0.25))
     return np.concatenate(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,27 +13,12 @@ from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.preflight import preflight
 
-from .accumulators import output_accumulator
+from .arithmetic import arithmetic
 from .contracts import contract
 from .conventions import conventions
 from .instrument import Finding, asked
 from .options import uses
-from .order import accumulator_rounding, order
 from .presentations import presentation
-from .scale import scale_place
-from .scores import score_format
-from .weights import weight_format, weight_rounding
-
-#: What is asked of the arithmetic at each dtype; None where a question does not arise.
-EXPERIMENTS: dict[str, Callable[[Subject], Finding | None]] = {
-    "scores": score_format,
-    "weights": weight_format,
-    "accumulator of p.v": output_accumulator,
-    "rounding of weights": weight_rounding,
-    "rounding of sums": accumulator_rounding,
-    "order of keys": order,
-    "scale": scale_place,
-}
 
 
 def declaration(spec: str, framework: str | None = None) -> list[str]:
@@ -53,13 +38,8 @@ def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
     first, agreed = conventions(subjects[0])
     kernel, dtypes = first.kernel, tuple(subject.dtype for subject in subjects)
     subjects = [replace(subject, kernel=kernel) for subject in subjects]
-    arithmetic = {
-        subject.dtype: [
-            found for name, ask in EXPERIMENTS.items() if (found := asked(name, partial(ask, subject))) is not None
-        ]
-        for subject in subjects
-    }
-    promised = asked("contract", partial(contract, subjects, arithmetic))
+    found_at = {subject.dtype: arithmetic(subject) for subject in subjects}
+    promised = asked("contract", partial(contract, subjects, found_at))
     options = list(uses(first))
     return [
         "@kernel(",
@@ -73,7 +53,7 @@ def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
         *([] if promised.value else [f"# {promised}"]),
         *(f"# {finding}" for finding in agreed if finding.value is None),
         *(f"# {use.name} does not do as specified: {use.evidence}" for use in options if use.value is None),
-        *(f"# {dtype}: {finding}" for dtype, every in arithmetic.items() for finding in every),
+        *(f"# {dtype}: {finding}" for dtype, every in found_at.items() for finding in every),
     ]
 
 

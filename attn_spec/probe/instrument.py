@@ -54,6 +54,12 @@ def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bi
     return unscaled(subject, q * WIDTH**0.5, k, v, WIDTH)
 
 
+def means(subject: Subject, v: np.ndarray) -> bits.Values:
+    """Output [N, c] of a query that weighs all keys alike, for values v [N, Sk, c], c up to WIDTH."""
+    zeros = np.zeros((*v.shape[:2], 1))
+    return outputs(subject, zeros[:, :1], zeros, v)[:, 0, : v.shape[2]]
+
+
 def unscaled(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, width: int) -> bits.Values:
     """The same of heads of that ``width``, whose scores are q.k / sqrt(width)."""
     length = k.shape[1]

@@ -13,8 +13,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 
-from .accumulators import output_accumulator
-from .instrument import Finding, outputs
+from .instrument import Finding, means
 
 KEYS = 512
 #: Tiles that are told apart, 1 being key by key.
@@ -34,13 +33,13 @@ SMALL = 2.0**-12
 NEAR = 0.3
 
 
-def order(subject: Subject) -> Finding | None:
-    """The length of tiles and their direction; None where no format of the accumulator is found.
+def order(subject: Subject, accumulator: str | None) -> Finding | None:
+    """The length of tiles and their direction; None where the format of the accumulator is not known.
 
     M stands at the first key or the last, -M at another: of tiles of T keys, added from the first, there survive the
     values of tiles after the later one of the two.
     """
-    precision = _precision(subject)
+    precision = PRECISIONS.get(accumulator or "")
     if precision is None:
         return None
     unit = 1.5 * TOP * 2.0**-precision * SMALL
@@ -56,21 +55,20 @@ def order(subject: Subject) -> Finding | None:
     return Finding("order of keys", None, f"the {KEYS} values that survive fit no tiles of {TILES[1]} to {TILES[-1]}")
 
 
-def accumulator_rounding(subject: Subject) -> Finding | None:
-    """Whether sums are rounded to nearest or cut; None where no format of the accumulator is found.
+def accumulator_rounding(subject: Subject, accumulator: str | None) -> Finding | None:
+    """Whether sums are rounded to nearest or cut; None where the format of the accumulator is not known.
 
     To M and -M are added 3/4 and 1/4 of a unit in the last place of M. To nearest they become 1 and 0; cut they become
     0 and 0, or 1 and 1 where -M comes first; in a wider sum they stay.
     """
-    precision = _precision(subject)
+    precision = PRECISIONS.get(accumulator or "")
     if precision is None:
         return None
     unit = TOP * 2.0 ** (1 - precision)
     v = np.zeros((4, KEYS, 1))
     for row, (sign, part) in enumerate(((1, 0.75), (1, 0.25), (-1, 0.75), (-1, 0.25))):
         v[row, 0], v[row, KEYS // 2], v[row, -1] = sign * 1.5 * TOP, part * unit, -sign * 1.5 * TOP
-    zeros = np.zeros((4, KEYS, 1))
-    found = outputs(subject, zeros[:, :1], zeros, v)[:, 0, 0] * KEYS / unit
+    found = means(subject, v)[:, 0] * KEYS / unit
     pairs = {"rounded to nearest": ((1, 0), (1, 0)), "cut": ((0, 0), (1, 1))}
     evidence = f"3/4 and 1/4 of a unit in the last place become {found[0]:.3g} and {found[1]:.3g}"
     for words, (one, other) in pairs.items():
@@ -78,10 +76,6 @@ def accumulator_rounding(subject: Subject) -> Finding | None:
             if np.all(np.abs(found - expected) < 2.0**-6):
                 return Finding("rounding of sums", words, evidence)
     return Finding("rounding of sums", None, evidence)
-
-
-def _precision(subject: Subject) -> int | None:
-    return PRECISIONS.get(output_accumulator(subject).value or "")
 
 
 def _fit(found: np.ndarray, tile: int) -> bool:
@@ -99,6 +93,4 @@ def _survivors(subject: Subject, unit: float, *, mirrored: bool) -> np.ndarray:
     n = len(PAIRS)
     v = np.full((n, KEYS, 1), unit)
     v[np.arange(n), PAIRS[:, 0]], v[np.arange(n), PAIRS[:, 1]] = 1.5 * TOP, -1.5 * TOP
-    zeros = np.zeros((n, KEYS, 1))
-    given = bits.nearest(v[:, ::-1] if mirrored else v, subject.dtype)
-    return outputs(subject, zeros[:, :1], zeros, given)[:, 0, 0] * KEYS / unit
+    return means(subject, bits.nearest(v[:, ::-1] if mirrored else v, subject.dtype))[:, 0] * KEYS / unit

@@ -45,12 +45,12 @@ def weight_format(subject: Subject) -> Finding:
     return Finding("weights", value, evidence)
 
 
-def weight_rounding(subject: Subject) -> Finding | None:
-    """How weights are rounded to a format narrower than that of the exponential: to nearest, or cut; else None.
+def weight_rounding(subject: Subject, weights: str | None) -> Finding | None:
+    """How weights are rounded to their format, if it is narrower than the exponential's: to nearest, or cut; else None.
 
     What is left of the product tells apart weights of rows of length 1 and of the maximum, rounded in either way.
     """
-    narrow = {"bfloat16": "bfloat16", "float16 or tf32": "tf32"}.get(weight_format(subject).value or "")
+    narrow = {"bfloat16": "bfloat16", "float16 or tf32": "tf32"}.get(weights or "")
     if narrow is None:
         return None
     found, p = _weights(subject)

@@ -9,8 +9,8 @@ from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate
 from attn_spec.error.presets import PRESETS, UNDECLARED
 from attn_spec.kernels.subject import Subject
+from attn_spec.probe.arithmetic import arithmetic
 from attn_spec.probe.contracts import ORDER, contract
-from attn_spec.probe.declaration import EXPERIMENTS
 from attn_spec.probe.weights import weight_format
 
 #: Bits of the weights and the scores of a preset at a dtype, as an experiment finds them.
@@ -39,13 +39,13 @@ def of(name, dtype, seed=0):
 def test_the_contract_that_is_found_is_kept(name, dtype, seed):
     subject = of(name, dtype, seed)
     with np.errstate(all="ignore"):
-        arithmetic = [found for asked in EXPERIMENTS.values() if (found := asked(subject)) is not None]
-        found = contract([subject], {dtype: arithmetic})
+        told = arithmetic(subject)
+        found = contract([subject], {dtype: told})
 
-    values = {finding.name: finding.value for finding in arithmetic}
+    values = {finding.name: finding.value for finding in told}
     scores, weights = FOUND[name, dtype]
     assert values["scores"] in (scores, None)
-    assert values["weights"] == weights, arithmetic
+    assert values["weights"] == weights, told
     same = {n for n in ORDER if n != "fp64" or dtype == "float64"} if name == "fp64" else {name}
     assert found.value in same or _promises(found.value, dtype) == _promises(name, dtype)
 

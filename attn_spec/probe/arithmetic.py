@@ -1,0 +1,28 @@
+"""What is found of a kernel's arithmetic at one dtype; each format is looked for once, and what asks of it is told."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from attn_spec.kernels.subject import Subject
+
+from .accumulators import output_accumulator
+from .instrument import Finding, asked
+from .order import accumulator_rounding, order
+from .scale import scale_place
+from .scores import score_format
+from .weights import weight_format, weight_rounding
+
+
+def arithmetic(subject: Subject) -> list[Finding]:
+    """Findings in the order they are shown; those whose question does not arise are left out."""
+    scores = asked("scores", partial(score_format, subject))
+    weights = asked("weights", partial(weight_format, subject))
+    sums = asked("accumulator of p.v", partial(output_accumulator, subject))
+    further = (
+        asked("rounding of weights", partial(weight_rounding, subject, weights.value)),
+        asked("rounding of sums", partial(accumulator_rounding, subject, sums.value)),
+        asked("order of keys", partial(order, subject, sums.value)),
+        asked("scale", partial(scale_place, subject)),
+    )
+    return [scores, weights, sums, *(found for found in further if found is not None)]
