@@ -50,7 +50,7 @@ def order(subject: Subject, accumulator: str | None) -> Finding | None:
         for tile in TILES:
             if _fit(found, tile):
                 step = "key by key" if tile == 1 else f"tiles of {tile} keys"
-                evidence = f"of {KEYS} values those survive that come after both of each of {len(PAIRS)} pairs"
+                evidence = f"of {KEYS} values those survive that come after both of each pair of tiles"
                 return Finding("order of keys", f"{step}, from the {side}", evidence)
     return Finding("order of keys", None, f"the {KEYS} values that survive fit no tiles of {TILES[1]} to {TILES[-1]}")
 
@@ -79,13 +79,10 @@ def accumulator_rounding(subject: Subject, accumulator: str | None) -> Finding |
 
 
 def _fit(found: np.ndarray, tile: int) -> bool:
-    """Whether what survived is what tiles leave: values after both tiles; of one tile, all but some of its own."""
+    """Whether, of pairs in two tiles, what survived is what tiles leave: the values after both."""
     first, second = (PAIRS // tile).T
     after = KEYS - (second + 1) * tile
-    room = NEAR + KEYS * 2.0**-8
-    one = first == second
-    exact = np.abs(found - after) <= NEAR + after * 2.0**-8
-    return bool(np.all(np.where(one, (found >= after - room) & (found <= KEYS), exact)))
+    return bool(np.all((first == second) | (np.abs(found - after) <= NEAR + after * 2.0**-8)))
 
 
 def _survivors(subject: Subject, unit: float, *, mirrored: bool) -> np.ndarray:
