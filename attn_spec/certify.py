@@ -76,7 +76,8 @@ def certify(
     _add_what_was_not_run(progress)
     rows = [progress.rows[key] for key in progress.keys]
     kernel = {**progress.kernel, "subject": {**progress.kernel["subject"], **progress.account}}
-    return build(kernel, rows, complete=not progress.stopped), progress
+    powers = [] if progress.is_refuted else progress.powers
+    return build(kernel, rows, powers, complete=not progress.stopped), progress
 
 
 def _is_enough(request: Request, progress: Progress) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.isolation.foreign import isolate_word
+from attn_spec.judgement.power import Power
 from attn_spec.kernels.defects import Defect
 from attn_spec.search.verdict import Row, Verdict
 
@@ -81,6 +82,8 @@ class Progress:
     found: dict[tuple[str, ...], str] = field(default_factory=dict)
     #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
+    #: What would have been refuted.
+    powers: list[Power] = field(default_factory=list)
     #: Why the kernel cannot be examined; and what went wrong in attn-spec itself.
     refusal: str | None = None
     fault: str | None = None
@@ -112,12 +115,8 @@ class Progress:
 
     def hear(self, event: Event, share: int = 0) -> None:
         """Take in one line of the report on a share."""
+        self._hear_of_kernel(event)
         match event:
-            case {"kind": "kernel"}:
-                self.kernel = event
-                self.known_defects = [Defect(**row) for row in event["known_defects"]]
-            case {"kind": "account"}:
-                self._add_account(event["account"])
             case {"kind": "collected"}:
                 self.shares.setdefault(share, [tuple(key) for key in event["keys"]])
             case {"kind": "start"}:
@@ -135,6 +134,17 @@ class Progress:
             case {"kind": "end"}:
                 self.ended.add(share)
 
+    def _hear_of_kernel(self, event: Event) -> None:
+        """Take in what is said of the kernel as a whole."""
+        match event:
+            case {"kind": "kernel"}:
+                self.kernel = event
+                self.known_defects = [Defect(**row) for row in event["known_defects"]]
+            case {"kind": "power"}:
+                self.powers.append(Power.from_json(event["power"]))
+            case {"kind": "account"}:
+                self._add_account(event["account"])
+
     def take(self, other: Progress) -> None:
         """Take in all that was reported on a share elsewhere."""
         self.kernel, self.known_defects = other.kernel or self.kernel, other.known_defects or self.known_defects
@@ -142,6 +152,7 @@ class Progress:
         self.shares |= other.shares
         self.rows |= other.rows
         self.blocks |= other.blocks
+        self.powers += other.powers
         self.ended |= other.ended
         self.refusal, self.fault = self.refusal or other.refusal, self.fault or other.fault
 

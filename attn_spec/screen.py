@@ -11,9 +11,10 @@ import click
 
 from attn_spec.error.presets import UNDECLARED, describe
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
+from attn_spec.judgement import power
 from attn_spec.progress import NOT_RUN, Event, Progress
 from attn_spec.search.causes import causes
-from attn_spec.search.verdict import Verdict, count, denominator, plural
+from attn_spec.search.verdict import LITTLE, Verdict, count, denominator, plural
 
 #: Failure blocks shown; every case can be replayed.
 BLOCKS = 5
@@ -68,7 +69,8 @@ class Live:
             declined.append("no contract is declared, so the loosest is held against; --contract declares one")
         declined += [f"changed by calls: {change}" for change in document.subject.changes]
         folded = [*_not_run(progress), *_not_claimed(progress)]
-        self._say([*folded, *replay, *_causes(progress), "", *declined, denominator(progress.rows.values())])
+        rests_on = [denominator(progress.rows.values()), *_power(progress)]
+        self._say([*folded, *replay, *_causes(progress), "", *declined, *rests_on])
 
     def _say(self, lines: list[str]) -> None:
         if lines and not self.silent:
@@ -145,7 +147,7 @@ def _line(result: PropertyResult) -> list[str]:
     """The verdict on one property; nothing of one that is not claimed, or that was not run."""
     of = [dtype for dtype, found in result.dtypes.items() if found.verdict is result.verdict]
     where = f", {', '.join(of)}" if result.verdict is not Verdict.HELD and len(of) < len(result.dtypes) else ""
-    line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}"
+    line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}{_measured(result)}"
     folded = result.verdict is Verdict.NOT_CLAIMED or _message(result).startswith(NOT_RUN)
     looked_at = [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
     return [] if folded else [_coloured(result.verdict, line), *looked_at]
@@ -181,6 +183,11 @@ def _causes(progress: Progress) -> list[str]:
     return ["", *map(str, causes(rows))] if count(rows)[Verdict.REFUTED] > 1 else []
 
 
+def _power(progress: Progress) -> list[str]:
+    """What would have been refuted; nothing where something was."""
+    return [power.line(progress.powers)] if progress.powers and not progress.is_refuted else []
+
+
 def _coloured(verdict: Verdict, line: str) -> str:
     """The line, yellow for a suspect; on no terminal click removes the colour."""
     return click.style(line, fg="yellow") if verdict is Verdict.SUSPECT else line
@@ -195,6 +202,16 @@ def _remark(result: PropertyResult) -> str:
     what = "statistic/threshold" if result.false_alarm else "error/bound"
     otherwise = result.verdict is Verdict.REFUTED and max(ratios, default=0.0) <= 1
     return f"  worst {what} {max(ratios):.3g}" if ratios and not otherwise else ""
+
+
+def _measured(result: PropertyResult) -> str:
+    """How much of the answers was measured where that is little; at the dtype where it is least."""
+    shares = {dtype: found.measured for dtype, found in result.dtypes.items() if found.measured is not None}
+    if not shares or result.verdict is Verdict.NOT_CLAIMED:
+        return ""
+    dtype = min(shares, key=lambda name: shares[name])
+    few = shares[dtype] < LITTLE
+    return f"  only {100 * shares[dtype]:.0f} % of {dtype} measured" if few else ""
 
 
 def _message(result: PropertyResult) -> str:

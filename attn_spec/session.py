@@ -20,6 +20,7 @@ from attn_spec.selection import Key
 if TYPE_CHECKING:
     import pytest
 
+    from attn_spec.judgement.power import Power
     from attn_spec.kernels.defects import Defect
     from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Subject
@@ -58,6 +59,8 @@ class Session:
         self.suspects: list[str] = []
         #: Of each answer that somebody's test asserted: its error over the bound, and the test.
         self.answers: list[tuple[float, str]] = []
+        #: What the verdicts would have refuted.
+        self.powers: list[Power] = []
         #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
         self.stderr = os.dup(2)
 
@@ -172,7 +175,16 @@ class Session:
         left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         search = f"profile {self.profile.name}, seed {self.seed}"
         looked_at = [f"{row.kernel} {row.dtype} {words}" for row in self.rows for words in row.looked_at]
-        return [*(f"{block}\n" for block in self.suspects), *looked_at, search, denominator(self.rows), *left_out]
+        blocks, power = (f"{block}\n" for block in self.suspects), self._power()
+        return [*blocks, *looked_at, search, denominator(self.rows), *power, *left_out]
+
+    def _power(self) -> list[str]:
+        """What would have been refuted, in a line; nothing where that was not asked."""
+        if not self.powers:
+            return []
+        from attn_spec.judgement.power import line
+
+        return [line(self.powers)]
 
     def describe(self) -> None:
         """Report, for each kernel, what a certificate says beside the verdicts."""
@@ -194,6 +206,22 @@ class Session:
                 claims=provenance.claims(checked),
                 catalogue=provenance.catalogue(),
             )
+
+    def weigh(self) -> None:
+        """Plant errors in the share of the subjects, and report what would have been refuted; not beside a refutation.
+
+        Only where kernels were named: what all of them together would have refuted says nothing of one.
+        """
+        if not self.rows or not self.option("kernel") or any(row.verdict == "refuted" for row in self.rows):
+            return
+        from attn_spec.search.planting import powers
+
+        chosen, (number, count) = self.option("property"), self.option("share")
+        for subject in self.subjects[number::count]:
+            found = powers(subject, self.seed, lambda claim: not chosen or any(part in claim for part in chosen))
+            for one in found:
+                self.powers.append(one)
+                self.tell("power", power=one.to_json())
 
     def give_account(self) -> None:
         """Report what calls have shown of each kernel by now."""

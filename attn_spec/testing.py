@@ -17,12 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attn_spec.error.contract import Contract, ResolvedContract
+from attn_spec.error.outside import why_outside
 from attn_spec.error.presets import UNDECLARED, as_contract, describe
-from attn_spec.judgement.blocks import MEMORY, RowJudgement, judge_parts
+from attn_spec.error.readings import readings
+from attn_spec.judgement.blocks import MEMORY, RowJudgement, Tally, judge_parts
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.key_sample import KeySample
-from attn_spec.judgement.measure import judge, presets_that_hold
+from attn_spec.judgement.measure import judge
+from attn_spec.judgement.other_contracts import contracts_that_hold
 from attn_spec.judgement.other_problems import right_for, within
+from attn_spec.judgement.power import Planting, Power
+from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
@@ -33,6 +38,9 @@ from attn_spec.numbers.formats import FORMATS
 _AGREED = {"lse_base": ("e", "2"), "empty_row": ("zero", "mean_of_v", "nan"), "empty_lse": ("-inf", "+inf")}
 _DEFAULTS = {"lse_base": "e", "empty_row": "undeclared", "empty_lse": "undeclared"}
 
+
+#: Rows, and batch entries and kv heads, in which errors are planted, at most.
+ROWS, HEADS = 64, 2
 
 Judged = TypeVar("Judged", bound=RowJudgement)
 
@@ -46,7 +54,11 @@ class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an error of 
 
 
 class NotJudged(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """The contract says nothing of any element of the answer."""
+    """The contract says nothing of more of the answer than was allowed. ``judgement`` is what was found."""
+
+    def __init__(self, text: str, judgement: RowJudgement) -> None:
+        super().__init__(text)
+        self.judgement = judgement
 
 
 def assert_attention(
@@ -60,6 +72,8 @@ def assert_attention(
     presentation: str = "BHSD",
     rows: int | None = None,
     seed: int = 0,
+    unjudged: float = 0.0,
+    power: bool = False,
     memory: int = MEMORY,
     engine: str = "numpy",
     **words: Any,
@@ -73,11 +87,14 @@ def assert_attention(
     ``words`` are options, by their names or those of other libraries (``is_causal``, ``attn_mask``, ``softmax_scale``,
     ``window_size``, ..), and conventions: ``lse_base``, ``empty_row``, ``empty_lse``. Rows that see no key are judged
     where the last two say how. ``rows`` of each head are looked at, drawn by strata and by ``seed``; None is all.
-    ``memory`` is about how many bytes are used at a time, beside the tensors; ``engine="torch:cuda"`` looks at most
-    rows on a GPU, in float64.
+    ``unjudged`` is the share of the elements looked at of which the contract may say nothing, as where its arithmetic
+    may overflow. ``power=True`` plants errors, and tells which of them would have been refuted: ``judgement.power``,
+    which the judgement shows. ``memory`` is about how many bytes are used at a time, beside the tensors;
+    ``engine="torch:cuda"`` looks at most rows on a GPU, in float64.
 
     Returns the judgement, which says how near to its bound the answer came and what was looked at. Raises
-    :class:`NotJudged` if nothing could be judged, :class:`CallError` for arguments that are no call of attention.
+    :class:`NotJudged` if nothing was judged, or more than ``unjudged`` of it was not, :class:`CallError` for arguments
+    that are no call of attention.
     """
     agreed = _agreed(words)
     made = call(q, k, v, presentation=presentation, **words)
@@ -87,7 +104,9 @@ def assert_attention(
     resolved = _resolved(claimed, made.dtype, dtypes)
     sample = None if rows is None else RowSample(rows, seed)
     judgement = judge_parts(lambda: made.parts(answer), resolved, sample=sample, memory=memory, engine=engine, **agreed)
-    return _verdict(Asked(made, words, claimed, agreed), judgement, answer)
+    judgement = _verdict(Asked(made, words, claimed, agreed), judgement, unjudged, answer)
+    judgement.power = _power(made, resolved, agreed, seed, lse=lse is not None) if power else None
+    return judgement
 
 
 def assert_attention_gradients(
@@ -103,6 +122,7 @@ def assert_attention_gradients(
     rows: int | None = None,
     keys: int | None = None,
     seed: int = 0,
+    unjudged: float = 0.0,
     memory: int = MEMORY,
     **words: Any,
 ) -> GradientJudgement:
@@ -124,15 +144,28 @@ def assert_attention_gradients(
     chosen = None if keys is None else KeySample(keys, seed)
     resolved = _resolved(claimed, made.dtype, dtypes)
     judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
-    return _verdict(Asked(made, words, claimed, agreed), judgement)
+    return _verdict(Asked(made, words, claimed, agreed), judgement, unjudged)
 
 
-def _verdict(asked: Asked, judgement: Judged, answer: Mapping[str, Any] | None = None) -> Judged:
+def _power(made: Call, contract: ResolvedContract, agreed: Mapping[str, str], seed: int, *, lse: bool) -> Power:
+    """Which errors would have been refuted, in some rows of the first heads."""
+    problem = made.corner(HEADS)
+    if problem.query_length > ROWS:
+        first = problem.take("B", [0])
+        head = first if problem.projects else first.head(0)
+        problem = problem.rows(RowSample(ROWS, seed).of(head, 0).index)
+    one = Planting(problem=problem, contract=contract, agreed=agreed, lse=lse and agreed["lse_base"] == "e")
+    return planted_power([one], dtype=made.dtype, where="this call")
+
+
+def _verdict(asked: Asked, judgement: Judged, unjudged: float, answer: Mapping[str, Any] | None = None) -> Judged:
     """The judgement, if it is a pass."""
+    if not 0 <= unjudged <= 1:
+        raise CallError(f"unjudged must be a share of the answer, from 0 to 1, not {unjudged!r}")
     if judgement.refuted:
         raise NotAttention(asked.failure(judgement, answer), judgement)
-    if not judgement.exercised:
-        raise NotJudged(asked.silence(judgement))
+    if not judgement.exercised or judgement.silent_share > unjudged:
+        raise NotJudged(asked.silence(judgement), judgement)
     return judgement
 
 
@@ -185,13 +218,32 @@ class Asked:
         )
 
     def silence(self, judgement: RowJudgement) -> str:
-        """Why nothing is said."""
+        """Of how much nothing is said, and why."""
+        silent = [tally for tally in judgement.tallies.values() if tally.silent_at is not None]
+        if not silent:
+            what = "no query sees a key" if judgement.tallies else "there is none"
+            return "\n".join([f"nothing of this answer can be judged: {what}", *self._lines(judgement)])
+        share = f"{100 * judgement.silent_share:.3g} %" if judgement.exercised else "nothing"
+        how = "of this answer cannot be judged" if judgement.exercised else "of this answer can be judged"
         return "\n".join(
             [
-                "nothing of this answer can be judged: every row sees no key, or may overflow under the contract",
+                f"{share} {how}: the contract says nothing of it",
                 *self._lines(judgement),
+                f"  first     {self._why(silent[0])}",
+                "  next      declare the contract that the kernel keeps, or allow a share by unjudged=",
             ]
         )
+
+    def _why(self, tally: Tally) -> str:
+        """The first element that nothing is said of, and why."""
+        at = tally.silent_at
+        assert at is not None
+        place = f"{tally.name}[{', '.join(map(str, self._as_given(tally.name, at)))}]"
+        if tally.name in ("output", "lse"):
+            problem = self.made.head(at[0], 0 if self.made.layer else at[1]).rows(np.array(at[2:3]))
+            reasons = (why_outside(problem, c) for c in readings(self.contract.at(self.made.dtype)))
+            return f"{place}: {next(filter(None, reasons), 'it may overflow')}"
+        return f"{place}: a gradient, or what it is made of, may overflow"
 
     def _lines(self, judgement: RowJudgement) -> list[str]:
         made = self.made
@@ -212,9 +264,12 @@ class Asked:
 
     def _place(self, worst: WorstElement) -> tuple[int, ...]:
         """The index as the tensor given has it."""
-        if worst.quantity not in ("output", "dq", "dk", "dv"):
-            return worst.index
-        index = dict(zip("BHSD", worst.index, strict=True))
+        return self._as_given(worst.quantity, worst.index)
+
+    def _as_given(self, quantity: str, at: tuple[int, ...]) -> tuple[int, ...]:
+        if quantity not in ("output", "dq", "dk", "dv"):
+            return at
+        index = dict(zip("BHSD", at, strict=True))
         return tuple(index[axis] for axis in self.made.presentation.axes)
 
     def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
@@ -222,7 +277,8 @@ class Asked:
         b, h, *_ = worst.index
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), **self.agreed}, part.problem.rows(row)
-        holding = [name for name in presets_that_hold(problem, **found) if name != self._contract]
+        claimed = self.contract.at(problem.dtype)
+        holding = [name for name in contracts_that_hold(claimed, problem, **found) if name != self._contract]
         hints = [within(name) for name in holding]
         hints = hints or right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found))
         return f"this row is {', or '.join(hints)}" if hints else ""

@@ -6,12 +6,8 @@ from hypothesis.strategies import SearchStrategy
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import hides_keys, positional, positional_absolutely
-from attn_spec.search.assertions import (
-    assert_rows_within_bound,
-    assert_within_bound,
-    randomness,
-    selected,
-)
+from attn_spec.search.assertions import assert_rows_within_bound, assert_within_bound, selected
+from attn_spec.search.cotangents import randomness
 from attn_spec.search.hidden_keys import assert_hidden_keys_have_no_influence
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems

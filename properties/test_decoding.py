@@ -14,9 +14,9 @@ from attn_spec.search.assertions import (
     assert_unchanged,
     assert_within_bound,
     compares_bits,
-    randomness,
     selected,
 )
+from attn_spec.search.cotangents import randomness
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
 
@@ -37,9 +37,12 @@ def cached(subject: Subject) -> SearchStrategy[Problem]:
     """
     if not from_the_end(subject):
         return problems(subject, needs=("causal", "cross"), without=("empty", positional), regimes=TAME)
-    corner = {"causal_alignment": "bottom_right"}
     return problems(
-        subject, needs=("causal", "cross"), without=("empty", positional_absolutely), regimes=TAME, **corner
+        subject,
+        needs=("causal", "cross"),
+        without=("empty", positional_absolutely),
+        regimes=TAME,
+        causal_alignment="bottom_right",
     )
 
 

@@ -9,13 +9,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import projects
-from attn_spec.search.assertions import (
-    assert_gradients_within_bound,
-    assert_within_bound,
-    cotangent,
-    differentiable,
-    randomness,
-)
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, differentiable
+from attn_spec.search.cotangents import cotangent, randomness
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, named, problems
 

@@ -9,7 +9,8 @@ from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import changes_weights, projects
-from attn_spec.search.assertions import assert_within_bound, cotangent, differentiable, randomness
+from attn_spec.search.assertions import assert_within_bound, differentiable
+from attn_spec.search.cotangents import cotangent, randomness
 from attn_spec.search.drawn_masks import (
     assert_differentiated,
     assert_likely,

@@ -16,10 +16,9 @@ from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     assert_unchanged,
     assert_within_bound,
-    cotangent,
     differentiable,
-    randomness,
 )
+from attn_spec.search.cotangents import cotangent, randomness
 from attn_spec.search.property import attention_property
 
 #: Backward passes that must agree.

@@ -22,11 +22,10 @@ from attn_spec.problem.traits import bends_scores, changes_scores, changes_weigh
 from attn_spec.search.assertions import (
     assert_gradients_within_bound,
     compares_bits,
-    cotangent,
     differentiable,
     gradient_errors_allowed,
-    randomness,
 )
+from attn_spec.search.cotangents import cotangent, randomness
 from attn_spec.search.property import Refutation, attention_property, observe
 from attn_spec.search.strategies import TAME
 

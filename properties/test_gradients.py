@@ -13,14 +13,8 @@ from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores, hides_keys
-from attn_spec.search.assertions import (
-    assert_gradients_within_bound,
-    cotangent,
-    differentiable,
-    gradient_errors_allowed,
-    lse_cotangent,
-    randomness,
-)
+from attn_spec.search.assertions import assert_gradients_within_bound, differentiable, gradient_errors_allowed
+from attn_spec.search.cotangents import cotangent, lse_cotangent, randomness
 from attn_spec.search.hidden_keys import assert_unseen_keys_reach_no_gradient
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, named

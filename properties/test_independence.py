@@ -12,7 +12,8 @@ from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import adds_to_scores
-from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, randomness, selected
+from attn_spec.search.assertions import assert_unchanged, assert_within_bound, compares_bits, selected
+from attn_spec.search.cotangents import randomness
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import TAME, problems
 

@@ -14,11 +14,10 @@ from attn_spec.search.assertions import (
     assert_unchanged,
     assert_within_bound,
     compares_bits,
-    cotangent,
     differentiable,
     judged,
-    randomness,
 )
+from attn_spec.search.cotangents import cotangent, randomness
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, problems
 

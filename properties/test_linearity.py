@@ -13,8 +13,8 @@ from attn_spec.search.assertions import (
     compares_bits,
     judged,
     measured_within_bound,
-    randomness,
 )
+from attn_spec.search.cotangents import randomness
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, problems
 

@@ -271,7 +271,7 @@ def test_a_bias_constant_along_each_row_moves_only_the_log_sum_exp(subject: Subj
     problems=filled,
 )
 def test_a_bias_as_low_as_a_fill_is_a_number(subject: Subject, problem: Problem) -> None:
-    """Biases of -1e4, -1e9 and -3e38, which programs write for minus infinity, are added like any other.
+    """Biases of -1e4, -1e9, -1e30 and -1e37, which programs write for minus infinity, are added like any other.
 
     A key that has one beside others that have none has no weight that a format could hold. A query whose keys all have
     it attends as if there were none, as far as the contract's scores still tell keys apart.

@@ -5,7 +5,8 @@ import numpy as np
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import all_but, positional, projects
-from attn_spec.search.assertions import assert_within_bound, randomness
+from attn_spec.search.assertions import assert_within_bound
+from attn_spec.search.cotangents import randomness
 from attn_spec.search.property import attention_property
 from attn_spec.search.strategies import problems
 

@@ -43,7 +43,7 @@ class Member:
 _SCORES = "attn_spec/attention/scores.py"
 _OPERANDS = ("attn_spec/error/operand_bounds.py",)
 _SCORE_GRADIENTS = (_SCORES, "attn_spec/error/score_gradient_bounds.py")
-_OUTPUT = ("attn_spec/error/bounds.py",)
+_OUTPUT = ("attn_spec/error/output_bounds.py",)
 _MASKS = ("attn_spec/problem/masks.py",)
 _BEFORE = "done to q or k before a plain kernel"
 _VIEW = "a view of every kernel"

@@ -62,12 +62,17 @@ def test_a_refuted_kernel_is_shown_with_its_smallest_case(toy, attn_spec, snapsh
 
 def test_a_kernel_is_examined_at_a_shape_asked_for(toy, attn_spec):
     """Which defects of other sizes do not hide; the case replays at its own shape."""
-    words = "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8 normal: all 120 rows"
+    words = "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8 normal+v_waves: all 120 rows"
     asked = ("--property", "sampled_rows", "--shape", "H=2,Sq=60,Sk=70,D=8")
     held = attn_spec("certify", "toy.py:sound", *asked)
     assert held.returncode == 0, held.stderr
     assert f"float32 {words}" in held.stdout
     document = json.loads((toy / "certificate.json").read_text())
+    (power,) = document["power"]
+    assert power["where"] == "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8"
+    planted, unseen = len(power["planted"]), len(power["unseen"])
+    assert f"power: {planted - unseen} of {planted} planted errors would be refuted" in held.stdout
+    assert planted > 10
     assert document["configuration"]["shapes"] == ["B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8"]
     assert command.shapes_of(toy / "certificate.json") == {"shapes asked for": "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8"}
     assert [row.looked_at[0] for row in command.verdicts_of(toy / "certificate.json") if row.looked_at] == [words]

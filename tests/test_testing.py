@@ -123,8 +123,83 @@ def test_rows_without_keys_are_judged_where_the_test_says_how(empty):
 
 
 def test_nothing_to_judge_is_no_pass():
-    with pytest.raises(NotJudged, match="nothing of this answer can be judged: every row sees no key, or may overflow"):
+    with pytest.raises(NotJudged, match="nothing of this answer can be judged: no query sees a key"):
         assert_attention(q, q, k, v, attn_mask=torch.zeros(40, 40, dtype=torch.bool))
+
+
+def far_rows(size):
+    """float16, of whose first head every second row has products q.k up to ``size``, the scale being 1/8."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dO = (torch.randn(1, 2, 32, 64, generator=generator) for _ in range(4))
+    q[0, 0, ::2] *= size / q[0, 0, ::2].norm(dim=-1, keepdim=True)
+    q[0, 0, ::2] = q[0, 0, :1]
+    k[0, 0] /= k[0, 0].norm(dim=-1, keepdim=True)
+    k[0, 0, 7] = q[0, 0, 0] / q[0, 0, 0].norm()
+    return [x.half() for x in (q, k, v, dO)]
+
+
+@pytest.mark.parametrize("wrong", [0.0, float("nan")])
+@pytest.mark.parametrize("contract", ["eager", "fused", None])
+def test_rows_that_no_order_of_products_overflows_are_judged(wrong, contract):
+    q, k, v, _ = far_rows(37000.0)
+    out = sdpa(q.double(), k.double(), v.double()).half()
+
+    assert str(assert_attention(out, q, k, v, contract=contract)) == "all 64 rows"
+    out[0, 0, ::2] = wrong
+    with pytest.raises(NotAttention, match=r"10\d\d of 4096 are outside, in 16 rows"):
+        assert_attention(out, q, k, v, contract=contract)
+
+
+@pytest.mark.parametrize("garbage", [0.0, float("nan"), float("inf")])
+def test_rows_that_may_overflow_are_told_and_fail(garbage):
+    """The right answer is told at a glance, whatever the contract says; of another one nothing is known."""
+    q, k, v, _ = far_rows(1e5)
+    out = sdpa(q.double(), k.double(), v.double()).half()
+
+    assert str(assert_attention(out, q, k, v, contract="eager")) == "all 64 rows"
+    out[0, 0, ::2] = garbage
+    judgement = assert_attention(out, q, k, v, contract="eager", unjudged=0.25)
+    assert str(judgement) == "all 64 rows; 1,024 of 4,096 elements of output not judged"
+    with pytest.raises(
+        NotJudged, match=r"(?s)25 % of this answer cannot be judged.*a score, or a sum .* float16 \(65504\): .* 1e\+05"
+    ):
+        assert_attention(out, q, k, v, contract="eager")
+    with pytest.raises(CallError, match="unjudged must be a share of the answer, from 0 to 1, not 25"):
+        assert_attention(out, q, k, v, contract="eager", unjudged=25)
+
+
+def test_a_row_that_may_overflow_silences_no_gradient_of_other_rows():
+    """dQ of the 31 others is judged; dK and dV of its head are sums with it."""
+    q, k, v, dO = (torch.randn(1, 2, 32, 64, generator=torch.Generator().manual_seed(1)) for _ in range(4))
+    q[0, 0, 5] *= 2000 / q[0, 0, 5].norm()
+    k[0, 0, 7] = q[0, 0, 5]
+    q, k, v, dO = (x.half() for x in (q, k, v, dO))
+    given = [x.double().requires_grad_() for x in (q, k, v)]
+    gradients = torch.autograd.grad(sdpa(*given), given, dO.double())
+    found = {name: x.half() for name, x in zip(("dq", "dk", "dv"), gradients, strict=True)}
+
+    judgement = assert_attention_gradients(found, dO, q, k, v, contract="eager", unjudged=0.4)
+    assert judgement.tallies["dq"].unmeasured == 64
+    with pytest.raises(NotJudged, match=r"first +dq\[0, 0, 5, 0\]: a gradient, or what it is made of, may overflow"):
+        assert_attention_gradients(found, dO, q, k, v, contract="eager")
+    found["dq"][0, 0, 6] = torch.nan
+    with pytest.raises(NotAttention, match=r"element +dq\[0, 0, 6, 0\]; 64 of 4096 are outside, in 1 row"):
+        assert_attention_gradients(found, dO, q, k, v, contract="eager", unjudged=0.4)
+
+
+@pytest.mark.parametrize("contract", ["fused", "fp32", "eager"])
+def test_a_row_of_fills_is_a_mean_of_values(contract):
+    """Whatever scores of -1e30 round to, an output of normalized weights is no NaN, and lies in the hull of values."""
+    q, k, v = (torch.randn(1, 1, 8, 16, generator=torch.Generator().manual_seed(2)) for _ in range(3))
+    bias = torch.zeros(1, 1, 8, 8)
+    bias[..., 3, :] = -1e30
+    out = sdpa(q, k, v, attn_mask=bias)
+
+    assert_attention(out, q, k, v, bias=bias, contract=contract)
+    for wrong in (torch.nan, 10.0):
+        out[..., 3, :] = wrong
+        with pytest.raises(NotAttention, match=r"element +output\[0, 0, 3, \d+\]"):
+            assert_attention(out, q, k, v, bias=bias, contract=contract)
 
 
 def test_a_sample_of_rows_finds_what_hits_many_of_them():

@@ -28,6 +28,8 @@ class Operand:
     value: Callable[[Arithmetic, Any, Mapping[str, Any]], Any]
     #: (arithmetic, x, parameters, gradient of x') -> gradient of x, and of parameters by option.
     pull: Callable[[Arithmetic, Any, Mapping[str, Any], Any], tuple[Any, dict[str, Any]]]
+    #: (parameters as arrays) -> M, where the gradient of x is that of x' times M, whatever x is; None where it is not.
+    pulls_by: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class Pairs:
     value: Callable[[Arithmetic, Any, Any, Mapping[str, Any]], Any]
     #: (arithmetic, q', k', parameters, gradient of s) -> gradients of q' and k', and of parameters by option.
     pull: Callable[[Arithmetic, Any, Any, Mapping[str, Any], Any], tuple[Any, Any, dict[str, Any]]]
+    #: (arithmetic, q', k', parameters) -> the derivative of s by the entries of q', and of k', in rows of pairs.
+    slopes: Callable[[Arithmetic, Any, Any, Mapping[str, Any]], Any]
 
 
 AS_GIVEN = Operand(value=lambda A, x, p: x, pull=lambda A, x, p, t: (t, {}))
@@ -62,6 +66,8 @@ class Score:
     shortest: float = 0.0
     #: Whether the operands are q and k themselves.
     plain: bool = False
+    #: The same score of other operands, where kernels multiply in another order.
+    otherwise: Score | None = None
 
 
 def _unit(A: Arithmetic, x: Any) -> Any:
@@ -80,10 +86,20 @@ def _over_rows(A: Arithmetic, x: Any) -> Any:
 
 
 def _layer(option: str) -> Operand:
-    """x W^T, for the matrix of an option."""
+    """x W^T, for the matrix W of an option."""
     return Operand(
         value=lambda A, x, p: A.product(x, A.transposed(p[option])),
         pull=lambda A, x, p, t: (A.product(t, p[option]), {option: A.product(A.transposed(t), x)}),
+        pulls_by=lambda p: p[option],
+    )
+
+
+def _transposed_layer(option: str) -> Operand:
+    """x W, for the matrix W of an option."""
+    return Operand(
+        value=lambda A, x, p: A.product(x, p[option]),
+        pull=lambda A, x, p, t: (A.product(t, A.transposed(p[option])), {option: A.product(A.transposed(x), t)}),
+        pulls_by=lambda p: p[option].swapaxes(-1, -2),
     )
 
 
@@ -98,7 +114,7 @@ def _with_bias(layer: Operand, option: str = "score_bias") -> Operand:
         of_x, found = layer.pull(A, x, p, t)
         return of_x, found | ({option: _over_rows(A, t)} if option in p else {})
 
-    return Operand(value=value, pull=pull)
+    return Operand(value=value, pull=pull, pulls_by=layer.pulls_by)
 
 
 def _through_scaled_unit(A: Arithmetic, k: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
@@ -110,6 +126,12 @@ def _through_scaled_unit(A: Arithmetic, k: Any, p: Mapping[str, Any], t: Any) ->
 def _bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any]) -> Any:
     """w^T tanh(x_i + y_j)."""
     return A.grid(A.product(A.tanh(A.pairs(x, y)), A.transposed(p["score_vector"])), x, y)
+
+
+def _slopes_of_bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any]) -> Any:
+    """w (1 - tanh^2)."""
+    h = A.tanh(A.pairs(x, y))
+    return p["score_vector"] * A.complement(h * h)
 
 
 def _through_bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -148,6 +170,7 @@ SCORES: dict[str | None, Score] = {
         source="Luong et al., arXiv 1508.04025, section 3.1, general",
         queries=AS_GIVEN,
         keys=_layer("score_weight"),
+        otherwise=Score(formula="(W^T q)^T k", source="", queries=_transposed_layer("score_weight"), keys=AS_GIVEN),
     ),
     "score_gamma": Score(
         formula="gamma q.k / (|q| |k|), and 0 where q or k is 0",
@@ -167,7 +190,7 @@ SCORES: dict[str | None, Score] = {
         source="Bahdanau et al., arXiv 1409.0473, appendix A.1.2",
         queries=_with_bias(_layer("score_query_weight")),
         keys=_layer("score_key_weight"),
-        pairs=Pairs(value=_bent, pull=_through_bent),
+        pairs=Pairs(value=_bent, pull=_through_bent, slopes=_slopes_of_bent),
     ),
     "query_projection": Score(
         formula="(W_Q q + b_Q).(W_K k + b_K), of values W_V v + b_V, and the sum over heads of W_O o, and b_O",

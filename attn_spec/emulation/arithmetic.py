@@ -42,6 +42,8 @@ class Order:
     scaling: str = "roots"
     #: Whether a scale of the scores and log2(e) are one constant inside the exponent, exp2(s c - m c).
     exponent_folded: bool = False
+    #: Whether a matrix between q and k multiplies the "keys" or the "queries".
+    matrix_on: str = "keys"
     #: Whether a bias is divided by the scale and added before it.
     bias_first: bool = False
     #: Where ALiBi counts keys from in causal attention: the "query", or the "first" or the "last" key.
@@ -104,7 +106,7 @@ class Arithmetic:
     @property
     def is_base2(self) -> bool:
         """Whether scores are in units of ln 2 when they are exponentiated."""
-        return self.c.exponent == "base2"
+        return self.c.base2
 
     @property
     def log2e(self) -> Any:

@@ -57,7 +57,7 @@ class TiledGradients(TiledAttention):
                 grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
                 dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
-                self.place(dv, self.accumulate_over_queries(self.cast(self.drop(p)), self.enter(self.dO, "output")))
+                self.place(dv, self.accumulate_over_queries(self.cast(self.drop(p)), self.cotangent()))
                 self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
             scaled = [self.finish_dq(dq), self.finish_dk(self.sum_over_group(dk))]
             found = [self.convert(x, "gradients", "score_accumulation") for x in scaled]
@@ -71,6 +71,10 @@ class TiledGradients(TiledAttention):
     def read_cotangent(self, dout: Any) -> Any:
         """The values of dO."""
         return self.read(dout)
+
+    def cotangent(self) -> Any:
+        """dO as it enters products."""
+        return self.enter(self.dO, "output")
 
     # Weights
 
@@ -124,9 +128,9 @@ class TiledGradients(TiledAttention):
 
     def weight_gradient(self) -> Any:
         """dP = dO v^T of the tile, 0 where hidden, whatever is there."""
-        dO, v = self.enter(self.dO, "output"), self.enter(self.raised(self.load_v(), "values"))
+        dO, v = self.cotangent(), self.enter(self.raised(self.load_v(), "values"))
         dP = self.add_products(lambda c: (dO[..., c, None], v[..., None, :, c]), self.Dv, "gradient_accumulation")
-        dP = self.convert(dP, "stored_scores", "gradient_accumulation")
+        dP = self.convert(dP, "weight_gradients", "gradient_accumulation")
         return self.xp.where(self.tile.visible, self.drop_gradient(dP), 0.0)
 
     def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
@@ -245,3 +249,54 @@ class StoredWeights(TiledGradients):
         p = self.weights(self.hide(s), m)
         l = self.accumulate_row_sum(self.array(np.zeros(tuple(self.L.shape))), p)
         return p if self.c.normalize == "by_lse" else self.normalized_weights(p, l)
+
+
+class DifferentiatedProduct(StoredWeights):
+    """What a framework makes of p.to(dtype) @ v / l: weights are not normalized, and dO / l meets them and v.
+
+    The weights and l are those of the forward pass, whose output is (p v) / l before its cast. What is left of the
+    gradient of the maximum goes to the first key that has it.
+    """
+
+    #: The weights and dP, which are found once.
+    kept: Any = None
+    kept_gradient: Any = None
+    #: The row sum of each row, 1 where it sees no key; and its largest scores, bool [B, Hq, Sq, Sk].
+    l: Any
+    largest: Any
+
+    def delta_of_output(self) -> Any:
+        """rowsum(dO * O) of the output before its cast."""
+        for self.tile in self.tiles():  # noqa: B020 - the only one, if there is any
+            w, nothing = self.cast(self.drop(self.recompute_weights())), self.array(np.zeros(tuple(self.O.shape)))
+            self.O = self.raised(self.divide(self.accumulate_output(nothing, w, self.load_v()), self.l), "output")
+        return super().delta_of_output()
+
+    def recompute_weights(self) -> Any:
+        if self.kept is not None:
+            return self.kept
+        s = self.scores()
+        m = self.update_max(self.array(np.full(tuple(self.L.shape), -np.inf)), self.tile_max(s))
+        p = self.weights(self.hide(s), m)
+        attained = self.hide(s) == self.tile_max(s)
+        self.largest = attained & (self.xp.cumsum(attained, axis=-1) == 1) & self.tile.visible
+        self.l = self.nonzero(self.accumulate_row_sum(self.array(np.zeros(tuple(self.L.shape))), p))
+        self.kept = p
+        return p
+
+    def weight_gradient(self) -> Any:
+        if self.kept_gradient is None:
+            self.kept_gradient = super().weight_gradient()
+        return self.kept_gradient
+
+    def cotangent(self) -> Any:
+        """dO / l, in the format of dP."""
+        return self.enter(self.convert(self.divide(self.dO, self.l), "weight_gradients", "softmax"), "weight_gradients")
+
+    def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
+        found = super().score_gradient(p, dP, self.divide(delta, self.l))
+        if self.c.reference != "maximum":
+            return found
+        start = 0.0 if self.dL is None else -self.dL
+        left = self.accumulate(lambda j: found[..., j, None], found.shape[-1], "score_accumulation", start)
+        return self.xp.where(self.largest, self.round(found - left, "stored_scores"), found)

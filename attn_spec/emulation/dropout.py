@@ -87,7 +87,7 @@ class Dropout(Scores):
         if self.keep is None:
             return dP
         if not self.raises("values", "gradients"):
-            dP = self.times(dP, self.keep_factor(), "stored_scores")
+            dP = self.times(dP, self.keep_factor(), "weight_gradients")
         return self.xp.where(self.keeps(), dP, 0.0)
 
     def shrunk(self, delta: Any) -> Any:

@@ -20,10 +20,14 @@ from .operands import Number, Operands, finite, unrounded
 class Layer(Operands):
     """q and k of one call of a layer, and what they, and v and the outputs of heads, become."""
 
+    made_values: np.ndarray | None = None
+
     def values(self, v: Any) -> np.ndarray:
-        """v' [B, Hq, Sk, U] as it is stored."""
-        self.v = self.given(np.repeat(values_of(v), self.group, axis=1))
-        return self.stored(self.score.values.value(self.execution(self.steps), self.v, self.p))
+        """v' [B, Hq, Sk, U] as it is stored, which both passes read."""
+        if self.made_values is None:
+            self.v = self.given(np.repeat(values_of(v), self.group, axis=1))
+            self.made_values = self.stored(self.score.values.value(self.execution(self.steps), self.v, self.p))
+        return self.made_values
 
     def joined(self, o: Any) -> np.ndarray:
         """The output [B, 1, Sq, O] from those of heads."""

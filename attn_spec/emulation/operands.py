@@ -82,29 +82,33 @@ class Execution:
         return self.summed(x.values[..., None], -2, x.source)
 
     def root(self, x: Number) -> Number:
-        return self.finished(np.sqrt(x.values))
+        return self.finished(self.steps.xp.sqrt(x.values))
 
     def quotient(self, x: Number, y: Number) -> Number:
         divides = self.steps.order.divides
         found = x.values / y.values if divides else x.values * self.finished(1 / y.values).values
-        return self.finished(np.where((x.values == 0) & (y.values == 0), 0.0, found))
+        return self.finished(self.steps.xp.where((x.values == 0) & (y.values == 0), 0.0, found))
 
     def tanh(self, x: Number) -> Number:
         return replace(x, values=self.steps.tanh(x.values), source="stored_scores")
 
     def tables(self, turn: Rotation) -> tuple[Number, Number]:
-        steps, stage = self.steps, "score_accumulation"
-        power = np.power(turn.base, turn.exponents)
-        exact = (turn.exponents == 0) & steps.c.exp_of_zero_is_one
-        frequencies = steps.round(power * (1 + np.where(exact, 0.0, steps.error_of("exp_error", power))), stage)
-        angles = steps.round(turn.positions[..., None] * frequencies, stage)
-        cos, sin = (steps.round(of(angles) + steps.error_of("sine_error", angles), stage) for of in (np.cos, np.sin))
+        steps, stage, xp = self.steps, "score_accumulation", self.steps.xp
+        power = steps.array(np.power(turn.base, turn.exponents))
+        exact = steps.array((turn.exponents == 0) & steps.c.exp_of_zero_is_one)
+        frequencies = steps.round(power * (1 + xp.where(exact, 0.0, steps.error_of("exp_error", power))), stage)
+        angles = steps.round(steps.array(turn.positions[..., None].astype(np.float64)) * frequencies, stage)
+        cos, sin = (steps.round(of(angles) + steps.error_of("sine_error", angles), stage) for of in (xp.cos, xp.sin))
         cos, sin = (steps.convert(table, "rotary_tables", stage) for table in (cos, sin))
-        found = turn.spread(cos, 1.0), turn.spread(sin, 0.0)
-        return Number(found[0], "rotary_tables", steps), Number(found[1], "rotary_tables", steps)
+        return self.spread(cos, 1.0, turn), self.spread(sin, 0.0, turn)
+
+    def spread(self, table: Any, rest: float, turn: Rotation) -> Number:
+        """A table [.., S, R/2] of pairs as one of columns; ``rest`` in those that stay."""
+        stay = self.steps.array(np.full((*table.shape[:-1], turn.columns - turn.turned), rest))
+        return Number(self.steps.xp.concatenate([table[..., turn.pair], stay], axis=-1), "rotary_tables", self.steps)
 
     def swapped(self, x: Number, turn: Rotation) -> Number:
-        return replace(x, values=turn.swapped(x.values))
+        return replace(x, values=x.values[..., turn.partner] * self.steps.array(turn.sign))
 
     def exp(self, x: Number) -> Number:
         steps = self.steps
@@ -151,13 +155,17 @@ class Execution:
 class Operands:
     """q and k of one call, of a score other than their product, and what they become."""
 
-    #: Formulas of feature maps and of layers are executed on arrays of any namespace, those of other scores on NumPy's.
     arithmetic: type[MatrixProducts] = MatrixProducts
     execution: type[Execution] = Execution
+
+    #: What :meth:`make` returned.
+    made: tuple[np.ndarray, np.ndarray] | None = None
 
     def __init__(self, c: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
         score = next(name for name in CHOICES if options.get(name) is not None)
         self.score: Score = FEATURE_MAPS[options[score]] if score == "feature_map" else SCORES[score]
+        if order.matrix_on == "queries":
+            self.score = self.score.otherwise or self.score
         heads = options[score].shape[1] if score == "query_projection" else q.shape[1]
         self.steps, self.group = self.arithmetic(c, order), heads // k.shape[1]
         #: The options of a call with the operands in place of q and k.
@@ -184,9 +192,15 @@ class Operands:
         """What the call is given."""
         return Number(self.steps.array(np.asarray(x, np.float64)), "input", self.steps)
 
-    @np.errstate(all="ignore")
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
-        """q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored."""
+        """q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored, which both passes read."""
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+    @np.errstate(all="ignore")
+    def make(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same, computed."""
         A = self.execution(self.steps)
         found = self.score.queries.value(A, self.q, self.p), self.score.keys.value(A, self.k, self.p)
         q, k = self.stored(found[0]), self.stored(found[1])

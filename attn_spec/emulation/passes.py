@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import Contract
+from attn_spec.error.score_bounds import narrows_scores
 
 from .arithmetic import Order
 from .forward import TiledAttention
@@ -36,9 +37,10 @@ class TwoPasses(TiledAttention):
             return self.finish(self.second_pass(m, l), l), self.log_sum_exp(m, l)
 
     def scores(self) -> Any:
-        """Scores that are kept for the second pass, or computed again for weights exp(s - LSE)."""
+        """Scores as the second pass has them: kept, or for exp(s - LSE) computed again unless they are stored."""
         first = int(self.tile.cols[0])
-        if self.c.normalize == "by_lse" or first not in self.kept:
+        again = self.c.normalize == "by_lse" and not narrows_scores(self.c)
+        if again or first not in self.kept:
             self.kept[first] = super().scores()
         return self.kept[first]
 

@@ -160,7 +160,7 @@ class Scores(MatrixProducts):
     def score(self, q: Any, k: Any) -> Any:
         """q.k of operands that are scaled first, under a contract that does so, and then enter the product."""
         if self.pair_scores is not None:
-            return self.array(self.option_tile(self.pair_scores, self.tile.cols))
+            return self.read(self.option_tile(self.pair_scores, self.tile.cols))
         q, k = self.enter_scores(q, k)
         dot = self.add_products(lambda d: (q[..., d, None], k[..., None, :, d]), self.D, "score_accumulation")
         return self.convert(dot, "stored_scores", "score_accumulation")
@@ -228,14 +228,27 @@ class Scores(MatrixProducts):
     def load_alibi(self) -> Any:
         """The tile of - m |i - j|, or of m j where keys are counted from one of them."""
         d = self.tile.cols - self.alibi_origin()
-        term = self.slope_times(-abs(d) if self.alibi_from == "query" else d)
+        term = self.alibi_term(-abs(d) if self.alibi_from == "query" else d)
         return self.convert(term, "stored_scores", "score_accumulation")
+
+    def alibi_term(self, d: np.ndarray) -> Any:
+        """m d in the format that such terms have, if it is narrower than that of sums."""
+        if contains(self.c.format("alibi_terms"), self.c.format("score_accumulation")):
+            return self.slope_times(d)
+        m, d = (self.convert(x, "alibi_terms", "score_accumulation") for x in (self.alibi_slope(), self.of_integers(d)))
+        return self.round(m * d, "alibi_terms")
 
     def slope_times(self, d: np.ndarray) -> Any:
         """m d, [B, Hq, Sq, ..] for integers [Sq, ..]."""
+        return self.times(self.alibi_slope(), self.of_integers(d), "score_accumulation")
+
+    def alibi_slope(self) -> Any:
+        """m as it is loaded."""
         given, dtype = self.array(values_of(self.slopes)), of(self.slopes).dtype_of(self.slopes)
-        m = self.convert(given, "score_accumulation", dtype)
-        return self.times(m, self.array(d.astype(np.float64)), "score_accumulation")
+        return self.convert(given, "score_accumulation", dtype)
+
+    def of_integers(self, d: np.ndarray) -> Any:
+        return self.array(d.astype(np.float64))
 
     @property
     def alibi_from(self) -> str:

@@ -17,7 +17,7 @@ from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly
 
 from .arithmetic import Order
-from .backward import StoredWeights
+from .backward import DifferentiatedProduct, StoredWeights
 from .dropout import BY_CHANCE, DROPOUT
 from .kernels import SUPPORTS, emulate_both
 from .linear import SUPPORTS as LINEAR
@@ -136,7 +136,12 @@ _KERNELS = (
     # Where a scale and log2(e) go.
     emulate_both("scaled_query", replace(PRECISE, scale_on="operands"), Order(scaling="query"), dtypes=_NOT_64),
     emulate_both("log2e_folded", replace(_BASE2, scale_on="operands"), Order(scaling="folded"), dtypes=_NOT_64),
-    emulate_both("log2e_in_the_exponent", _BASE2, Order(exponent_folded=True), dtypes=_NOT_64),
+    emulate_both(
+        "log2e_in_the_exponent",
+        replace(PRECISE, exponent="base2_fused"),
+        Order(exponent_folded=True),
+        dtypes=_NOT_64,
+    ),
     emulate_both("bias_first", PRECISE, Order(bias_first=True), dtypes=_NOT_64),
     # What is subtracted, and how weights are normalized.
     emulate_both("no_maximum", _far("zero"), dtypes=_NOT_64),
@@ -185,6 +190,21 @@ _KERNELS = (
     # The backward pass.
     emulate_both("delta_of_probabilities", replace(PRECISE, delta="probabilities"), dtypes=_NOT_64),
     emulate_both("cast_weights_in_dS", replace(PRECISE, score_gradients_of="cast"), dtypes=_HALVES),
+    emulate_both("narrow_weight_gradients", replace(PRECISE, weight_gradients="input"), dtypes=_HALVES),
+    emulate_both(
+        "differentiated_eager",
+        replace(_EAGER_FLOAT32, weight_gradients="input"),
+        Order(kv_tile=None),
+        dtypes=_HALVES,
+        gradients=StoredWeights,
+    ),
+    emulate_both(
+        "differentiated_product",
+        replace(PRECISE, weight_gradients="input", backward_weights="stored"),
+        Order(kv_tile=None),
+        dtypes=_HALVES,
+        gradients=DifferentiatedProduct,
+    ),
     emulate_both("scaled_dS", PRECISE, Order(gradient_scaling="dS"), dtypes=_NOT_64),
     emulate_both("scaled_slope", PRECISE, Order(gradient_scaling="slope"), dtypes=_NOT_64),
     emulate_both(

@@ -47,7 +47,8 @@ class Contract:
     #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias and ALiBi, in this
     #: order; where it is as wide as score_accumulation these two, divided by the scale, may be added first.
     stored_scores: str = "work"
-    #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``).
+    #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``): both passes read
+    #: the same ones.
     operands: str = "input"
     #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated,
     #: from positions that are exact integers.
@@ -55,6 +56,9 @@ class Contract:
     #: What slopes of ALiBi multiply: the "distance" of a key from its query; or "positions": its distance from any key,
     #: as where all rows add m j, so that the scores of a row are larger or smaller than they should by one number.
     alibi: str = "positions"
+    #: Format in which terms of ALiBi are made before they are added, and slopes and distances for them: "input" of a
+    #: matrix that is one of q's dtype, as attn_mask=alibi.to(q.dtype) is.
+    alibi_terms: str = "work"
     #: "scores": the scale multiplies q.k. "operands": it may multiply q, or its root q and k, rounded to stored_scores
     #: before entry to the product; with exponent "base2" log2(e), and with a softcap its inverse, may be folded in.
     scale_on: str = "scores"
@@ -67,7 +71,8 @@ class Contract:
     exp_error: float = 8.0
     #: Whether exp(0) is exactly 1, so that rescaling by an unchanged maximum is exact.
     exp_of_zero_is_one: bool = True
-    #: "natural", or "base2": exp2 of arguments multiplied by a rounded log2(e).
+    #: "natural"; "base2": exp2 of arguments multiplied by a rounded log2(e); or "base2_fused": the same, and one fused
+    #: operation s c - fl(m c) may overflow where the rounding of m c does, in float32 of a maximum m beyond 1e9.
     exponent: str = "base2"
     #: Error of one logarithm relative to 1 + |log|, beyond its rounding to ``softmax``, in unit roundoffs of "work".
     log_error: float = 4.0
@@ -87,7 +92,8 @@ class Contract:
     #: "after_product": out = (w @ v) / sum(w). "before_product": out = (w / sum(w)) @ v, where the row sum may be
     #: found tile by tile, but w is not rescaled, and is of the same scores. "every_tile": w is divided by the row sum
     #: so far before its cast, and the output so far rescaled by the ratio of row sums. "by_lse": out = exp(s - LSE) @ v
-    #: in a second pass, whose scores may be computed again.
+    #: in a second pass, whose scores may be computed again, of the same operands; where they are stored in a narrower
+    #: format than they are accumulated in, they are read again.
     normalize: str = "after_product"
     #: Whether the row sum adds the probabilities after their cast ("cast"), before it ("uncast"), or "either".
     row_sum_of: str = "uncast"
@@ -115,12 +121,19 @@ class Contract:
     merging: str = "weighted"
     #: Format in which a partial output, or one merged so far, waits for the next merge.
     partial_outputs: str = "work"
-    #: Weights of the backward pass: "recomputed" as exp(s - LSE), "stored" by the forward pass, or "either".
+    #: Weights of the backward pass: "recomputed" as exp(s - LSE), of scores that may be computed again; "stored", which
+    #: the forward pass divided by their own row sum; or "either". A framework that keeps exp(s - logsumexp(s)) of the
+    #: forward pass divides by nothing: its weights are "recomputed". A function that a framework differentiates is
+    #: judged by "either" where this says "recomputed".
     backward_weights: str = "recomputed"
     #: What is subtracted from dP: rowsum(dO O) ("output"), rowsum(P dP) ("probabilities"), or "either".
     delta: str = "output"
     #: Whether dS = P (dP - delta) reads P after the cast that precedes P^T dO ("cast"), before ("uncast"), or "either".
     score_gradients_of: str = "uncast"
+    #: Format dP = dO v^T is kept in, "either" that of stored_scores or of probabilities, whose gradient it is. A
+    #: framework that differentiates p.to(v.dtype) @ v keeps both in one, and rounds dO / l to it where weights are
+    #: divided by their sum l after that product. A kernel with a backward pass of its own leaves no choice.
+    weight_gradients: str = "either"
     #: Format of dS when it enters the products with k and q.
     score_gradients: str = "input"
     #: Format the products of dQ, dK, dV, dBias are accumulated in.
@@ -149,6 +162,11 @@ class Contract:
                 raise ContractError(f"contract field {name} must be {what}{least} or more, not {value!r}")
         if not isinstance(self.alternatives, tuple) or not all(isinstance(c, Contract) for c in self.alternatives):
             raise ContractError(f"contract field alternatives must be a tuple of contracts, not {self.alternatives!r}")
+        if self.reference != "maximum" and not self.reference_range > 0:
+            raise ContractError(
+                f"contract field reference={self.reference!r} needs reference_range, how far that may lie from the "
+                "maximum of a row in natural units: with 0 the contract says nothing of any row but those at 0"
+            )
         if self.lse_merges and self.normalize == "by_lse":
             raise ContractError(
                 'contract fields lse_merges and normalize="by_lse" exclude each other: outputs are merged where parts '
@@ -174,6 +192,11 @@ class Contract:
         return 1 if self.kv_tile is None else max(math.ceil(keys / self.kv_tile), 1)
 
     @property
+    def base2(self) -> bool:
+        """Whether exponentials are powers of 2."""
+        return self.exponent != "natural"
+
+    @property
     def reference_distance(self) -> float:
         """How far what is subtracted from the scores may lie from the maximum of those seen so far."""
         return self.reference_slack if self.reference == "maximum" else self.reference_range
@@ -196,8 +219,9 @@ class ResolvedContract(Contract):
                 )
 
     def format(self, stage: str) -> Format:
-        """The format of a stage, or of that name."""
-        return FORMATS.get(stage) or FORMATS[getattr(self, stage)]
+        """The format of a stage, or of that name; of a stage that leaves a choice the widest, that of scores."""
+        said = stage if stage in FORMATS else getattr(self, stage)
+        return FORMATS[self.stored_scores if said == "either" else said]
 
     def formats(self, *stages: str) -> list[Format]:
         """The formats of those stages, or of those names, that there are: an inner accumulator may be absent."""
@@ -214,6 +238,7 @@ STAGES = (
     "score_accumulation",
     "stored_scores",
     "operands",
+    "alibi_terms",
     "rotary_tables",
     "softmax",
     "row_sum",
@@ -222,6 +247,7 @@ STAGES = (
     "output",
     "lse",
     "partial_outputs",
+    "weight_gradients",
     "score_gradients",
     "gradient_accumulation",
     "partial_gradients",
@@ -231,12 +257,13 @@ STAGES = (
 CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(STAGES, (*FORMATS, "input", "work")),
     **dict.fromkeys(("output", "gradients"), (*DTYPES, "input", "work")),
+    "weight_gradients": (*FORMATS, "input", "work", "either"),
     "inner_accumulation": (*FORMATS, "input", "work", None),
     "entry_rounding": ("nearest", "toward_zero", None),
     "matrix_rounding": ("toward_zero", None),
     "alibi": ("distance", "positions"),
     "scale_on": ("scores", "operands"),
-    "exponent": ("natural", "base2"),
+    "exponent": ("natural", "base2", "base2_fused"),
     "reference": ("maximum", "zero", "upper_bound"),
     "normalize": ("after_product", "before_product", "every_tile", "by_lse"),
     "merging": ("weighted", "difference"),

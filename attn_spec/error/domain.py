@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
-from attn_spec.error.block_sums import CONJUNCTION, MAXIMUM, BlockSums
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.coverage import says_nothing
 from attn_spec.error.dropout_bounds import factor_fits
-from attn_spec.error.far_keys import without_far_keys
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
-from attn_spec.error.operand_bounds import cotangent_sizes, operand_error, unknown_keys, value_sizes
-from attn_spec.error.score_bounds import last_factor, may_add_bias_first, row_shift, score_error
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept
+from attn_spec.error.operand_bounds import operand_error, unknown_keys, value_sizes
+from attn_spec.error.products import output_sums
+from attn_spec.error.roundoff import growth, rounding
+from attn_spec.error.row_sum_bounds import WeightError, weight_error
+from attn_spec.error.score_bounds import (
+    dot_product_error,
+    farthest_key,
+    last_factor,
+    may_add_bias_first,
+    row_shift,
+    scaled_error,
+    score_error,
+)
 from attn_spec.error.weight_bounds import reference_rounding
+from attn_spec.error.weight_gradient_bounds import cotangent_entering, largest_quotient
 
 
 @np.errstate(all="ignore")
 def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.ndarray:
-    """Rows with a visible key where no intermediate can overflow under a resolved contract, [.., Sq].
+    """Rows with a visible key where no intermediate of the output can overflow under a resolved contract, [.., Sq].
 
     ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
     """
-    inside = (x.keys[..., 0] > 0) & _numbers_fit(x, c) & _weights_fit(x, c) & factor_fits(x, c)
+    inside = (x.keys[..., 0] > 0) & numbers_fit(x, c) & weights_fit(x, c) & factor_fits(x, c)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
-    held = 2 * (np.abs(x.L) + row_shift(x, c))[..., 0]
-    inside &= (widest < 0.99 * c.format("softmax").largest) & (held < c.format("lse").largest)
-    return inside & (widest < 0.99 * c.format("output").largest)
+    return inside & (widest <= c.largest("softmax", "output"))
+
+
+@np.errstate(all="ignore")
+def lse_fits(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.ndarray:
+    """Rows whose log-sum-exp fits its formats, [.., Sq]; it may lie ``allowed`` [.., Sq] from the truth."""
+    L = np.where(np.isfinite(x.L), np.abs(x.L), 0.0) + row_shift(x, c)
+    return L[..., 0] + allowed <= c.largest("lse", "softmax")
 
 
 @np.errstate(all="ignore")
@@ -36,15 +51,25 @@ def empty_rows_in_domain(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
     A mask may be added to a score as -inf, and 0 multiply a value: of an infinity both make NaN.
     """
-    return (x.keys[..., 0] == 0) & _numbers_fit(x, c)
+    return (x.keys[..., 0] == 0) & numbers_fit(x, c)
 
 
 @kept
-def _numbers_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def numbers_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose constants, operands and scores fit their formats, those of hidden keys too."""
-    entries = max(np.abs(tensor).max(initial=0.0) for tensor in (x.q, x.k, value_sizes(x, c)))
-    enter = bool(entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
-    return constants_fit(x, c) & enter & _scores_fit(x, c)
+    return constants_fit(x, c) & entries_fit(x, c) & scores_fit(x, c)
+
+
+def entries_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] whose q, k and v fit the format of multiplicands, as all numbers of their own dtype do."""
+    if c.multiplicands == x.problem.dtype:
+        return np.ones(x.s.shape[:-1], dtype=bool)
+    largest, of_heads = c.largest("multiplicands"), max(_largest_of(x.k_size), _largest_of(value_sizes(x, c)))
+    return (x.q_size.max(axis=-1, initial=0.0) <= largest) & bool(of_heads <= largest)
+
+
+def _largest_of(tensor: np.ndarray) -> float:
+    return float(np.abs(tensor).max(initial=0.0))
 
 
 def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
@@ -58,26 +83,67 @@ def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
     return all(2 * form.smallest_normal <= constant < form.largest / 2 for constant in constants)
 
 
-def _scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in."""
+@np.errstate(all="ignore")
+def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] whose products, scores and scaled operands fit the formats they are kept in, as computed.
+
+    A partial sum of products is at most the sum of their sizes, and all their errors. The last sum, of score and bias,
+    overflows where it rounds to more than the largest number, which lies half a unit in the last place above it.
+    """
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
-    operands = operand_error(x, c)
-    scores = np.maximum(x.magnitude * max(1.0, sigma), np.maximum(np.abs(x.s) + row_shift(x, c), np.abs(x.scaled)))
-    largest = c.largest("score_accumulation", "inner_accumulation", "stored_scores", "softmax")
-    inside = 4 * scores.max(axis=-1, initial=0.0) < largest
-    if operands is not None:  # infinite where an operation could overflow or divide by 0
-        keys = np.all(np.isfinite(operands.k), axis=-1, keepdims=True).swapaxes(-1, -2) | ~x.visible
-        queries = np.isfinite(operands.q).all(axis=-1) | _unseen_zeros(x)
-        inside &= queries & keys.all(axis=-1) & ~unknown_keys(x, c)[..., None]
-    if may_add_bias_first(x, c):
-        ahead = np.abs(x.M[..., 0]) + np.abs(x.scaled).max(axis=-1, initial=0.0)  # where the bias is divided by it
-        ahead = ahead + row_shift(x, c)[..., 0]
-        inside &= 4 * ahead / sigma < largest
+    work, largest = rounding(c, "score_accumulation").u, c.largest("score_accumulation", "stored_scores", "softmax")
+    folded = sigma * math.log2(math.e) * max(1.0, 1 / cap if cap else 0.0) * (1 + growth((work, 4)))
+    in_products = max(1.0, folded) if c.scale_on == "operands" else 1.0
+    # Errors are infinite of a hidden key without an operand, see operands_fit.
+    products = (x.magnitude + finite(dot_product_error(x, c))) * in_products
+    inside = _most(products) <= c.largest("score_accumulation", "inner_accumulation", "stored_scores")
+    scaled = np.abs(x.scaled) + finite(scaled_error(x, c))
+    inside &= _most(scaled * (1.0 if cap is None else max(1.0, 1 / cap))) <= largest
+    shift, stored = row_shift(x, c), rounding(c, "stored_scores").u
+    error = score_error(x, c)
+    last = stored if x.problem.has_addends else 0.0
+    finished = np.abs(x.s) + shift + np.maximum(error - last * np.abs(x.s), 0.0)
+    inside &= _most(np.where(x.visible, finished, 0.0)) < largest * (1 + last / 4)
+    if c.base2:
+        inside &= _most(np.where(x.visible, np.abs(x.s) + shift + error, 0.0)) * math.log2(math.e) * (1 + 4 * work) <= (
+            c.largest("score_accumulation", "softmax")
+        )
+    inside &= operands_fit(x, c) & _alibi_fits(x, c)
+    if may_add_bias_first(x, c):  # where the bias is divided by the scale
+        ahead = np.where(x.visible, np.abs(x.s - x.scaled), 0.0) + shift
+        ahead = products + ahead / sigma * (1 + growth((work, 7)))
+        inside &= _most(ahead) <= largest
     if c.scale_on == "operands":
-        folded = 1.5 * sigma * max(1.0, 1 / cap if cap else 0.0)
-        entries = max(x.q_size.max(initial=0.0), x.k_size.max(initial=0.0)) * max(1.0, folded)
-        inside &= bool(2 * entries < c.largest("stored_scores", "multiplicands"))
+        entries = x.q_size.max(axis=-1, initial=0.0), x.k_size.max(axis=(-1, -2), initial=0.0)[..., None]
+        inside &= np.maximum(*entries) * in_products <= c.largest("stored_scores", "multiplicands")
     return inside
+
+
+def _most(x: np.ndarray) -> np.ndarray:
+    """The largest number of each row."""
+    return x.max(axis=-1, initial=0.0)
+
+
+def _alibi_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray | bool:
+    """Rows [.., Sq] whose terms of ALiBi, and distances, fit the format that these are made in."""
+    slopes, largest = x.problem.alibi_slopes, c.largest("alibi_terms")
+    if slopes is None:
+        return True
+    far = farthest_key(x, c)
+    return (np.maximum(far, slopes * far) * (1 + 4 * c.format("alibi_terms").unit_roundoff) <= largest)[..., 0]
+
+
+def operands_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Rows [.., Sq] whose query has an operand, as all keys have that are seen: none overflows, or divides by 0.
+
+    So have all that are hidden, since an infinity is NaN where -inf is added to it or 0 multiplies it.
+    """
+    operands = operand_error(x, c)
+    if operands is None:
+        return np.ones(x.s.shape[:-1], dtype=bool)
+    keys = np.all(np.isfinite(operands.k), axis=-1, keepdims=True).swapaxes(-1, -2) | ~x.visible
+    queries = np.isfinite(operands.q).all(axis=-1) | _unseen_zeros(x)
+    return queries & keys.all(axis=-1) & ~unknown_keys(x, c).any(axis=-1, keepdims=True)
 
 
 def _unseen_zeros(x: Intermediates) -> np.ndarray:
@@ -85,33 +151,38 @@ def _unseen_zeros(x: Intermediates) -> np.ndarray:
     return (x.keys[..., 0] == 0) & ~np.any(x.problem.q, axis=-1)
 
 
-def _weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
+    if c.reference != "maximum":  # which is one of the scores as they are computed
+        off = off + _most(score_error(x, c))
     top = np.exp(c.reference_distance + off)
-    sizes = value_sizes(x, c)
-    sums = x.dropped(x.seen if weighs_one else x.P) @ sizes
-    sums = 2 * (top if weighs_one else 1.0) * sums.max(axis=-1, initial=0.0)
-    inside = sums < c.largest("output_accumulation", "inner_accumulation")
-    # Where the row sum's reciprocal multiplies the output, that must be a normal number.
-    reciprocal = 1 / c.format("softmax").smallest_normal if weighs_one else np.inf
-    inside &= 2 * top * x.keys[..., 0] < min(c.largest("row_sum", "softmax"), reciprocal)
+    sizes, w = value_sizes(x, c), weight_error(x, c)
+    # Terms are rounded as weights, as products, and in sums.
+    grown = (1 + _most(w.C)) * (1 + growth((rounding(c, "softmax").u, 3), (rounding(c, "probabilities").u, 1)))
+    in_sums = grown * (1 + growth(*output_sums(c, x.keys, x.problem.key_length))[..., 0])
+    sums = top * _most(x.dropped(x.seen) @ sizes) * in_sums if weighs_one else _largest_mean(x, w, sizes) * in_sums
+    inside = sums <= c.largest("output_accumulation", "inner_accumulation")
+    # Where the row sum's reciprocal multiplies the output, that must be a normal number; of a sum above 1 anywhere.
+    normal = weighs_one or c.reference_distance > 0
+    reciprocal = 1 / c.format("softmax").smallest_normal if normal else np.inf
+    inside &= top * x.keys[..., 0] * grown <= min(c.largest("row_sum", "softmax"), reciprocal)
     # So must the row sum itself, which the largest weight need not bring to 1.
-    low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance))
+    low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance)) / grown
     smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
-    inside &= low > 2 * smallest
+    inside &= low >= smallest
     if weighs_one:
-        inside &= 2 * top < c.largest("probabilities", "multiplicands")
-        inside &= (sums if c.lse_merges else _numerator(x, c, off)) < c.format("softmax").largest
+        inside &= top * grown * x.largest_factor <= c.largest("probabilities", "multiplicands", "softmax")
+        whole = sums if c.lse_merges else np.minimum(sums, _numerator(x, c, w, off) * in_sums)
+        inside &= whole <= c.format("softmax").largest
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
-        largest = x.largest_factor * sizes.max(axis=-1, initial=0.0)
-        seen = np.where(x.seen, largest[..., None, :], 0.0).max(axis=-1, initial=0.0)
+        seen = _largest_seen(x, sizes) * in_sums
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
-        inside &= (4 if c.merging == "difference" else 2) * seen < c.largest(*waits)
+        inside &= (2 if c.merging == "difference" else 1) * seen <= c.largest(*waits)
         if c.reference != "maximum":  # the row sum of fewer keys need not hold the largest weight
-            inside &= low * np.exp(-_depth(x, c)) > 2 * smallest
-    return inside & _reference_fits(x, c)
+            inside &= low * np.exp(-_depth(x, c)) >= smallest
+    return inside & reference_fits(x, c)
 
 
 def _depth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -120,26 +191,37 @@ def _depth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return np.where(np.any(x.seen & ~x.visible, axis=-1), np.inf, reach)
 
 
-def _numerator(x: Intermediates, c: ResolvedContract, off: np.ndarray) -> np.ndarray:
-    """Twice the largest sum of p.v of a whole row, [.., Sq]: it is rounded to the softmax's format to be divided.
+def _largest_seen(x: Intermediates, sizes: np.ndarray) -> np.ndarray:
+    """The largest entry of any value that a row sees, dropped or not, [.., Sq]."""
+    largest = x.largest_factor * sizes.max(axis=-1, initial=0.0)
+    return _most(np.where(x.seen, largest[..., None, :], 0.0))
+
+
+def _largest_mean(x: Intermediates, w: WeightError, sizes: np.ndarray) -> np.ndarray:
+    """The largest sum of normalized weights and sizes of values, [.., Sq]."""
+    return np.fmin(_most(x.dropped(w.P1A) @ sizes), _largest_seen(x, sizes))
+
+
+def _numerator(x: Intermediates, c: ResolvedContract, w: WeightError, off: np.ndarray) -> np.ndarray:
+    """The largest sum of p.v of a whole row, [.., Sq]: it is rounded to the softmax's format to be divided.
 
     ``off`` [.., Sq] is how far rounding moves the reference.
     That of a part of the row, which is normalized to be merged, may be as large as the sum of its values.
     """
     over = {"maximum": c.reference_slack, "upper_bound": 0.0, "zero": (x.M + row_shift(x, c))[..., 0]}[c.reference]
-    weights = 2 * np.exp(over + off + (x.L - x.M)[..., 0])
-    return weights * (x.dropped(x.P) @ value_sizes(x, c)).max(axis=-1, initial=0.0)
+    weights = np.exp(over + off + (x.L - x.M)[..., 0])
+    return weights * _most(x.dropped(w.P1A) @ value_sizes(x, c))
 
 
-def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+def reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose reference lies within ``reference_range`` of the maximum."""
     M = x.M[..., 0]
     if c.reference == "maximum":
         return np.ones(M.shape, dtype=bool)
     if c.reference == "zero":
         return np.abs(M) + row_shift(x, c)[..., 0] <= c.reference_range
-    if score_of(x.problem).pairs is not None:
-        return np.zeros(M.shape, dtype=bool)  # no product of lengths is a bound
+    if says_nothing(c, x.problem):
+        return np.zeros(M.shape, dtype=bool)
     keys = np.where(np.isfinite(x.k).all(axis=-1), np.linalg.norm(x.k, axis=-1), np.inf)
     highest = abs(x.problem.scale_value) * np.linalg.norm(x.q, axis=-1) * keys.max(axis=-1, initial=0.0)[..., None]
     highest = np.where(np.linalg.norm(x.q, axis=-1) == 0, 0.0, highest)
@@ -150,61 +232,47 @@ def _reference_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return 1.01 * highest + row_shift(x, c)[..., 0] - M <= c.reference_range
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowFacts(BlockSums):
-    """What rows of a backward pass say of the domain, [B, Hq]."""
-
-    #: Whether every row that sees a key is in the forward domain, and nothing hidden overflows in others.
-    rows: np.ndarray = field(metadata=CONJUNCTION)
-    #: The largest |dP| and |D|, and the largest sum of sizes of dS k.
-    magnitude: np.ndarray = field(metadata=MAXIMUM)
-    delta: np.ndarray = field(metadata=MAXIMUM)
-    of_q: np.ndarray = field(metadata=MAXIMUM)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadFacts(BlockSums):
-    """What heads say of the domain of the group they belong to: [B, Hq], or summed [B, Hkv]."""
-
-    #: Whether no score gradient can overflow.
-    inside: np.ndarray = field(metadata=CONJUNCTION)
-    #: The largest size of a sum.
-    widest: np.ndarray
-
-
 @np.errstate(all="ignore")
-def row_facts(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> RowFacts:
-    """Those of some rows; ``dS`` is the error of the score gradients, [B, Hq, Sq, Sk]."""
-    rows = in_domain(without_far_keys(x, c), c, np.zeros(x.O.shape)) | empty_rows_in_domain(x, c)
-    cotangent = cotangent_sizes(g)
-    magnitude = (cotangent @ value_sizes(x, c).swapaxes(-1, -2)).max(axis=(-1, -2), initial=0.0)
-    return RowFacts(
-        rows=np.all(rows, axis=-1),
-        magnitude=x.largest_factor * magnitude,
-        delta=(cotangent * np.abs(x.O)).sum(-1).max(-1, initial=0.0),
-        of_q=((np.abs(g.dS) + dS) @ x.k_size).max(axis=(-1, -2), initial=0.0),
-    )
+def score_gradients_fit(
+    x: Intermediates,
+    near: Intermediates,
+    g: GradientIntermediates,
+    c: ResolvedContract,
+    *,
+    X: np.ndarray,
+    dA: np.ndarray,
+    used: dict[str, np.ndarray],
+) -> np.ndarray:
+    """Rows [B, Hq, Sq] in the forward domain whose score gradients cannot overflow, nor what they are made of.
 
-
-@np.errstate(all="ignore")
-def head_facts(
-    x: Intermediates, c: ResolvedContract, rows: RowFacts, *, of_k: np.ndarray, of_v: np.ndarray
-) -> HeadFacts:
-    """Those of all rows of heads; the sums of sizes of dS q and P dO are ``of_k`` and ``of_v``, [B, Hq, Sk, ..]."""
-    factor = _early_factor(x)
-    inside = rows.rows & (8 * factor * (rows.magnitude + rows.delta) < _largest(c))
-    heads = [rows.of_q, *(of.max(axis=(-1, -2), initial=0.0) for of in (of_k, of_v))]
-    return HeadFacts(inside=inside, widest=factor * np.maximum.reduce(heads))
-
-
-@np.errstate(all="ignore")
-def gradients_in_domain(c: ResolvedContract, of_heads: HeadFacts) -> np.ndarray:
-    """Groups [B, Hkv] in which every row that sees a key is in the forward domain and no gradient can overflow.
-
-    ``of_heads`` has been added up over the heads of each group.
+    ``near`` leaves far keys out; ``X`` and ``dA`` [B, Hq, Sq, Sk] are the errors of X = dP - D + dL and of dA, ``used``
+    those of "output" and "lse" where the backward pass reads them. A row that sees no key has no score gradient, as
+    long as nothing that is hidden overflows.
     """
-    widest = of_heads.widest
-    return of_heads.inside & (4 * widest < _largest(c)) & np.isfinite(widest)
+    forward = in_domain(near, c, used.get("output", np.zeros(x.O.shape)))
+    if "lse" in used:
+        forward &= lse_fits(near, c, used["lse"])
+    cotangent, _ = cotangent_entering(near, g, c)
+    products = x.largest_factor * (cotangent @ value_sizes(x, c).swapaxes(-1, -2))
+    products = products * largest_quotient(near, c)
+    delta = (cotangent * np.abs(x.O)).sum(-1)
+    dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)
+    off = _most(X)
+    reached = np.maximum(_most(products) + off, np.maximum(delta + dL + off, _most(np.abs(g.X) + X)))
+    reached = np.maximum(reached, _early_factor(x) * _most(np.abs(g.dA) + dA))
+    return (forward & (reached <= _largest_score_gradient(c))) | empty_rows_in_domain(x, c)
+
+
+def sums_fit(
+    x: Intermediates, c: ResolvedContract, sums: np.ndarray, growth: np.ndarray, last: float | None = None
+) -> np.ndarray:
+    """Where gradients are in the domain whose terms add up to sizes of ``sums`` [.., rows, D], [.., rows].
+
+    They grow by the roundings of sums; ``last`` multiplies them, by default what may multiply dS.
+    """
+    stages = ("gradient_accumulation", "inner_accumulation", "partial_gradients", "score_accumulation")
+    widest = (_early_factor(x) if last is None else last) * _most(sums * (1 + growth))
+    return (widest <= c.largest(*stages)) & np.isfinite(widest)
 
 
 def _early_factor(x: Intermediates) -> float:
@@ -212,7 +280,8 @@ def _early_factor(x: Intermediates) -> float:
     return max(last_factor(x), abs(x.problem.scale_value) / (x.problem.softcap or 1.0))
 
 
-def _largest(c: ResolvedContract) -> float:
-    stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"]
-    stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients"]
-    return c.largest(*stages)
+def _largest_score_gradient(c: ResolvedContract) -> float:
+    return c.largest(
+        *("multiplicands", "score_accumulation", "stored_scores", "softmax", "weight_gradients", "score_gradients"),
+        *("inner_accumulation", "gradient_accumulation"),
+    )

@@ -38,7 +38,7 @@ def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | 
     if c.lse_merges:
         return None
     delta = score_error(x, c)
-    if c.exponent == "base2":  # differences of rounded products
+    if c.base2:  # differences of rounded products
         sizes = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
         delta = delta + 8 * rounding(c, "score_accumulation").u * sizes
     low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)

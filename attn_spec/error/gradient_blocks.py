@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.domain import gradients_in_domain
 from attn_spec.error.gradient_bounds import (
     GRADIENT_EVALUATION,
     GradientBound,
@@ -20,6 +19,9 @@ from attn_spec.error.gradient_bounds import (
     dq_error,
     dv_error,
     finished_error,
+    keys_in_domain,
+    rows_in_domain,
+    widest_of_rows,
 )
 from attn_spec.error.gradient_key_sums import ALL, BiasSums, GroupSums, HeadSums, Keys, bias_sums, key_sums
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
@@ -45,9 +47,11 @@ class Block:
 
     x: Intermediates
     g: GradientIntermediates
-    #: How far dQ may be off, and the float64 one is.
+    #: How far dQ may be off, and the float64 one is; rows where the one and the other is known, bool [1, 1, rows].
     dq: np.ndarray
     dq_evaluated: np.ndarray
+    in_domain: np.ndarray
+    evaluated_in_domain: np.ndarray
     #: What the rows add to other gradients.
     keys: Pair
     bias: tuple[BiasSums, BiasSums] | None
@@ -58,17 +62,17 @@ def block_of(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, ke
     """The theorems of a plain score for some rows of a head, under one reading of a contract, and for some keys."""
     exact = score_gradient_error(x, g, GRADIENT_EVALUATION, 0.0)
     of_exact = key_sums(exact, keys)
-    amplify = amplification(of_exact.alpha.max(initial=0.0))
-    off = _dq(exact, 0.0, of_exact.alpha, GRADIENT_EVALUATION) * amplify
+    amplify = amplification(widest_of_rows(exact))[..., None]
+    off = _dq(exact, 0.0, GRADIENT_EVALUATION) * amplify
     b = score_gradient_error(x, g, c, exact.X * amplify)
     sums = key_sums(b, keys)
     bias = None if x.problem.bias is None else (bias_sums(b), bias_sums(exact))
-    return Block(x, g, _dq(b, off, sums.alpha, c), off, Pair(sums, of_exact), bias)
+    return Block(x, g, _dq(b, off, c), off, rows_in_domain(b), rows_in_domain(exact), Pair(sums, of_exact), bias)
 
 
-def _dq(b: ScoreGradientError, slack: np.ndarray | float, alpha: np.ndarray, c: ResolvedContract) -> np.ndarray:
+def _dq(b: ScoreGradientError, slack: np.ndarray | float, c: ResolvedContract) -> np.ndarray:
     size = np.abs(b.g.gradients["dq"]) + slack
-    return finished_error(b.x.problem, c, "dq", dq_error(b, slack), size=size, alpha=alpha)
+    return finished_error(b.x.problem, c, "dq", dq_error(b, slack), size=size, alpha=widest_of_rows(b))
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,11 @@ class FinishedKeys:
     """dK and dV of one group, when all rows of all its heads have been added."""
 
     gradients: dict[str, Finished]
-    #: bool [1, 1], under the contract and in float64.
+    #: Keys where they are known, bool [1, 1, keys], under the contract and in float64; and whether all rows are.
     in_domain: np.ndarray
     evaluated_in_domain: np.ndarray
+    whole: bool
+    evaluated_whole: bool
 
 
 @np.errstate(all="ignore")
@@ -100,8 +106,10 @@ def finished_keys(x: Intermediates, c: ResolvedContract, allowed: GroupSums, eva
     of_keys = _of_keys(x, c, allowed, {name: np.abs(value) + off[name] for name, value in values.items()})
     return FinishedKeys(
         {name: Finished(value, of_keys[name], off[name]) for name, value in values.items()},
-        in_domain=gradients_in_domain(c, allowed.facts),
-        evaluated_in_domain=gradients_in_domain(GRADIENT_EVALUATION, evaluated.facts),
+        in_domain=keys_in_domain(x, c, allowed),
+        evaluated_in_domain=keys_in_domain(x, GRADIENT_EVALUATION, evaluated),
+        whole=bool(allowed.inside.all()),
+        evaluated_whole=bool(evaluated.inside.all()),
     )
 
 
@@ -137,6 +145,19 @@ def finished_bias(
     return Finished(value, found[1], found[0])
 
 
-def group_bound(allowed: dict[str, np.ndarray], in_domain: np.ndarray) -> GradientBound:
-    """As the judge reads it."""
-    return GradientBound(allowed, X=np.zeros((0, 0, 0, 0)), in_domain=in_domain)
+def bound_of(
+    allowed: dict[str, np.ndarray],
+    *,
+    rows: np.ndarray | None = None,
+    keys: np.ndarray | None = None,
+    whole: bool = True,
+) -> GradientBound:
+    """As the judge reads it: of gradients of rows, of keys or of an option alone."""
+    none = np.zeros((1, 1, 0), dtype=bool)
+    return GradientBound(
+        allowed,
+        X=np.zeros((0, 0, 0, 0)),
+        rows=none if rows is None else rows,
+        keys=none if keys is None else keys,
+        whole=whole,
+    )

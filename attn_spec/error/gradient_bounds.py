@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.arithmetic import FLOATS, by_pair
+from attn_spec.attention.scores import parameters_of
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.domain import gradients_in_domain
+from attn_spec.error.domain import sums_fit
 from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
 from attn_spec.error.far_keys import without_far_keys
-from attn_spec.error.gradient_key_sums import KeySums, ProductSums, bias_sums, key_sums
+from attn_spec.error.gradient_key_sums import GroupSums, KeySums, ProductSums, bias_sums, key_sums
 from attn_spec.error.gradient_sums import accumulated, added_up, last_cast, stored_sums, sum_eta, summed_over_group
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates, kept
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept
 from attn_spec.error.operand_bounds import (
     arriving,
     heads_contract,
@@ -39,6 +40,7 @@ from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification,
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
+from attn_spec.error.weight_gradient_bounds import cotangent_entry, cotangent_format
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
@@ -51,27 +53,30 @@ GRADIENT_EVALUATION: ResolvedContract = replace(
 
 @dataclass(frozen=True)
 class GradientBound:
-    """The largest errors allowed, and whether the domain holds for a whole [B, Hkv] group."""
+    """The largest errors allowed, and the rows and keys for which the domain holds."""
 
     #: Of each gradient, by name.
     allowed: dict[str, np.ndarray]
     #: Error of X = dP - D + dL, [B, Hq, Sq, Sk].
     X: np.ndarray
-    #: bool [B, Hkv].
-    in_domain: np.ndarray
+    #: Queries whose dQ is in the domain, bool [B, heads of dQ, Sq]; keys whose dK and dV are, bool [B, Hkv, Sk].
+    rows: np.ndarray
+    keys: np.ndarray
+    #: Whether all rows are, and so what is a sum over rows, keys and heads.
+    whole: bool
 
-    def domain_of(self, name: str, group: int) -> np.ndarray:
-        """Where the domain holds, broadcastable to a gradient: by heads of q, k and v, of ``group`` to a kv head.
+    def domain_of(self, name: str) -> np.ndarray:
+        """Where the domain holds, broadcastable to a gradient.
 
-        That of an option may be summed over heads: it is inside where all of them are and its sums cannot overflow.
+        That of an option is a sum of terms of any rows and heads: it is inside where all are and cannot overflow.
         """
-        inside = self.in_domain[..., None, None]
+        finite = np.isfinite(self.allowed[name])
         match QUANTITIES[name].gradient_of:
             case "q":
-                return np.repeat(inside, group, axis=1)
+                return self.rows[..., None] & finite
             case "k" | "v":
-                return inside
-        return np.all(inside, keepdims=True) & np.isfinite(self.allowed[name])
+                return self.keys[..., None] & finite
+        return finite & self.whole
 
 
 @np.errstate(all="ignore")
@@ -86,7 +91,7 @@ def gradient_bound(
     b = score_gradient_error(x, g, c, 0.0 if slack is None else slack.X)
     evaluated = {} if slack is None else slack.allowed
     plain, per_head = operand_error(x, c) is None, key_sums(b)
-    sums = per_head.over_group(x, c)
+    sums = per_head.over_group(x)
     errors = {"dq": dq_error(b, evaluated.get("dq", 0.0)), "dk": dk_error(x, c, sums)} if plain else _operand_errors(b)
     dv = dv_error(x, c, per_head if x.problem.projects else sums)
     errors |= projection_errors(b, contract, dv) if x.problem.projects else {"dv": dv.error}
@@ -95,15 +100,39 @@ def gradient_bound(
     finished: dict[str, np.ndarray] = {}
     for name, value in g.gradients.items():
         size = np.abs(value) + evaluated.get(name, 0.0)
-        finished[name] = finished_error(x.problem, contract, name, errors[name], size=size, alpha=sums.alpha)
-    inside = gradients_in_domain(c, sums.facts)
-    if not plain:  # infinite where an operation could overflow or divide by 0
-        keys = np.isfinite(finished["dk"]).all(axis=-1) | (_queries(x)[..., 0] == 0)
-        rows = np.isfinite(finished["dq"]).all(axis=-1) | (x.keys[..., 0] == 0)
-        if x.problem.projects:
-            inside &= np.isfinite(finished["dv"]).all(axis=(-1, -2))
-        inside &= rows.reshape(*inside.shape, -1).all(axis=-1) & keys.all(axis=-1) & ~unknown_operands(x, contract)
-    return GradientBound(finished, X=b.X, in_domain=inside)
+        alpha = widest_of_rows(b) if name == "dq" else sums.alpha
+        finished[name] = finished_error(x.problem, contract, name, errors[name], size=size, alpha=alpha)
+    rows, keys, whole = rows_in_domain(b), keys_in_domain(x, c, sums), bool(b.inside.all())
+    if not plain:
+        of_queries, of_keys = unknown_operands(x, contract)
+        rows = rows & ~of_queries & ~of_keys.any(axis=-1, keepdims=True)
+        grouped = x.over_group(of_keys) > 0, x.over_group(np.any(of_queries, axis=-1, keepdims=True))[..., 0] > 0
+        keys = keys & ~grouped[0] & ~grouped[1][..., None]
+        whole = whole and not (of_queries.any() or of_keys.any())
+    if x.problem.projects:
+        rows = np.all(rows, axis=1, keepdims=True)
+    return GradientBound(finished, X=b.X, rows=rows, keys=keys, whole=whole)
+
+
+def widest_of_rows(b: ScoreGradientError) -> np.ndarray:
+    """The largest error of a weight's own evaluation in each row of dQ, [B, heads of dQ, Sq]."""
+    alpha = evaluation_alpha(b.near)
+    return alpha.max(axis=1, keepdims=True, initial=0.0) if b.x.problem.projects else alpha
+
+
+def rows_in_domain(b: ScoreGradientError) -> np.ndarray:
+    """Queries [B, Hq, Sq] of which nothing that makes their dQ can overflow."""
+    sums = (np.abs(b.g.dS) + b.dS) @ b.x.k_size
+    return b.inside & sums_fit(b.x, b.c, sums, product_growth(b.x, b.c, b.x.keys))
+
+
+def keys_in_domain(x: Intermediates, c: ResolvedContract, sums: GroupSums) -> np.ndarray:
+    """Keys [B, Hkv, Sk] of which nothing that makes their dK and dV can overflow; all rows of the group add to each.
+
+    A row that does not see a key adds 0 to it, which an infinity or NaN of that row is not, multiplied by 0.
+    """
+    inside = sums.inside[..., None] & sums_fit(x, c, sums.k.total, product_growth(x, c, sums.k.n))
+    return inside & sums_fit(x, c, sums.v.total, value_growth(x, c, sums.v.n), last=1.0)
 
 
 @np.errstate(all="ignore")
@@ -112,30 +141,33 @@ def finished_error(
 ) -> np.ndarray:
     """The error of a gradient after its cast, infinite where it could overflow.
 
-    ``error`` is that before, of numbers of ``size`` at most; ``alpha`` [B] is the largest error of a weight's own
-    evaluation in the rows that a gradient sums.
+    ``error`` is that before, of numbers of ``size`` at most; ``alpha`` [B] or [B, heads, rows] is the largest error of
+    a weight's own evaluation in the rows that a gradient sums.
     """
     dtype = problem.dtype_of(name[1:], contract.gradients)
     out = last_cast(contract, dtype)
     total = (error + out.u * (size + error) + out.eta) * _widening(alpha, name, error.shape) * INFLATION
-    return np.where(2 * (size + total) < contract.largest(dtype), total, np.inf)
+    return np.where(size + total <= contract.largest(dtype), total, np.inf)
 
 
 def _widening(alpha: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Factor for the error of the weights' own evaluation: [B or 1, 1, 1, 1]."""
+    """Factor for the error of the weights' own evaluation: [B or 1, 1 or heads, 1 or rows, 1]."""
     if QUANTITIES[name].gradient_of in OPTIONS and shape[0] == 1:
         alpha = alpha.max(initial=0.0, keepdims=True)
-    return np.exp(np.minimum(16 * alpha, 700.0))[:, None, None, None]
+    factor = np.exp(np.minimum(16 * alpha, 700.0))
+    return factor[..., None] if factor.ndim == 3 else factor[:, None, None, None]
 
 
 @kept
 @np.errstate(all="ignore")
 def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:
     """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
-    amplify = amplification(evaluation_alpha(without_far_keys(x, GRADIENT_EVALUATION)).max(initial=0.0))
-    bound = gradient_bound(x, g, GRADIENT_EVALUATION)
+    alpha = evaluation_alpha(without_far_keys(x, GRADIENT_EVALUATION))
+    amplify, bound = amplification(alpha.max(initial=0.0)), gradient_bound(x, g, GRADIENT_EVALUATION)
     allowed = {name: error * amplify for name, error in bound.allowed.items()}
-    return GradientBound(allowed, X=bound.X * amplify, in_domain=bound.in_domain)
+    if not x.problem.projects:  # a row of dQ is made of that row alone
+        allowed["dq"] = bound.allowed["dq"] * amplification(alpha)[..., None]
+    return replace(bound, allowed=allowed, X=bound.X * amplification(alpha)[..., None])
 
 
 def dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
@@ -170,17 +202,50 @@ def dk_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> np.ndarray
 
 def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
     """Errors of dQ, of dK and of the gradients of parameters, behind operands that are formulas of q and of k."""
-    if score_of(b.x.problem).pairs is None:
+    if b.x.score.pairs is None:
         of_q, of_k, of_parameters = _operand_gradient(b, "q"), _operand_gradient(b, "k"), {}
     else:
         of_q, of_k, of_parameters = _of_pairs(b)
-    (dq, by_queries), (dk, by_keys) = pulled_back(b.x, "q", of_q), pulled_back(b.x, "k", of_k)
+    (dq, by_queries), (dk, by_keys) = _pulled_together(b, "q", of_q), _pulled_together(b, "k", of_k)
     projects, width = b.x.problem.projects, b.x.q.shape[-1]
     of_inputs = {  # heads of a layer read one q, and one product of all of them makes its gradient
         "dq": summed_over_group(b.x, b.c, dq, width) if projects else dq.error,
         "dk": summed_over_group(b.x, b.c, dk, width if projects else 1),
     }
     return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
+
+
+def _pulled_together(
+    b: ScoreGradientError, name: str, of: Approximation
+) -> tuple[Approximation, dict[str, Approximation]]:
+    """:func:`operand_bounds.pulled_back`, where an error of dS_ij moves all columns of the operand's gradient together.
+
+    If that gradient is multiplied by a matrix M, sum_j e_ij k'_j makes sum_j e_ij (k'_j M) of the errors e of dS, which
+    is at most |e| |k' M|, and not |e| |k'| |M|, of columns apart. What is no product has slopes for k'.
+    """
+    x, parameters = b.x, parameters_of(b.x.problem)
+    pulled, by_parameters = pulled_back(x, name, of)
+    matrix = {"q": x.score.queries, "k": x.score.keys}[name].pulls_by
+    if matrix is None:
+        return pulled, by_parameters
+    M, e = matrix(parameters), b.dS
+    if x.score.pairs is None:
+        (e, other) = (e.swapaxes(-1, -2), x.q) if name == "k" else (e, x.k)
+        apart, together = (e @ of_each for of_each in _moved_by(other, M))
+    else:
+        slopes = x.score.pairs.slopes(FLOATS, finite(x.q), finite(x.k), parameters)
+        axis = {"q": -2, "k": -3}[name]
+        of_pairs = (by_pair(of_each, x.q, x.k) for of_each in _moved_by(slopes, M))
+        apart, together = ((e[..., None] * of_each).sum(axis=axis) for of_each in of_pairs)
+    less = abs(x.problem.scale_value) * np.maximum(apart - together, 0.0)
+    error = np.where(np.isfinite(pulled.error), pulled.error - less, np.inf)
+    return replace(pulled, error=error), by_parameters
+
+
+def _moved_by(vectors: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """|x| |M| and |x M|, with the error of its evaluation."""
+    apart = np.abs(vectors) @ np.abs(M)
+    return apart, np.abs(vectors @ M) + 2.0**-40 * apart
 
 
 def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
@@ -266,7 +331,7 @@ def _last_roundings(x: Intermediates) -> int:
 
 def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximation:
     """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
-    cotangent, n, G = entry(c, c.format("output")), sums.v.n, value_growth(x, c, sums.v.n)
+    cotangent, n, G = cotangent_entry(c), sums.v.n, value_growth(x, c, sums.v.n)
     factor_eta = factor_underflow(x, c, *weight_stages(c), "gradients")
     stores, partial = stored_sums(c, n)
     tiny = sums.raised * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
@@ -276,7 +341,7 @@ def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximat
 
 def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
     """Relative error of a sum of n products of weights with dO."""
-    cotangent, missing = entry(c, c.format("output")), left_out(c, c.format("probabilities"), c.format("output"))
+    cotangent, missing = cotangent_entry(c), left_out(c, c.format("probabilities"), cotangent_format(c))
     factor = factor_roundings(x, c, *weight_stages(c), "gradients")
     return growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
 

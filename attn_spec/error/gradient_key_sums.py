@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attn_spec.error.block_sums import MAXIMUM, BlockSums
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.domain import HeadFacts, RowFacts, head_facts, row_facts
+from attn_spec.error.block_sums import CONJUNCTION, MAXIMUM, BlockSums
 from attn_spec.error.dropout_bounds import factor_underflow, weight_stages
 from attn_spec.error.intermediates import Intermediates
-from attn_spec.error.operand_bounds import cotangent_sizes
 from attn_spec.error.row_sum_bounds import evaluation_alpha
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
+from attn_spec.error.weight_gradient_bounds import cotangent_entering
 
 #: All keys, or an index of some.
 Keys = slice | np.ndarray
@@ -74,27 +72,21 @@ class KeySums(BlockSums):
     #: The largest error of a weight's own evaluation, [B], and the largest factor of dropout.
     alpha: np.ndarray = field(metadata=MAXIMUM)
     raised: float = field(metadata=MAXIMUM)
+    #: Whether all that is added is in the domain, bool [B, heads].
+    inside: np.ndarray = field(metadata=CONJUNCTION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSums(KeySums):
     """Those of some heads of each group, or all: [B, Hkv, ..]."""
 
-    facts: HeadFacts
-
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSums(KeySums):
     """Those of each head, [B, Hq, ..]."""
 
-    facts: RowFacts
-
-    def over_group(self, x: Intermediates, c: ResolvedContract) -> GroupSums:
-        """The sums over the query heads of ``x`` that share a kv head, when all rows have been added.
-
-        What they say of the domain is said of these keys.
-        """
-        of_heads = head_facts(x, c, self.facts, of_k=self.k.total, of_v=self.v.total)
+    def over_group(self, x: Intermediates) -> GroupSums:
+        """The sums over the query heads of ``x`` that share a kv head, when all rows have been added."""
         grouped = (x.problem.batch, x.problem.kv_heads, x.problem.group)
         return GroupSums(
             of_k=x.over_group(self.of_k),
@@ -103,10 +95,7 @@ class HeadSums(KeySums):
             v=self.v.changed(x.over_group),
             alpha=self.alpha,
             raised=self.raised,
-            facts=HeadFacts(
-                inside=np.all(of_heads.inside.reshape(grouped), axis=-1),
-                widest=of_heads.widest.reshape(grouped).sum(axis=-1),
-            ),
+            inside=np.all(self.inside.reshape(grouped), axis=-1),
         )
 
 
@@ -119,7 +108,7 @@ def key_sums(b: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
         of_v=g.of_v[:, :, keys],
         k=_product_sums(b, keys),
         v=_value_sums(b, keys),
-        facts=row_facts(x, g, b.c, b.dS),
+        inside=np.all(b.inside, axis=-1),
         alpha=evaluation_alpha(b.near).max(axis=(1, 2), initial=0.0),
         raised=x.largest_factor,
     )
@@ -143,10 +132,10 @@ def _value_sums(b: ScoreGradientError, keys: Keys) -> ValueSums:
     """Of sum over queries of c_ij P_ij dO_i."""
     c, w, dropped = b.c, b.weights, b.x.dropped
     factor_eta = factor_underflow(b.x, c, *weight_stages(c), "gradients")
-    size = cotangent_sizes(b.g)
-    P1A, weight_eta = dropped(w.P1A), dropped((w.eta + factor_eta) * b.x.visible)
-    own = _of_keys(dropped(w.PA), keys) @ size
-    if (given := b.g.cotangent_error) is not None:
+    size, given = cotangent_entering(b.near, b.g, c)
+    P1A, weight_eta = dropped(w.most), dropped((w.eta + factor_eta) * b.x.visible)
+    own = _of_keys(dropped(w.change), keys) @ size
+    if given is not None:
         own = own + _of_keys(dropped(b.x.P), keys) @ given
     return ValueSums(
         own=own,

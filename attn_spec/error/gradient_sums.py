@@ -58,7 +58,7 @@ def added_up(x: Approximation, c: ResolvedContract, terms: int) -> Approximation
 def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:
     """The error of sums, infinite where one could overflow: ``size`` is the sum of the sizes of their terms."""
     largest = c.largest("gradient_accumulation", "inner_accumulation", "partial_gradients")
-    return np.where(2 * (size + error) < largest, error, np.inf)
+    return np.where(size + error <= largest, error, np.inf)
 
 
 def last_cast(c: ResolvedContract, dtype: str) -> Rounding:

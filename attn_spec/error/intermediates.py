@@ -18,7 +18,7 @@ import numpy as np
 from attn_spec.attention.arithmetic import FLOATS
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
-from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.attention.scores import Score, parameters_of, score_of
 from attn_spec.error.presets import FP64
 from attn_spec.error.running_error import Approximation, RunningErrors, given
 from attn_spec.numbers.formats import FORMATS
@@ -35,11 +35,14 @@ class Intermediates:
     """Symbols as in ``bounds``; every array starts with [B, Hq]; kv heads are repeated to Hq."""
 
     problem: Problem
+    #: The score, as a row with one order of products.
+    score: Score
     #: The operands of the score, q' [.., Sq, D] and k' [.., Sk, D], and v, or v' of a layer, [.., Sk, Dv].
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
-    #: Sums of the sizes of their terms, [.., Sq, D] and [.., Sk, D]: |q| and |k| themselves in a product of them.
+    #: |q'| and |k'|, [.., Sq, D] and [.., Sk, D]; of a score that is no product of them, the sums of the sizes of their
+    #: terms.
     q_size: np.ndarray
     k_size: np.ndarray
     #: bool [.., Sq, Sk]: the keys that theorems speak of, which may leave out some that are ``seen``.
@@ -121,12 +124,13 @@ def kept(
 
 
 @np.errstate(all="ignore")
-def intermediates(problem: Problem) -> Intermediates:
-    """Evaluate attention in float64, keeping everything a bound needs."""
-    q, k, q_size, k_size = _operands(problem)
+def intermediates(problem: Problem, score: Score | None = None) -> Intermediates:
+    """Evaluate attention in float64, keeping everything a bound needs; ``score`` is another row of the same score."""
+    score = score or score_of(problem)
+    q, k, q_size, k_size = _operands(problem, score)
     v = _values(problem)
     visible = problem.visible
-    dot, magnitude = _of_pairs(problem, q, k, q_size, k_size)
+    dot, magnitude = _of_pairs(problem, score, q, k, q_size, k_size)
     scaled = dot * problem.scale_value
     cap = problem.softcap
     capped = scaled if cap is None else cap * np.tanh(scaled / cap)
@@ -150,18 +154,27 @@ def intermediates(problem: Problem) -> Intermediates:
     O = ((w if c is None else c * w) @ v) / N
     output = _joined(problem, O) if problem.projects else O
     return Intermediates(
-        problem, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O, output
-    )
+        problem, score, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O,
+        output,
+    )  # fmt: skip
 
 
-def _operands(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """q' and k' [B, Hq, S, D], and the sizes of their terms."""
-    score, q, k = score_of(problem), problem.q, repeated_keys(problem)
+@kept
+def in_all_orders(x: Intermediates) -> tuple[Intermediates, ...]:
+    """Those of the same problem for each further order in which kernels evaluate its score."""
+    return () if x.score.otherwise is None else (intermediates(x.problem, x.score.otherwise),)
+
+
+def _operands(problem: Problem, score: Score) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """q' and k' [B, Hq, S, D], and their sizes."""
+    q, k = problem.q, repeated_keys(problem)
     if score.plain:
         return q, k, np.abs(q), np.abs(k)
     A, p = RunningErrors(_FLOAT64), _parameters(problem)
     q_, k_ = (given(_FLOAT64, x, FORMATS["float64"]) for x in (q, k))
     q_, k_ = score.queries.value(A, q_, p), score.keys.value(A, k_, p)
+    if score.pairs is None:
+        return q_.value, k_.value, np.abs(q_.value), np.abs(k_.value)
     return q_.value, k_.value, q_.size, k_.size
 
 
@@ -179,11 +192,9 @@ def _joined(problem: Problem, O: np.ndarray) -> np.ndarray:
     return total if bias is None else total + bias
 
 
-def _of_pairs(
-    problem: Problem, q: np.ndarray, k: np.ndarray, q_size: np.ndarray, k_size: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each pair of operands becomes, and the sizes of its terms."""
-    pairs, form = score_of(problem).pairs, FORMATS["float64"]
+def _of_pairs(problem: Problem, score: Score, *operands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What each pair of ``operands`` q', k', |q'| and |k'| becomes, and the sizes of its terms."""
+    pairs, form, (q, k, q_size, k_size) = score.pairs, FORMATS["float64"], operands
     if pairs is None:
         return q @ k.swapaxes(-1, -2), q_size @ k_size.swapaxes(-1, -2)
     x, y = (Approximation(a, size, np.zeros(a.shape), form, _FLOAT64) for a, size in ((q, q_size), (k, k_size)))
@@ -239,7 +250,7 @@ def gradient_intermediates(
 ) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
     problem, cap = x.problem, x.problem.softcap
-    outputs, cotangent, by_outputs = score_of(problem).outputs, of_output, {}
+    outputs, cotangent, by_outputs = x.score.outputs, of_output, {}
     if outputs is not None:
         cotangent, by_outputs = outputs.pull(FLOATS, x.O, parameters_of(problem), of_output)
     dP = np.where(x.visible, x.dropped(cotangent @ x.v.swapaxes(-1, -2)), 0.0)
@@ -249,7 +260,7 @@ def gradient_intermediates(
     dA = x.P * X if problem.feature_map is None else X / x.N
     dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
     dS = np.where(x.visible, dS, 0.0)
-    score, p, scale = score_of(problem), parameters_of(problem) | rotations_of(problem), problem.scale_value
+    score, p, scale = x.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
     of_p: dict[str, np.ndarray] = {}
     if score.pairs is None:
         of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q

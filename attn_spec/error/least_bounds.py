@@ -4,11 +4,11 @@ With A = sum P |v|, the error of an output is allowed to be at least
 
     B A + K max(A - |o|, 0) + u |o| + eta        B, K: growth of the roundings of a weight, a value and their sum
 
-where (u, eta) is the last rounding. Of ``bounds.output_error`` these are summands, all others being 0 or more: the
-roundings in the numerator cost sum P (1 + A) B |v| >= B A; those of weights that both sums share cost
-sum P A |v - o| >= K sum P (|v| - |o|); a division by kappa <= 1 adds to both. Where the hull of the values is taken
-instead, max |v_j - o| and B max |v_j| are no smaller. That of the log-sum-exp has the roundings of the row sum, of its
-logarithm and of the last additions.
+where (u, eta) is the last rounding. Of ``output_bounds.output_error`` these are summands, all others being 0 or more:
+the roundings in the numerator cost sum P (1 + A) B |v| >= B A; those of weights that both sums share cost
+sum P A |v - o| >= K sum P (|v| - |o|); a division by kappa <= 1 adds to both. Where the largest mean is taken instead,
+P is among the weights that it is taken over, and B A among the means. That of the log-sum-exp has the roundings of the
+row sum, of its logarithm and of the last additions.
 
 What keeps within this part needs no look at the whole: it is refuted under no contract that has it.
 """
@@ -19,9 +19,9 @@ import math
 
 import numpy as np
 
-from attn_spec.error.bounds import output_cast, output_sums
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.products import casts_row_sum, entry, probability_cast
+from attn_spec.error.output_bounds import output_cast
+from attn_spec.error.products import casts_row_sum, entry, output_sums, probability_cast
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
 from attn_spec.numbers.formats import FORMATS
 
@@ -33,14 +33,16 @@ DEFLATION = 1.0 - 2.0**-30
 def least_output_error(
     c: ResolvedContract, dtype: str, *, keys: np.ndarray, key_length: int, o: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
-    """At most what :func:`bounds.output_error` allows, [.., Sq, Dv].
+    """At most what :func:`output_bounds.output_error` allows, [.., Sq, Dv].
 
     ``keys`` [.., Sq, 1] counts the visible keys of each row, of ``key_length``; |true output| is at least ``o``, and
     sum P |v| at least ``size`` [.., Sq, Dv]. ``dtype`` is that of v.
     """
     shared = casts_row_sum(c)
     cast, enters, out = probability_cast(c).u, entry(c, FORMATS[dtype]).u, output_cast(c)
-    B = growth((0.0 if shared else cast, 1), (enters, 1), *output_sums(c, keys, key_length))
+    divisions = {"before_product": 2, "every_tile": 3 * c.tiles(key_length)}.get(c.normalize, 0)
+    divided = rounding(c, "softmax").u, divisions
+    B = growth((0.0 if shared else cast, 1), (enters, 1), divided, *output_sums(c, keys, key_length))
     in_both = cast if shared else 0.0
     return (B * size + in_both * np.maximum(size - o, 0.0) + out.u * o + out.eta) * DEFLATION
 

@@ -19,10 +19,13 @@ from weakref import ref
 
 import numpy as np
 
-from attn_spec.error.bounds import ForwardBound, output_cast
+from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.coverage import says_nothing
+from attn_spec.error.domain import lse_fits
 from attn_spec.error.intermediates import Intermediates, finite, kept, repeated_keys
 from attn_spec.error.operand_bounds import operand_error
+from attn_spec.error.output_bounds import output_cast
 from attn_spec.error.products import (
     Factors,
     entry,
@@ -33,7 +36,7 @@ from attn_spec.error.products import (
     sums,
     terms,
 )
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings_of
 from attn_spec.error.roundoff import EXACT, Rounding, conversion, elementary_error, growth, rounding, row_sum_store
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
 from attn_spec.numbers.formats import FORMATS
@@ -78,12 +81,13 @@ def linear_bound(
 ) -> ForwardBound:
     """The bound under a resolved contract, as :func:`bounds.forward_bound`."""
     o = x.O if o is None else o
-    found = [(e, output_error(e, o, slack)) for e in (linear_error(x, c) for c in readings(contract))]
+    found = [(e, output_error(e, o, slack)) for e in (linear_error(x, c) for c in readings_of(contract, x.problem))]
     output = np.maximum.reduce([error for _, error in found])
     lse = np.maximum.reduce([lse_error(e) for e, _ in found])
     inside = np.logical_and.reduce([in_domain(e, error) for e, error in found])
+    held = np.logical_and.reduce([lse_fits(e.x, e.c, lse) for e, _ in found])
     empty = np.logical_and.reduce([e.known for e, _ in found]) & (x.keys[..., 0] == 0)
-    return ForwardBound({"output": output, "lse": lse}, inside, empty)
+    return ForwardBound({"output": output, "lse": lse}, inside, empty, lse_domain=inside & held)
 
 
 @kept
@@ -229,7 +233,7 @@ def lse_error(e: LinearError) -> np.ndarray:
 def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     """Rows [.., Sq] with a visible key, whose N is known, and where nothing can overflow, in either order of sums."""
     x, c = e.x, e.c
-    if c.lse_merges or c.normalize in ("every_tile", "by_lse"):  # no theorem knows of these
+    if says_nothing(c, x.problem):
         return np.zeros(x.keys.shape[:-1], dtype=bool)
     inside = (x.keys[..., 0] > 0) & e.known & np.isfinite(e.inverse[..., 0])
     held = [
@@ -241,11 +245,12 @@ def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     ]
     stages = ["score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum"]
     stages += ["softmax", "probabilities", "partial_outputs", "multiplicands"]
-    inside &= 4 * np.maximum.reduce(held) < c.largest(*stages)
+    G = np.maximum(_scores_first(e, "output_accumulation"), _keys_first(e, "output_accumulation"))[..., 0]
+    inside &= np.maximum.reduce(held) * (1 + G) <= c.largest(*stages)
     smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
-    inside &= (x.N[..., 0] > 4 * smallest) & (4 * x.N[..., 0] * c.format("softmax").smallest_normal < 1)
+    least, most = (x.N - e.dN)[..., 0], (x.N + e.dN)[..., 0]
+    inside &= (least >= smallest) & (most * c.format("softmax").smallest_normal <= 1)
     entries = np.where(x.visible, e.v.max(axis=-1, initial=0.0)[..., None, :], 0.0).max(axis=-1, initial=0.0)
-    inside &= (entries < c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    inside &= (entries <= c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
-    inside &= widest < 0.99 * c.largest("softmax", "output")
-    return inside & (2 * np.abs(x.L[..., 0]) < c.format("lse").largest)
+    return inside & np.isfinite(x.L[..., 0]) & (widest <= c.largest("softmax", "output"))

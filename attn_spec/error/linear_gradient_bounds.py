@@ -78,17 +78,18 @@ def linear_gradient_bound(
         error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
         out = last_cast(contract, contract.gradients)
         total = (error + out.u * (size + error) + out.eta) * INFLATION
-        finished[name] = np.where(2 * (size + total) < contract.largest("gradients"), total, np.inf)
-    # The derivative of a quotient as it is written has the square of N below.
-    form, square = contract.format("score_accumulation"), (4 * x.N[..., 0]) ** 2
-    squares = (square < form.largest) & (square * form.smallest_normal < 1) & (x.N[..., 0] ** 2 > form.smallest_normal)
-    inside = (in_domain(e, of_o) & squares) | (e.known & (x.keys[..., 0] == 0))
-    inside &= np.isfinite(g.cotangent).all(axis=-1)
-    inside = inside.reshape(x.problem.batch, x.problem.kv_heads, -1).all(axis=-1) & _sums_fit(rows)
-    for name in ("dk", "dv"):
-        inside &= np.isfinite(finished[name]).all(axis=(-1, -2))
-    inside &= np.isfinite(finished["dq"]).reshape(*inside.shape, -1).all(axis=-1) & ~unknown_operands(x, contract)
-    return GradientBound(finished, X=rows.of_dw, in_domain=inside)
+        finished[name] = np.where(size + total <= contract.largest("gradients"), total, np.inf)
+    inside = _rows_fit(rows, of_o, g)
+    of_queries, of_keys = unknown_operands(x, contract)
+    keys = _keys_fit(rows) & ~(x.over_group(of_keys) > 0)
+    every = x.over_group(~inside | of_queries) == 0
+    return GradientBound(
+        finished,
+        X=rows.of_dw,
+        rows=inside & ~of_queries & ~of_keys.any(axis=-1, keepdims=True),
+        keys=keys & np.all(every, axis=-1, keepdims=True),
+        whole=bool(every.all() and keys.all()),
+    )
 
 
 @kept
@@ -108,6 +109,8 @@ def _rows(e: LinearError, g: GradientIntermediates, of_o: np.ndarray) -> RowGrad
     if e.c.delta != "output":  # sum P dP, whose terms may cancel, and which has the errors of P
         D = np.maximum(D, (P * dP).sum(axis=-1, keepdims=True))
         of_D = np.maximum(of_D, (of_P * dP).sum(axis=-1, keepdims=True))
+        of_D = of_D + growth(*sums(e.c, "score_accumulation", x.keys)) * (D + of_D)
+        of_D = of_D + 4 * terms(e.c, x.keys) * sum_underflow(e.c, "score_accumulation")
     dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
     size = np.where(x.visible, dP + D + dL, 0.0) * inverse
     of_dw = np.where(x.visible, of_D * inverse, 0.0) + size * lost
@@ -144,7 +147,7 @@ def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
     entries += [(entry(c, c.format("partial_outputs")).u, 1), (probability_cast(c).u, 1)]
     formats = (dtype, form, out, c.format("score_gradients"), c.format("probabilities"), c.format("partial_outputs"))
     missing = (2 * max(left_out(c, one, other) for one in formats for other in formats), 1)
-    summed, stages = c.format("score_accumulation"), ("stored_scores", "score_gradients")
+    summed, stages = c.format("score_accumulation"), ("stored_scores", "weight_gradients", "score_gradients")
     narrowed = [(conversion(c, stage, summed).u, 2) for stage in (*stages, "softmax")]
     columns, tiles = _lengths(e)
     short = np.maximum.reduce(
@@ -172,7 +175,7 @@ def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
     stores, partial = stored_sums(c, n)
     columns, tiles = _lengths(e)
     formats = (FORMATS[x.problem.dtype], *(c.format(stage) for stage in ("operands", "output", "score_gradients")))
-    stages = ("softmax", "softmax", "stored_scores", "stored_scores", "score_gradients")
+    stages = ("softmax", "softmax", "stored_scores", "stored_scores", "weight_gradients", "score_gradients")
     return _Underflow(
         columns=4 * terms(c, columns) * least,
         rows=4 * terms(c, np.maximum(n, columns * np.minimum(tiles, n)) + columns) * least
@@ -239,21 +242,47 @@ def _dv_error(r: RowGradientError) -> np.ndarray:
     return where_sums_fit(e.c, total, x.over_group(error))
 
 
+#: What holds the terms of gradients, and their sums.
+_HOLD = (
+    *("multiplicands", "score_accumulation", "stored_scores", "softmax", "partial_outputs"),
+    *("weight_gradients", "score_gradients"),
+    *("inner_accumulation", "gradient_accumulation", "partial_gradients", "output_accumulation"),
+)
+
+
 @np.errstate(all="ignore")
-def _sums_fit(r: RowGradientError) -> np.ndarray:
-    """Groups [B, Hkv] whose sums, states included, overflow in no order."""
-    e, x = r.e, r.e.x
-    stages = ["multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients", "partial_outputs"]
-    stages += ["inner_accumulation", "gradient_accumulation", "partial_gradients", "gradients", "output_accumulation"]
+def _rows_fit(r: RowGradientError, of_o: np.ndarray, g: GradientIntermediates) -> np.ndarray:
+    """Rows [B, Hq, Sq] in the forward domain, whose sums overflow in no order, or that see no key.
+
+    The derivative of a quotient as it is written has the square of N below.
+    """
+    e, x, form = r.e, r.e.x, r.e.c.format("score_accumulation")
+    least, most = ((x.N + sign * e.dN)[..., 0] ** 2 for sign in (-1, 1))
+    squares = (most * (1 + 4 * form.unit_roundoff) <= form.largest) & (most * form.smallest_normal <= 1)
     dw, scaled = r.dw + r.of_dw, np.maximum(r.inverse, 1.0)
-    heads = [
-        np.maximum(dw, dw / scaled).max(axis=(-1, -2), initial=0.0),
-        (dw @ e.b).max(axis=(-1, -2), initial=0.0),
-        (dw.swapaxes(-1, -2) @ e.a).max(axis=(-1, -2), initial=0.0),
-        (r.P.swapaxes(-1, -2) @ r.dO).max(axis=(-1, -2), initial=0.0),
-        (scaled * r.dO).max(axis=(-1, -2), initial=0.0),
-        (r.D * scaled).max(axis=(-1, -2), initial=0.0),
-        ((e.a * scaled).swapaxes(-1, -2) @ (r.dO + r.D)).max(axis=(-1, -2), initial=0.0),
+    held = [
+        np.maximum(dw, dw / scaled).max(axis=-1, initial=0.0),
+        (dw @ e.b).max(axis=-1, initial=0.0),
+        (scaled * r.dO).max(axis=-1, initial=0.0),
+        (r.D * scaled)[..., 0],
     ]
-    widest = np.maximum.reduce(heads).reshape(x.problem.batch, x.problem.kv_heads, -1).sum(axis=-1)
-    return (8 * widest < e.c.largest(*stages)) & np.isfinite(widest)
+    widest = np.maximum.reduce(held) * (1 + _growth(e, x.keys)[..., 0])
+    fits = squares & (least >= form.smallest_normal) & (widest <= e.c.largest(*_HOLD)) & np.isfinite(widest)
+    seen = in_domain(e, of_o) & fits
+    return (seen | (e.known & (x.keys[..., 0] == 0))) & np.isfinite(g.cotangent).all(axis=-1)
+
+
+@np.errstate(all="ignore")
+def _keys_fit(r: RowGradientError) -> np.ndarray:
+    """Keys [B, Hkv, Sk] whose sums over all rows of the group, states included, overflow in no order."""
+    e, x = r.e, r.e.x
+    dw, scaled = (r.dw + r.of_dw).swapaxes(-1, -2), np.maximum(r.inverse, 1.0)
+    states = (e.a * scaled).swapaxes(-1, -2) @ (r.dO + r.D)
+    held = [
+        (dw @ e.a).max(axis=-1, initial=0.0),
+        (r.P.swapaxes(-1, -2) @ r.dO).max(axis=-1, initial=0.0),
+        np.broadcast_to(states.max(axis=(-1, -2), initial=0.0)[..., None], dw.shape[:-1]),
+    ]
+    n = x.visible.sum(axis=-2)[..., None]
+    widest = x.over_group(np.maximum.reduce(held) * (1 + _growth(e, n)[..., 0]))
+    return (widest <= e.c.largest(*_HOLD)) & np.isfinite(widest)

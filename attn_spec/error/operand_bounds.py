@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.attention.rotations import rotations_of
-from attn_spec.attention.scores import Operand, parameters_of, score_of
+from attn_spec.attention.scores import Operand, parameters_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept, repeated_keys
 from attn_spec.error.products import sums
@@ -32,14 +32,14 @@ class OperandError:
 
 def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of the operands, before a scale multiplies them."""
-    return FORMATS[x.problem.dtype] if score_of(x.problem).plain else c.format("operands")
+    return FORMATS[x.problem.dtype] if x.score.plain else c.format("operands")
 
 
 @kept
 @np.errstate(all="ignore")
 def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
     """Errors of the operands, infinite of vectors too short for it; None of a plain score, which has none."""
-    score = score_of(x.problem)
+    score = x.score
     if score.plain:
         return None
     lengths = (np.linalg.norm(given, axis=-1, keepdims=True) for given in (x.problem.q, repeated_keys(x.problem)))
@@ -51,7 +51,7 @@ def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
 @np.errstate(all="ignore")
 def _errors(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
     """Errors of q' and k', infinite where an operation could overflow or divide by 0."""
-    A, score, (q, k, p) = RunningErrors(c), score_of(x.problem), _given(x, c)
+    A, score, (q, k, p) = RunningErrors(c), x.score, _given(x, c)
     return _stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error
 
 
@@ -73,7 +73,7 @@ def value_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
 @np.errstate(all="ignore")
 def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     v = given(c, _repeated_values(x), FORMATS[x.problem.dtype])
-    return _stored(score_of(x.problem).values.value(RunningErrors(c), v, parameters_given(x, c))).error
+    return _stored(x.score.values.value(RunningErrors(c), v, parameters_given(x, c))).error
 
 
 def _repeated_values(x: Intermediates) -> np.ndarray:
@@ -93,7 +93,7 @@ def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) ->
 
     The contract is that of the layer: dO has the format of its output, that of a head's output may be narrower.
     """
-    outputs = score_of(x.problem).outputs
+    outputs = x.score.outputs
     if outputs is None:
         return g
     dO = given(c, g.of_output, c.format("output"))
@@ -102,17 +102,15 @@ def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) ->
     return replace(g, cotangent_error=of_heads.error)
 
 
-def cotangent_sizes(g: GradientIntermediates) -> np.ndarray:
-    """The largest that dO of a head may be, [B, Hq, Sq, Dv]."""
-    return np.abs(g.cotangent) if g.cotangent_error is None else np.abs(g.cotangent) + g.cotangent_error
-
-
-def product_of_operands_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray | float:
-    """What errors of dO and of v make of their product, before its own, [.., Sq, Sk]; 0 where both are given."""
-    of_g, of_v = g.cotangent_error, value_error(x, c)
-    if of_g is None or of_v is None:
-        return 0.0
-    off = of_g @ value_sizes(x, c).swapaxes(-1, -2) + np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)
+def product_of_operands_error(
+    x: Intermediates, g: GradientIntermediates, c: ResolvedContract, of_g: np.ndarray | None
+) -> np.ndarray | float:
+    """What errors of dO, ``of_g``, and of v make of their product, before its own, [.., Sq, Sk]; 0 of what is given."""
+    off, of_v = np.float64(0.0), value_error(x, c)
+    if of_g is not None:
+        off = off + of_g @ value_sizes(x, c).swapaxes(-1, -2)
+    if of_v is not None:
+        off = off + np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)
     return np.where(x.visible, off, 0.0)
 
 
@@ -126,7 +124,7 @@ def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Appro
     """The gradients of v and of parameters, per query head, for that of v' [B, Hq, Sk, U]."""
     c = gradient.contract
     v = given(c, finite(_repeated_values(x)), FORMATS[x.problem.dtype])
-    return score_of(x.problem).values.pull(RunningErrors(c), v, parameters_given(x, c), _stored(gradient))
+    return x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), _stored(gradient))
 
 
 def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
@@ -136,27 +134,26 @@ def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
 
 
 @np.errstate(all="ignore")
-def unknown_operands(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """bool [B, Hkv]: groups in which an operand of finite numbers may be anything, though nobody sees it.
+def unknown_operands(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
+    """bool [B, Hq, Sq], [B, Hq, Sk]: queries and keys whose operand may be anything, though they are finite numbers.
 
-    An infinity times a score gradient of 0 is NaN. That of a vector of zeros is defined.
+    An infinity times a score gradient of 0 is NaN, whoever sees it. That of a vector of zeros is defined.
     """
-    problem = x.problem
-    if operand_error(x, c) is None:
-        return np.zeros((problem.batch, problem.kv_heads), dtype=bool)
-    queries = _unknown(problem.q, _errors(x, c)[0])
-    return np.any((queries | unknown_keys(x, c)).reshape(problem.batch, problem.kv_heads, -1), axis=-1)
+    queries = np.zeros(x.s.shape[:-1], dtype=bool)
+    if operand_error(x, c) is not None:
+        queries = np.broadcast_to(_unknown(x.problem.q, _errors(x, c)[0]), queries.shape)
+    return queries, unknown_keys(x, c)
 
 
 @np.errstate(all="ignore")
 def unknown_keys(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """bool [B, Hq]: heads in which this may be so of a key or a value.
+    """bool [B, Hq, Sk]: those keys, and those with such a value.
 
     A score that overflows is NaN where -inf is added to it to hide it, and so is a weight of 0 times an infinity.
     """
-    problem = x.problem
+    problem, unknown = x.problem, np.zeros((*x.s.shape[:2], x.s.shape[-1]), dtype=bool)
     if operand_error(x, c) is None:
-        return np.zeros(problem.score_shape[:2], dtype=bool)
+        return unknown
     unknown = _unknown(repeated_keys(problem), _errors(x, c)[1])
     if problem.projects:
         unknown = unknown | _unknown(_repeated_values(x), _value_errors(x, c))
@@ -164,16 +161,16 @@ def unknown_keys(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 
 def _unknown(vectors: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Heads with a vector of finite numbers, not all 0, whose operand has no bound."""
+    """Vectors of finite numbers, not all 0, whose operand has no bound."""
     numbers = np.isfinite(vectors).all(axis=-1) & vectors.any(axis=-1)
-    return np.any(numbers & ~np.isfinite(error).all(axis=-1), axis=-1)
+    return np.asarray(numbers & ~np.isfinite(error).all(axis=-1))
 
 
 @np.errstate(all="ignore")
 def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[Approximation, dict[str, Approximation]]:
     """The gradients of "q" or "k" and of parameters, per query head, for that of its operand [B, Hq, S, D]."""
     c = gradient.contract
-    score, (q, k, p) = score_of(x.problem), _given(x, c)
+    score, (q, k, p) = x.score, _given(x, c)
     q, k = (of.changed(finite) for of in (q, k))
     operand: Operand = {"q": score.queries, "k": score.keys}[name]
     return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
@@ -195,12 +192,17 @@ def parameters_given(x: Intermediates, c: ResolvedContract) -> dict[str, Any]:
 
 @kept
 @np.errstate(all="ignore")
-def pair_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
-    """Error of what each pair of operands becomes, [B, Hq, Sq, Sk]; None of their product."""
-    pairs = score_of(x.problem).pairs
+def pair_error(x: Intermediates, c: ResolvedContract, *, shared: bool = True) -> np.ndarray | None:
+    """Error of what each pair of operands becomes, [B, Hq, Sq, Sk]; None of their product.
+
+    With the errors of the operands, which are ``shared`` by all that reads them, or without.
+    """
+    pairs = x.score.pairs
     if pairs is None:
         return None
     q, k, p = _entering(x, c)
+    if not shared:
+        q, k = (replace(of, error=np.zeros(of.error.shape)) for of in (q, k))
     return pairs.value(RunningErrors(c), q, k, p).error
 
 
@@ -209,7 +211,7 @@ def pairs_pulled_back(
     x: Intermediates, gradient: Approximation
 ) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
     """The gradients of q', k' and parameters, per query head, for that of what each pair of them becomes."""
-    pairs, (q, k, p) = score_of(x.problem).pairs, _entering(x, gradient.contract)
+    pairs, (q, k, p) = x.score.pairs, _entering(x, gradient.contract)
     assert pairs is not None
     q, k = (of.changed(finite) for of in (q, k))
     return pairs.pull(RunningErrors(gradient.contract), q, k, p, gradient)
@@ -230,8 +232,9 @@ def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, App
 
 
 def _stored(x: Approximation) -> Approximation:
-    """A finished operand in its format."""
+    """A finished operand in its format, which is one number whatever it is a sum of."""
     cast, kept = conversion(x.contract, "operands", x.form), rounding(x.contract, "operands")
-    error = x.error + growth((cast.u, 1)) * (x.size + x.error) + kept.eta
-    fits = 2 * (x.size + error) < x.contract.largest("operands", "multiplicands")
-    return replace(x, error=np.where(fits, error, np.inf), form=x.contract.format("operands"))
+    error = x.error + cast.u * x.largest + kept.eta
+    fits = np.abs(x.value) + error <= x.contract.largest("operands", "multiplicands")
+    size = np.minimum(x.size, np.abs(x.value) + error)
+    return replace(x, size=size, error=np.where(fits, error, np.inf), form=x.contract.format("operands"))

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.dropout_bounds import late_roundings
 from attn_spec.error.gradient_key_sums import BiasSums
@@ -36,7 +35,7 @@ def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation])
     product of operands, each term may be that of a pair of them.
     """
     problem, lengths = b.x.problem, b.x.s.shape
-    rows, errors = math.prod(lengths[2:]) if score_of(problem).pairs else max(lengths[2:]), {}
+    rows, errors = math.prod(lengths[2:]) if b.x.score.pairs else max(lengths[2:]), {}
     for name, of in gradients.items():
         axes = tuple(axis for axis in problem.broadcast_axes(name) if axis < 2)
         summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))

@@ -17,13 +17,22 @@ from attn_spec.error.contract import Contract, ContractError
 FUSED = Contract()
 #: Products, softmax and gradients in float32 whatever the inputs, key by key or in tiles.
 FP32 = Contract(
-    multiplicands="float32", softmax="float32", probabilities="float32", score_gradients="float32", kv_tile=1
+    **dict.fromkeys(("multiplicands", "softmax", "probabilities", "weight_gradients", "score_gradients"), "float32"),
+    alibi_terms="float32",
+    kv_tile=1,
 )
 #: float32 on tensor cores, which cut operands to tf32.
-TF32 = Contract(multiplicands="tf32", probabilities="tf32", score_gradients="tf32", entry_rounding="toward_zero")
+TF32 = Contract(
+    multiplicands="tf32",
+    probabilities="tf32",
+    weight_gradients="work",
+    score_gradients="tf32",
+    entry_rounding="toward_zero",
+)
 #: matmul, softmax over whole rows, matmul; every result stored in the inputs' format.
 EAGER = Contract(
     stored_scores="input",
+    alibi_terms="input",
     rotary_tables="input",
     softmax="input",
     exp_error=32.0,
@@ -32,15 +41,17 @@ EAGER = Contract(
     lse="input",
     backward_weights="stored",
     delta="probabilities",
+    weight_gradients="input",
     partial_gradients="input",
 )
 #: Keys dealt to parts, whose outputs are merged once through their log-sum-exps (FlashDecoding).
 SPLIT_KV = Contract(lse_merges=1, kv_tile=1)
 #: Everything in float64.
 FP64 = Contract(
-    **dict.fromkeys(("score_accumulation", "stored_scores", "rotary_tables", "softmax", "row_sum"), "float64"),
+    **dict.fromkeys(("score_accumulation", "stored_scores", "alibi_terms", "rotary_tables"), "float64"),
+    **dict.fromkeys(("softmax", "row_sum"), "float64"),
     **dict.fromkeys(("probabilities", "output_accumulation", "lse", "partial_outputs"), "float64"),
-    **dict.fromkeys(("score_gradients", "gradient_accumulation"), "float64"),
+    **dict.fromkeys(("weight_gradients", "score_gradients", "gradient_accumulation"), "float64"),
     partial_gradients="float64",
     alibi="distance",
     subnormals="kept",
@@ -49,17 +60,21 @@ FP64 = Contract(
 
 #: What a kernel that declares nothing is free to do, whatever its kind.
 _FREE: dict[str, Any] = {"scale_on": "operands", "delta": "either", "score_gradients_of": "cast"}
-_FREE |= {"partial_gradients": "input", "rotary_tables": "input"}
-#: What is held against a callable that declares nothing: one of these must explain all of an answer. They are eager;
-#: the same compiled, with a softmax in float32 whose row sum is found tile by tile; fused, or split and merged, which
-#: is more; and eager with weights exp(s - LSE).
+_FREE |= {"weight_gradients": "input", "partial_gradients": "input", "lse": "work"}
+_FREE |= {"alibi_terms": "input", "rotary_tables": "input"}
+#: What is held against a callable that declares nothing: one of these must explain all of an answer. First matmul,
+#: softmax and matmul, each in the inputs' dtype, as libraries call them one after the other. Then
+#: 1. the same compiled: a softmax in float32, whose row sum is found tile by tile;
+#: 2. one kernel with products of half and all else in float32, keys in tiles or in parts that are merged;
+#: 3. two passes: scores and their log-sum-exp, then weights exp(s - LSE).
+#: Whoever keeps a log-sum-exp in half says so by a contract, or by returning it in half.
 UNDECLARED = replace(
     EAGER,
     **_FREE,
     alternatives=(
         replace(EAGER, **_FREE, softmax="work", kv_tile=1),
         replace(SPLIT_KV, **_FREE, row_sum_of="either", partial_outputs="input"),
-        replace(EAGER, **_FREE, normalize="by_lse"),
+        replace(EAGER, **_FREE, softmax="work", normalize="by_lse"),
     ),
 )
 
@@ -83,6 +98,18 @@ CHOOSER: tuple[tuple[str, Contract], ...] = (
         "the same, but the softmax in float32 before its cast: Hugging Face's eager attention",
         replace(EAGER, softmax="work"),
     ),
+    (
+        "scores, softmax and sums in float32, weights cast before p.v, differentiated by the framework",
+        replace(
+            FUSED,
+            kv_tile=None,
+            normalize="before_product",
+            backward_weights="stored",
+            delta="probabilities",
+            weight_gradients="input",
+        ),
+    ),
+    ("a flash kernel given ALiBi as a matrix of the inputs' dtype", replace(FUSED, alibi_terms="input")),
     ("inputs widened to float32 first, and all else in float32", FP32),
     ("float64 inputs, or everything in float64", FP64),
 )

@@ -12,6 +12,8 @@ sizes. Over all blocks that makes prod (1 + g)^n (1 + 2u)^blocks - 1 times sum |
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attn_spec.error.contract import Contract, ResolvedContract
@@ -63,12 +65,14 @@ def probability_store(c: ResolvedContract) -> Rounding:
 
 def casts_row_sum(c: ResolvedContract) -> bool:
     """Whether the row sum adds probabilities that the cast has changed."""
-    return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c).u > 0
+    return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c) != EXACT
 
 
 def row_sum_entry(c: ResolvedContract) -> Rounding:
     """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
-    stages = ("softmax", "probabilities", "multiplicands") if casts_row_sum(c) else ("softmax",)
+    stages = ["softmax"]
+    if casts_row_sum(c):  # several pieces have more bits together than one multiplicand
+        stages += ["probabilities", "multiplicands"] if c.multiplicand_pieces == 1 else ["probabilities"]
     return conversion(c, "row_sum", min((c.format(stage) for stage in stages), key=lambda form: form.precision))
 
 
@@ -124,6 +128,11 @@ def _sums(
     # The largest is off the grid if that has fewer bits than the accumulator or than a product.
     widest = max(form.precision, 2 * c.format("multiplicands").precision)
     return ((aligned, n if widest <= form.precision + c.matrix_extra_bits else n + passed), (cut, passed))
+
+
+def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
+    """Factors of the sum of p.v over visible keys of ``length``; tiles of a matrix unit end in blocks of their own."""
+    return sums(c, "output_accumulation", keys, blocks=math.ceil(length / c.matrix_block) + c.tiles(length))
 
 
 def sum_underflow(c: ResolvedContract, stage: str) -> float:

@@ -13,16 +13,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
+from attn_spec.attention.scores import parameters_of
 from attn_spec.error import bounds
-from attn_spec.error.bounds import ForwardBound, output_error
+from attn_spec.error.bounds import ForwardBound, exact_output_error
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_sums import summed_over_group
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.operand_bounds import heads_contract, parameters_given, values_pulled_back
 from attn_spec.error.option_gradient_bounds import parameter_errors
-from attn_spec.error.roundoff import conversion, growth, rounding
-from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, weight_error
+from attn_spec.error.roundoff import conversion, rounding
+from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
 from attn_spec.error.running_error import Approximation, RunningErrors, finished, given
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
 
@@ -34,41 +34,73 @@ def layer_bound(
     """The bound of a layer under a resolved contract; what is known of its output says nothing of that of a head."""
     del o, slack
     off = bounds.evaluation_error(x).allowed["output"]
-    heads = bounds.forward_bound(x, heads_contract(x, contract), x.O, np.where(np.isfinite(off), off, 0.0))
-    return _joined(x, contract, heads, off)
+    W = parameters_given(x, contract)["output_projection"].value
+    heads = bounds.forward_bound(x, heads_contract(x, contract), x.O, np.where(np.isfinite(off), off, 0.0), W)
+    return _joined(x, contract, heads)
 
 
 @kept
 @np.errstate(all="ignore")
 def evaluation_error(x: Intermediates) -> ForwardBound:
     """Error of the float64 intermediates themselves."""
-    return _joined(x, EVALUATION, bounds.evaluation_error(x), 0.0)
+    return _joined(x, EVALUATION, bounds.evaluation_error(x))
 
 
-def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound, slack: np.ndarray | float) -> ForwardBound:
-    """The bound of the output [B, 1, Sq, O], from that of heads, whose true outputs lie in x.O +- ``slack``.
+def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound) -> ForwardBound:
+    """The bound of the output [B, 1, Sq, O], from that of heads.
 
     It is one product, of the outputs of all heads side by side with all W_O. Or it is a product for each head, and
     their sum, which b_O may begin: all of these may be stored, and so may the sum after each head.
+
+    An error of a weight moves all columns of a head's output together: W_O e is at most ``heads.projected``, where
+    |W_O| |e|, of columns apart, would be more.
     """
-    problem, outputs = x.problem, score_of(x.problem).outputs
-    assert outputs is not None
     error = np.where(x.keys == 0, 0.0, heads.allowed["output"])
-    size = np.abs(x.O) + np.where(x.keys == 0, 0.0, slack)
-    p = parameters_given(x, c)
-    o = Approximation(x.O, size, error, c.format("operands"), c).changed(_side_by_side)
-    total = outputs.value(RunningErrors(c), o, {"output_projection": p["output_projection"].changed(_side_by_side)})
-    if "output_projection_bias" in p:
-        total = RunningErrors(c).shifted(total, p["output_projection_bias"].changed(lambda part: part[:, :1]), o)
-    added = problem.query_heads - 1
-    flushed = added * rounding(c, "stored_scores").eta  # what it costs relatively to store products apart is counted
-    total = finished(c, total.value, total.size, total.error + flushed, roundings=added, stores=added)
-    cast = conversion(c, "output", total.form)
-    allowed = total.error + growth((cast.u, 1)) * (total.size + total.error) + rounding(c, "output").eta
+    together = 0.0
+    if heads.projected is not None:
+        W = np.abs(parameters_given(x, c)["output_projection"].value).swapaxes(-1, -2)
+        apart = error @ W - np.where(x.keys == 0, 0.0, heads.projected)
+        together = np.maximum(apart, 0.0).sum(axis=1, keepdims=True)
+    o = Approximation(x.O, np.abs(x.O), error, c.format("operands"), c)
+    cast, allowed = conversion(c, "output", c.format("stored_scores")), np.zeros(x.output.shape)
     inside = np.all(heads.in_domain | heads.empty_in_domain, axis=1, keepdims=True)
-    inside &= (2 * (total.size + allowed) < c.largest("output")).all(axis=-1)
+    for total in (_at_once(x, o), _one_by_one(x, o)):
+        found = total.error + cast.u * total.largest + rounding(c, "output").eta
+        found = np.where(np.isfinite(found), found - together, found)
+        inside &= (2 * (total.size + found) < c.largest("output")).all(axis=-1)
+        allowed = np.maximum(allowed, found)
     allowed = {"output": allowed * INFLATION, "lse": heads.allowed["lse"]}
     return replace(heads, allowed=allowed, output_domain=inside)
+
+
+def _at_once(x: Intermediates, o: Approximation) -> Approximation:
+    """b_O + W_O o as one product, of the outputs of all heads side by side."""
+    p, side_by_side = parameters_given(x, o.contract), o.changed(_side_by_side)
+    wide = {"output_projection": p["output_projection"].changed(_side_by_side)}
+    return _shifted(x, _projected(x, side_by_side, wide), side_by_side)
+
+
+def _one_by_one(x: Intermediates, o: Approximation) -> Approximation:
+    """The same as a product for each head, and their sum: partial sums are no larger than all products together."""
+    c, added = o.contract, x.problem.query_heads - 1
+    each = _projected(x, o, parameters_given(x, c))
+    total = _shifted(x, each.changed(lambda part: part.sum(axis=1, keepdims=True)), o)
+    held = each.largest.sum(axis=1, keepdims=True) + (total.size - each.size.sum(axis=1, keepdims=True))
+    return finished(c, total.value, total.size, total.error, roundings=added, stores=added, held=held)
+
+
+def _projected(x: Intermediates, o: Approximation, p: dict[str, Approximation]) -> Approximation:
+    """W_O o, for the outputs of heads or for those of all side by side."""
+    assert x.score.outputs is not None
+    return x.score.outputs.value(RunningErrors(o.contract), o, p)
+
+
+def _shifted(x: Intermediates, total: Approximation, o: Approximation) -> Approximation:
+    """With b_O, where there is one."""
+    p = parameters_given(x, o.contract)
+    if "output_projection_bias" not in p:
+        return total
+    return RunningErrors(o.contract).shifted(total, p["output_projection_bias"].changed(lambda part: part[:, :1]), o)
 
 
 def _side_by_side(per_head: np.ndarray) -> np.ndarray:
@@ -77,16 +109,29 @@ def _side_by_side(per_head: np.ndarray) -> np.ndarray:
     return per_head.swapaxes(1, 2).reshape(B, 1, rows, H * columns)
 
 
+def _together(b: ScoreGradientError) -> np.ndarray:
+    """What errors of columns apart make of dV more than those of weights, [B, Hq, Sk, Dv].
+
+    An error of P_ij moves all columns of the gradient of v' together, by dO_i, of which W_V makes dO_i W_V.
+    """
+    x, matrix = b.x, b.x.score.values.pulls_by
+    assert matrix is not None
+    W, e, dO = matrix(parameters_of(x.problem)), x.dropped(b.weights.change).swapaxes(-1, -2), b.g.cotangent
+    apart = e @ (np.abs(dO) @ np.abs(W))
+    return np.maximum(apart - e @ (np.abs(dO @ W) + 2.0**-40 * (np.abs(dO) @ np.abs(W))), 0.0)
+
+
 @np.errstate(all="ignore")
 def projection_errors(b: ScoreGradientError, contract: ResolvedContract, of_v: Approximation) -> dict[str, np.ndarray]:
     """Errors of the gradients of v and of W_V, b_V, W_O and b_O, for that of v' [B, Hq, Sk, U].
 
     The gradient of b_O is the sum of all rows of dOut, which have the format of the output.
     """
-    x, c, outputs = b.x, b.c, score_of(b.x.problem).outputs
+    x, c, outputs = b.x, b.c, b.x.score.outputs
     assert outputs is not None
     dv, found = values_pulled_back(x, of_v)
-    o = output_error(b.near, c, weight_error(b.near, c), x.O, np.zeros(x.O.shape))
+    dv = replace(dv, error=dv.error - np.where(np.isfinite(dv.error), _together(b), 0.0))
+    o = exact_output_error(b.near, c)
     o = np.where(x.keys == 0, 0.0, o)
     A, dO = RunningErrors(c), given(c, b.g.of_output, contract.format("output"))
     of_heads = Approximation(x.O, np.abs(x.O), o, c.format("operands"), c)

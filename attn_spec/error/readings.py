@@ -1,7 +1,7 @@
 """The definite contracts that a contract stands for: its alternatives, and every choice of a field that says "either".
 
 A kernel keeps to one of them, so one has to explain all of an answer. They are tried in this order, the plain and
-sharp ones first.
+sharp ones first. Of a problem, those are left out that say nothing of it, as long as another says something.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from functools import lru_cache
 from itertools import product
 
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.coverage import says_nothing
 from attn_spec.error.products import probability_cast
+from attn_spec.error.roundoff import contains
+from attn_spec.problem.problem import Problem
 
 #: What "either" stands for in fields that both passes read, and in those of the backward pass.
 _FORWARD: dict[str, tuple[str, str]] = {"row_sum_of": ("uncast", "cast")}
@@ -29,10 +32,34 @@ def readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
 
 
+def readings_of(c: ResolvedContract, problem: Problem) -> tuple[ResolvedContract, ...]:
+    """Those of the forward pass that say something of a problem; all where none does."""
+    return _of_problem(readings(c), problem)
+
+
+def gradient_readings_of(c: ResolvedContract, problem: Problem) -> tuple[ResolvedContract, ...]:
+    """The same of the backward pass."""
+    return _of_problem(gradient_readings(c), problem)
+
+
+def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem) -> tuple[ResolvedContract, ...]:
+    return tuple(reading for reading in found if not says_nothing(reading, problem)) or found
+
+
 @lru_cache(maxsize=64)
 def gradient_readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """The same for the backward pass, which has more fields that leave a choice."""
-    return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD | _BACKWARD))
+    return tuple(
+        reading
+        for one in _alternatives(c)
+        for reading in _definite(one, {"weight_gradients": _weight_gradients(one)} | _FORWARD | _BACKWARD)
+    )
+
+
+def _weight_gradients(c: ResolvedContract) -> tuple[str, ...]:
+    """The formats that "either" stands for: that of the probabilities only where it is no wider."""
+    scores, probabilities = c.stored_scores, c.probabilities
+    return (scores,) if contains(c.format(probabilities), c.format(scores)) else (scores, probabilities)
 
 
 def _alternatives(c: ResolvedContract) -> Iterator[ResolvedContract]:

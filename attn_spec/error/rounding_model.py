@@ -91,7 +91,7 @@ def systematic(x: Intermediates, c: ResolvedContract) -> Systematic:
     constants = 0.0 if is_power_of(2, sigma) else 2 * work
     if operand_scaling(x, c).u:
         constants = 4 * work
-    if c.exponent == "base2":
+    if c.base2:
         constants += 2 * work
     one_tile = tiles == 1
     return Systematic(
@@ -152,7 +152,7 @@ def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     distance = np.where(x.visible, x.M - x.s + c.reference_slack, 0.0)
     factors = systematic(x, c).factors
     variance += softmax**2 * (distance**2 + factors)
-    if c.exponent == "base2":
+    if c.base2:
         variance += work**2 * (s2 + 2 * s2.max(axis=-1, keepdims=True, initial=0.0))
     return np.where(x.visible, variance, 0.0)
 

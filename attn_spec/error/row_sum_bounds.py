@@ -18,8 +18,13 @@ from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.presets import FP64
 from attn_spec.error.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
-from attn_spec.error.score_bounds import row_shift, shift_error
-from attn_spec.error.weight_bounds import log_weight_error, reference_rounding, row_sum_difference
+from attn_spec.error.score_bounds import repeated_score_error, row_shift, shift_error
+from attn_spec.error.weight_bounds import (
+    exponent_by_lse_error,
+    log_weight_error,
+    reference_rounding,
+    row_sum_difference,
+)
 
 #: Covers the float64 evaluation of a bound: relative error below 4 (n + d + 40) 2^-53.
 INFLATION = 1.0 + 2.0**-30
@@ -35,6 +40,11 @@ class WeightError:
     #: P A and P (1 + A), [.., Sq, Sk].
     PA: np.ndarray
     P1A: np.ndarray
+    #: The least and the largest that a weight may be, relative to one number of each row, [.., Sq, Sk].
+    low: np.ndarray
+    high: np.ndarray
+    #: The part of alpha, A = e^alpha - 1, that is no error of a score, [.., Sq, Sk].
+    beside_scores: np.ndarray
     #: P times the largest relative fall of a weight inside the row sum, [.., Sq, Sk].
     fall: np.ndarray
     #: Relative growth of a weight inside the row sum only, [.., Sq, Sk].
@@ -84,8 +94,10 @@ def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
     row_sum, entry, store = rounding(c, "row_sum"), row_sum_entry(c), row_sum_store(c)
     summed = _sums(x, c, e.R)
     apart = row_sum_difference(x, c, e)
-    widen = np.exp(np.minimum(2 * evaluation_alpha(x)[..., None], 700.0))
+    evaluated = 2 * evaluation_alpha(x)[..., None]
+    widen = np.exp(np.minimum(evaluated, 700.0))
     PA, P1A = deviations(x, alpha)
+    low, high = intervals(x, alpha + evaluated)
     shrunk = np.maximum.reduce([np.asarray(sum(-n * math.log1p(-u) for u, n in factors)) for factors in summed])
     defect = apart + shrunk - math.log1p(-entry.u) - math.log1p(-store)
     fall = -np.expm1(-alpha - defect)
@@ -100,6 +112,9 @@ def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
     return WeightError(
         PA=PA * widen,
         P1A=P1A * widen,
+        beside_scores=np.where(x.visible, alpha - e.delta, 0.0),
+        low=low,
+        high=high,
         fall=x.P * fall * widen,
         C=C,
         defect=defect.max(axis=-1, keepdims=True, initial=0.0) - (math.log1p(-cast.u) if casts_row_sum(c) else 0.0),
@@ -152,6 +167,24 @@ def deviations(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndar
     return PA, raised
 
 
+#: An error of the logarithm of a weight beyond which nothing is known of it beside others.
+WILD = 300.0
+
+
+def intervals(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of P e^-alpha .. P e^alpha, relative to the largest upper one of each row, [.., Sq, Sk].
+
+    Far keys have the weight e^NEGLIGIBLE at most. One with an alpha above WILD is anything from 0 to e^WILD.
+    """
+    wild = x.visible & ~(alpha <= WILD)
+    log_high = np.where(x.visible & ~wild, x.log_P + alpha, -np.inf)
+    log_high = np.where(x.seen & ~x.visible, NEGLIGIBLE, log_high)
+    largest = log_high.max(axis=-1, keepdims=True, initial=-np.inf)
+    largest = np.where(np.isneginf(largest), 0.0, largest)
+    low = np.where(x.visible & ~wild, np.exp(x.log_P - alpha - largest), 0.0)
+    return low, np.where(wild, math.exp(WILD), np.exp(log_high - largest))
+
+
 @np.errstate(all="ignore")
 def row_sum_error(x: Intermediates, w: WeightError) -> np.ndarray:
     """|log(l_hat / l)| of the row sum relative to the kernel's own reference, [.., Sq]."""
@@ -160,6 +193,50 @@ def row_sum_error(x: Intermediates, w: WeightError) -> np.ndarray:
     fall = w.fall.sum(-1) + absolute
     X = np.maximum(rise, np.where(fall < 1, -np.log1p(-np.minimum(fall, 1.0)), np.inf))
     return np.where(np.isnan(X), np.inf, X)
+
+
+def divided(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """What an absolute error becomes when the row sum divides it, at most, whatever the errors of scores, [.., Sq, 1].
+
+    The row sum is at least about its largest term, exp(0) but for the rounding of the reference. Where the reference is
+    no maximum of the scores as they are computed, their errors are added to its distance.
+    """
+    distance = c.reference_distance + reference_rounding(x, c)
+    if c.reference != "maximum":
+        distance = distance + log_weight_error(x, c).delta.max(axis=-1, keepdims=True, initial=0.0)
+    return 4 * np.exp(np.minimum(distance, 700.0))
+
+
+def row_sum_growth(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
+    """C, with what underflows in the row sum alone, relative to it, [.., Sq, Sk]."""
+    return w.C + divided(x, c) * x.keys * w.eta_sum
+
+
+@np.errstate(all="ignore")
+def normalization_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
+    """|log| of the sum of the computed weights over their row sum, [.., Sq, 1]: nothing that moves weights moves it."""
+    lost = divided(x, c) * x.keys * w.eta_sum
+    return np.where(lost < 0.5, w.defect - np.log1p(-np.minimum(lost, 0.5)), np.inf)
+
+
+@np.errstate(all="ignore")
+def rounding_by_lse(x: Intermediates, c: ResolvedContract, w: WeightError, *, again: bool) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over the share of its weight in the sum of all, [.., Sq, Sk].
+
+    The share is that of the weights in the row sum, which have the errors of scores; beside those each has its own,
+    once in the row sum and once here. ``again``: scores are computed again.
+    """
+    EL = lse_error(x, c, w)[..., None]
+    own = w.beside_scores + exponent_by_lse_error(x, c, EL) + lse_rounding(x, c, w)
+    return np.where(x.visible, own + (repeated_score_error(x, c) if again else 0.0), 0.0)
+
+
+@np.errstate(all="ignore")
+def lse_rounding(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
+    """|LSE_hat - log of the sum of the computed weights|, [.., Sq, 1]: :func:`lse_error` but for the weights."""
+    EL = lse_error(x, c, w)
+    after = np.maximum(EL - row_sum_error(x, w), 0.0) + 2.0**-48 * EL
+    return normalization_error(x, c, w) + np.where(np.isnan(after), np.inf, after)[..., None]
 
 
 @np.errstate(all="ignore")
@@ -172,7 +249,7 @@ def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarr
     X = X + elementary_error(c, "log_error") * (1 + log_sum + X) + softmax.u * (log_sum + X)
     shift = row_shift(x, c)[..., 0]
     X = X + growth((softmax.u, 2), (final.u, 1)) * (np.abs(L) + shift + X)
-    if c.exponent == "base2":  # m and log2 of the row sum are both multiplied by a rounded ln 2
+    if c.base2:  # m and log2 of the row sum are both multiplied by a rounded ln 2
         work = rounding(c, "score_accumulation").u
         X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + shift + w.top[..., 0] + log_sum + X)
     X = X + shift_error(x, c, X[..., None])[..., 0]

@@ -1,9 +1,12 @@
 """The operations of ``attention.arithmetic`` with a running error bound under a contract (Higham, section 3.3).
 
 Every number carries its float64 value, an error within which a kernel's number lies from the truth, and a size: the
-sum of the sizes of its terms. Errors are counted relative to sizes, so that they bound each order in which a kernel may
-evaluate the formula: (q W) k as q (W k). An operation is rounded in the accumulator's format and stored as scores are.
-The error is infinite where an operation could overflow, or divide by what may be 0.
+sum of the sizes of its terms. The roundings of a sum are relative to its partial sums, and so to that size, in any
+order. The result of an operation, and what is stored of it, is one number: it is rounded relative to itself, at most
+|value| + error, and a factor of a product has no other size. So a formula stands for one order of products; a score
+that kernels evaluate in several has a row for each (``scores.Score.otherwise``). An operation is rounded in the
+accumulator's format and stored as scores are. The error is infinite where an operation could overflow, or divide by
+what may be 0.
 """
 
 from __future__ import annotations
@@ -38,9 +41,15 @@ class Approximation:
         value, size, error = map(change, (self.value, self.size, self.error))
         return Approximation(value, size, error, self.form, self.contract)
 
+    @property
+    def largest(self) -> np.ndarray:
+        """The largest that the numbers themselves may be."""
+        return np.abs(self.value) + self.error
+
     def __mul__(self, other: Approximation) -> Approximation:
-        error = self.size * other.error + self.error * other.size + self.error * other.error
-        return finished(self.contract, self.value * other.value, self.size * other.size, error)
+        size, value = np.abs(self.value * other.value), self.value * other.value
+        error = np.abs(self.value) * other.error + self.error * other.largest
+        return finished(self.contract, value, size, error)
 
     def __add__(self, other: Approximation) -> Approximation:
         return finished(self.contract, self.value + other.value, self.size + other.size, self.error + other.error)
@@ -57,14 +66,25 @@ def given(c: ResolvedContract, x: np.ndarray, form: Format) -> Approximation:
 
 @np.errstate(all="ignore")
 def finished(
-    c: ResolvedContract, value: np.ndarray, size: np.ndarray, error: np.ndarray, *, roundings: int = 1, stores: int = 1
+    c: ResolvedContract,
+    value: np.ndarray,
+    size: np.ndarray,
+    error: np.ndarray,
+    *,
+    roundings: int = 1,
+    stores: int = 1,
+    held: np.ndarray | None = None,
 ) -> Approximation:
-    """The result of an operation: ``error`` is that of its operands, to which its own roundings are added."""
+    """The result of an operation: ``error`` is that of its operands, to which its own roundings are added.
+
+    Numbers of the size ``held`` are rounded and stored; without it, the result alone, which is |value| + ``error``.
+    """
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
     narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
     G = growth((work.u, roundings), (narrowed, stores))
-    error = error + G * (size + error) + (1 + G) * (roundings * work.eta + stores * stored.eta)
-    fits = 2 * (size + error) < c.largest("score_accumulation", "stored_scores", "inner_accumulation")
+    rounded = (np.abs(value) if held is None else held) + error
+    error = error + G * rounded + (1 + G) * (roundings * work.eta + stores * stored.eta)
+    fits = size + error <= c.largest("score_accumulation", "stored_scores", "inner_accumulation")
     return Approximation(value, size, np.where(fits, error, np.inf), c.format("stored_scores"), c)
 
 
@@ -83,9 +103,9 @@ class RunningErrors:
         of_x, of_y = entry(c, x.form), entry(c, y.form)
         factors = sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))
         G = growth((of_x.u, 1), (of_y.u, 1), (left_out(c, x.form, y.form), 1), *factors)
-        size = x.size @ y.size
-        error = x.size @ y.error + x.error @ y.size + x.error @ y.error
-        rows, columns = (x.size + x.error).sum(-1, keepdims=True), (y.size + y.error).sum(-2, keepdims=True)
+        size = np.abs(x.value) @ np.abs(y.value)
+        error = np.abs(x.value) @ y.error + x.error @ y.largest
+        rows, columns = x.largest.sum(-1, keepdims=True), y.largest.sum(-2, keepdims=True)
         tiny = of_x.eta * columns + of_y.eta * rows + n * of_x.eta * of_y.eta
         tiny = tiny + 2 * terms(c, n) * sum_underflow(c, "score_accumulation")
         error = error + G * (size + error) + (1 + G) * tiny
@@ -96,7 +116,7 @@ class RunningErrors:
     def _enters(self, x: Approximation) -> np.ndarray:
         """Where a factor fits the format of multiplicands, as all numbers of a narrower range do."""
         largest = self.contract.largest("multiplicands")
-        return (x.form.largest <= largest) | (x.size + x.error < largest)
+        return (x.form.largest <= largest) | (x.largest < largest)
 
     def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
         """The sums of y may begin with b, which then passes the n additions of their terms.
@@ -118,9 +138,12 @@ class RunningErrors:
 
     def summed(self, x: Approximation, terms: int) -> Approximation:
         """Sums of so many terms, which enter the accumulator: one rounding less than there are terms."""
-        enters = conversion(self.contract, "score_accumulation", x.form)
+        c, added = self.contract, max(terms - 1, 0)
+        enters, work = conversion(c, "score_accumulation", x.form), rounding(c, "score_accumulation")
         error = x.error + enters.u * (x.size + x.error) + terms * enters.eta
-        return finished(self.contract, x.value, x.size, error, roundings=max(terms - 1, 0))
+        G = growth((work.u, added))
+        error = error + G * (x.size + error) + (1 + G) * added * work.eta
+        return finished(c, x.value, x.size, error, roundings=0)
 
     @np.errstate(all="ignore")
     def root(self, x: Approximation) -> Approximation:
@@ -131,14 +154,14 @@ class RunningErrors:
 
     @np.errstate(all="ignore")
     def quotient(self, x: Approximation, y: Approximation) -> Approximation:
-        """(e_x + |x / y| e_y) / (|y| - e_y), by division or by the inverse of y."""
+        """(e_x + |x / y| e_y) / (|y| - e_y), by division or by the inverse of y, of x or of each of its terms."""
         least = np.abs(y.value) - y.error
         value = np.where((x.value == 0) & (y.value == 0), 0.0, x.value / y.value)
         size = np.where(x.size == 0, 0.0, x.size / np.abs(y.value))
         error = (x.error + size * y.error) / least
         tiny = rounding(self.contract, "score_accumulation").eta + rounding(self.contract, "stored_scores").eta
         error = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
-        return finished(self.contract, value, size, error, roundings=3, stores=2)
+        return finished(self.contract, value, size, error, roundings=3, stores=2, held=size)
 
     @np.errstate(all="ignore")
     def tanh(self, x: Approximation) -> Approximation:
@@ -153,7 +176,7 @@ class RunningErrors:
         """An error of x is the logarithm of a factor; in base 2 the product with log2(e) is rounded too."""
         value = np.exp(x.value)
         argument = x.error + growth((rounding(self.contract, "score_accumulation").u, 3)) * (np.abs(x.value) + x.error)
-        error = value * np.expm1(x.error if self.contract.exponent == "natural" else argument)
+        error = value * np.expm1(x.error if not self.contract.base2 else argument)
         return finished(self.contract, value, value, error + elementary_error(self.contract, "exp_error") * value)
 
     def capped_exp(self, x: Approximation) -> Approximation:

@@ -38,7 +38,7 @@ def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
     sigma, dtype = abs(x.problem.scale_value), stored_format(x, c)
     if c.scale_on == "scores" or sigma == 0:
         return EXACT
-    folds = c.exponent == "base2" or x.problem.softcap is not None
+    folds = c.base2 or x.problem.softcap is not None
     if sigma == 1 and not folds:  # nothing to multiply, but storing may round
         return conversion(c, "stored_scores", dtype)
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
@@ -101,6 +101,22 @@ def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
 
 
+@np.errstate(all="ignore")
+def _shared_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The part of :func:`dot_product_error` that two products of the same operands have in common."""
+    errors, of_pairs = operand_error(x, c), pair_error(x, c)
+    if errors is None:
+        return np.zeros(x.dot.shape)
+    if of_pairs is None:
+        e, f = errors.q, errors.k.swapaxes(-1, -2)
+        return x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2) + f)
+    # What the operands' errors have moved is rounded in each again.
+    again = pair_error(x, c, shared=False)
+    assert again is not None
+    moved = growth((rounding(c, "score_accumulation").u, x.q.shape[-1] + 4), (rounding(c, "stored_scores").u, 4))
+    return np.maximum(of_pairs - again - moved * of_pairs, 0.0)
+
+
 @kept
 @np.errstate(all="ignore")
 def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -157,34 +173,70 @@ def score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     return np.where(x.visible, delta, 0.0)
 
 
+@kept
+@np.errstate(all="ignore")
+def repeated_score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """How far a score that is computed again may lie from the first one, of the same operands, [.., Sq, Sk].
+
+    Each is off by its own roundings. What operands are off by is the same number in both, and so it is less what a
+    softcap makes of that.
+    """
+    delta, shared = scaled_error(x, c), abs(x.problem.scale_value) * _shared_error(x, c)
+    if (cap := x.problem.softcap) is not None:
+        slope = _steepest(x, c, delta, cap)
+        delta = _divided_error(x, c, delta, cap)
+        shared = np.minimum(delta * slope, 2 * cap) - np.minimum((delta - shared) * slope, 2 * cap)
+    return np.where(x.visible, 2 * np.maximum(score_error(x, c) - shared, 0.0), 0.0)
+
+
 def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Error of the score after the scale and the softcap, before the bias."""
+    delta = scaled_error(x, c)
+    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
+
+
+def narrows_scores(c: ResolvedContract) -> bool:
+    """Whether scores are stored in a format that does not hold what they are accumulated in."""
+    return not contains(c.format("stored_scores"), c.format("score_accumulation"))
+
+
+def scaled_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Error of the score after the scale."""
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     sigma = abs(x.problem.scale_value)
     delta = sigma * dot_product_error(x, c)
-    narrows = not contains(c.format("stored_scores"), c.format("score_accumulation"))
+    narrows = narrows_scores(c)
     if narrows:
         delta = delta + stored.u * (np.abs(x.scaled) + delta) + sigma * stored.eta
     if not is_power_of(2, sigma):
         delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + stored.eta
     elif sigma < 1:
         delta = delta + np.where(exact_scores(x, c) & (not narrows), 0.0, stored.eta)
-    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
+    return delta
+
+
+def _steepest(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+    """The largest slope of the softcap within an error of ``delta`` of its argument."""
+    nearest = np.maximum(np.abs(x.scaled) - _divided_error(x, c, delta, cap), 0.0) / cap
+    return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
+
+
+def _divided_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+    """Error of the softcap's argument, times the cap."""
+    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    return delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + cap * stored.eta
 
 
 def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + cap * stored.eta
-    nearest = np.maximum(np.abs(x.scaled) - delta, 0.0) / cap
-    slope = np.cosh(np.minimum(nearest, 300.0)) ** -2.0
+    stored, work, slope = rounding(c, "stored_scores"), rounding(c, "score_accumulation"), _steepest(x, c, delta, cap)
+    delta = _divided_error(x, c, delta, cap)
     delta = np.minimum(delta * slope, 2 * cap) + cap * (elementary_error(c, "tanh_error") + 2 * stored.eta)
     return delta + growth((work.u, 1), (stored.u, 2)) * (np.abs(x.capped) + delta) + stored.eta
 
 
 def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the scale may multiply the score after bias and ALiBi, which are divided by it."""
-    kept = contains(c.format("stored_scores"), c.format("score_accumulation"))
-    return kept and x.problem.has_addends and x.problem.softcap is None and x.problem.scale_value != 0
+    return not narrows_scores(c) and x.problem.has_addends and x.problem.softcap is None and x.problem.scale_value != 0
 
 
 def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -207,7 +259,7 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
         quotient = conversion(c, "score_accumulation", form)
         rounded = (quotient.u, 1) if is_power_of(2, sigma) else (work.u, 7)
         delta = delta + growth(rounded) * size + 2 * work.eta * max(1.0, sigma)
-    if c.exponent == "base2":
+    if c.base2:
         delta = delta + 3 * work.u * (np.abs(x.capped) + delta + size) + 2 * work.eta
     return delta + stored.u * (np.abs(x.s) + delta) + stored.eta + work.eta
 
@@ -216,25 +268,33 @@ def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slope
     """One rounding of the product m |i - j|, of a slope that is rounded as it is loaded, and one of the sum.
 
     The product is divided by the scale or multiplied by log2(e) as a bias is, perhaps before the distance, by which an
-    underflow grows. Whether bias or ALiBi comes first is open, and so is the sum of those two that is rounded. Where
-    keys are counted from one of them, products are as large as that of the row's length, and see :func:`row_shift`.
+    underflow grows. In a format of its own, slope, distance and product are rounded to that. Whether bias or ALiBi
+    comes first is open, and so is the sum of those two that is rounded. Where keys are counted from one of them,
+    products are as large as that of the row's length, and see :func:`row_shift`.
     """
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
     loaded = conversion(c, "score_accumulation", FORMATS[x.problem.dtype_of("alibi_slopes")])
+    made = conversion(c, "alibi_terms", c.format("score_accumulation"))
     shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
     if c.alibi == "positions":
-        far = np.maximum(_farthest_key(x), x.problem.key_length)
+        far = farthest_key(x, c)
     size = slopes * far
     bias = 0.0 if x.problem.bias is None else np.where(np.isfinite(x.problem.bias), np.abs(x.problem.bias), 0.0)
     constants = 7 if may_add_bias_first(x, c) and not is_power_of(2, sigma) else 0
-    error = growth((loaded.u, 1), (work.u, 1 + constants), (stored.u, 1)) * size
-    delta = delta + error + (1 + far) * (loaded.eta + 3 * work.eta) * max(1.0, sigma) + stored.eta
-    if c.exponent == "base2":
+    error = growth((loaded.u, 1), (made.u, 3), (work.u, 1 + constants), (stored.u, 1)) * size
+    delta = delta + error + (1 + far) * (loaded.eta + 2 * made.eta + 3 * work.eta) * max(1.0, sigma) + stored.eta
+    if c.base2:
         delta = delta + work.u * 3 * (size + np.abs(x.capped) + delta)
     of_sum = work.eta + stored.eta
     if x.problem.bias is not None:
         delta = delta + stored.u * (np.abs(x.capped) + bias + size + delta) + of_sum
     return delta + stored.u * (np.abs(x.s) + shift + delta) + of_sum
+
+
+def farthest_key(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The largest number of keys that a slope multiplies, [Sq, 1]."""
+    far = _farthest_key(x)
+    return np.maximum(far, x.problem.key_length) if c.alibi == "positions" else far
 
 
 def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:

@@ -17,22 +17,36 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_spec.error import value_spread
-from attn_spec.error.bounds import numerator_error, output_error
+from attn_spec.error.bounds import exact_output_error
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.dropout_bounds import factor_roundings, factor_underflow, late_roundings
+from attn_spec.error.domain import score_gradients_fit
+from attn_spec.error.dropout_bounds import late_roundings
 from attn_spec.error.far_keys import without_far_keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
-from attn_spec.error.operand_bounds import (
-    cotangent_sizes,
-    product_of_operands_error,
-    value_format,
-    value_sizes,
-)
-from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
+from attn_spec.error.operand_bounds import value_error, value_sizes
+from attn_spec.error.output_bounds import OutputTerms, output_terms
+from attn_spec.error.products import entry, probability_cast
+from attn_spec.error.reference_gradients import left_of_references
 from attn_spec.error.roundoff import conversion, growth, rounding
-from attn_spec.error.row_sum_bounds import WeightError, deviations, lse_error, row_sum_error, weight_error
-from attn_spec.error.score_bounds import last_factor, softcapped_error
+from attn_spec.error.row_sum_bounds import (
+    WeightError,
+    deviations,
+    divided,
+    lse_error,
+    normalization_error,
+    rounding_by_lse,
+    row_sum_error,
+    weight_error,
+)
+from attn_spec.error.score_bounds import last_factor, narrows_scores, softcapped_error
 from attn_spec.error.weight_bounds import log_weight_error, weight_error_by_lse
+from attn_spec.error.weight_gradient_bounds import (
+    division,
+    division_underflow,
+    largest_quotient,
+    weight_gradient_error,
+)
+from attn_spec.error.weighted_means import mean_error, shares
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,12 @@ class BackwardWeights:
     #: P A and P (1 + A) for both together.
     PA: np.ndarray
     P1A: np.ndarray
+    #: A weight is its share of the sum of all but for ``off``, a bound on |log|: the least and the largest that it may
+    #: be, and how far it may lie from P.
+    off: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+    change: np.ndarray
     #: Absolute error.
     eta: np.ndarray
 
@@ -72,6 +92,8 @@ class ScoreGradientError:
     P_slope: np.ndarray
     #: Of sigma dS, what underflows only where constants multiply dS before its products.
     early: np.ndarray
+    #: Rows in the domain, bool [B, Hq, Sq]: none of all that overflows.
+    inside: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -87,9 +109,10 @@ class _Setting:
     #: The weights that make dS, and whether they are cast.
     weights: BackwardWeights
     casts: bool
-    #: |X| and |dP - D| with the error of their own evaluation, [.., Sq, Sk].
+    #: |X| and |dP - D| with the error of their own evaluation, [.., Sq, Sk], which is at most ``slack``.
     size: np.ndarray
     around: np.ndarray
+    slack: np.ndarray | float
 
 
 @np.errstate(all="ignore")
@@ -108,15 +131,16 @@ def score_gradient_error(
     w = weight_error(near, c)
     scored = backward_weights(near, c, w, cast=casts)
     around = np.where(x.visible, np.abs(g.dP - g.D) + slack, 0.0)
-    row = _Setting(x, near, g, c, w, scored, casts, np.abs(g.X) + slack, around)
-    edP = _dp_error(x, g, c)
+    row = _Setting(x, near, g, c, w, scored, casts, np.abs(g.X) + slack, around, slack)
+    edP = weight_gradient_error(x, near, g, c)
     eD = _delta_error(row, edP)
     EX = np.where(x.visible, edP + eD, 0.0)
     G = np.expm1(np.minimum(scored.common, 700.0))
     eD_weighted = (1 + G) * eD
     if g.lse_cotangent is not None:  # P dL may have weights of its own: then no factor is common to all of dS
         G = np.zeros(G.shape)
-    dA, most = _weighted_error(row, EX)
+    left = left_of_references(near, g, c, w, most=scored.most, edP=edP, eD=eD)
+    dA, most = (error + left for error in _weighted_error(row, EX))
     slope = np.ones(x.s.shape) if x.problem.softcap is None else 1 - (x.capped / x.problem.softcap) ** 2
     P_slope = np.where(x.visible, x.P * np.maximum(slope, 0.0), 0.0)
     full, dA = _narrowed(x, g, c, _through_softcap(x, g, c, dA)), np.minimum(dA, most)
@@ -134,11 +158,23 @@ def score_gradient_error(
         D=eD_weighted,
         P_slope=P_slope,
         early=_early_underflow(x, g, c, dA),
+        inside=score_gradients_fit(x, near, g, c, X=EX, dA=dA, used=_used(near, c, w)),
     )
 
 
+def _used(x: Intermediates, c: ResolvedContract, w: WeightError) -> dict[str, np.ndarray]:
+    """Errors of what of the forward pass the backward pass reads, by name."""
+    found = {"output": exact_output_error(x, c)} if c.delta == "output" else {}
+    return found if _is_stored(c) else found | {"lse": lse_error(x, c, w)}
+
+
+def _is_stored(c: ResolvedContract) -> bool:
+    """Whether the weights of the backward pass are those that the forward pass divided by their own sum."""
+    return c.backward_weights == "stored" and c.normalize != "by_lse"
+
+
 def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Error of dA = P X for an error EX of X, and the most that it can be; 0 where hidden.
+    """Error of dA = P X for an error EX of X, and the most that it can be, whatever scores are off by; 0 where hidden.
 
     dL may be added to dP - D, or P dL to P (dP - D) with weights found again as exp(s - LSE): an LSE of its own
     (``torch.logsumexp``) is differentiated so. Then each summand has the error of its own weights.
@@ -154,58 +190,68 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
         P1A, eta = np.maximum(P1A, found.P1A), np.maximum(eta, found.eta)
         total, parts = row.around + dL, 2
     relative = growth((work.u, 1 + parts), (narrow, parts))
-    tiny = 4 * work.eta + 2 * parts * stored.eta
+    tiny = 4 * largest_quotient(row.near, c) * work.eta + 2 * parts * stored.eta
     tiny = x.largest_factor * tiny
     if c.delta == "probabilities":  # P dP - P D may be formed from two stored products
-        tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.P1A * (np.abs(g.dP) + np.abs(g.D) + EX)
+        tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.most * (np.abs(g.dP) + np.abs(g.D) + EX)
     dA = own * (1 + relative) + relative * x.P * total + P1A * (1 + relative) * EX
     dA = dA + eta * (total + EX) * (1 + relative) + tiny
-    most = (P1A + eta) * (1 + relative) * (total + EX) + x.P * row.size + tiny
+    most = _most_error(row, EX) + relative * weights.most * (total + EX) + eta * (total + EX) * (1 + relative) + tiny
     return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)
+
+
+def _most_error(row: _Setting, EX: np.ndarray) -> np.ndarray:
+    """The most that p (X + e) may lie from P X, for p between the ends of a weight and |e| <= EX, before roundings.
+
+    |(p - P) X + p e| is largest at an end. Of dL each weight may be that of its own summand.
+    """
+    x, g, w = row.x, row.g, row.weights
+    size, dL = row.size, np.zeros(x.s.shape)
+    change = w.change
+    if g.lse_cotangent is not None:
+        found = backward_weights(row.near, replace(row.c, backward_weights="recomputed"), row.w, cast=row.casts)
+        size, dL = row.around, np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
+        change = np.maximum(change, found.change)
+    evaluated = (row.w.widen - 1 + 2.0**-48) * x.P
+    above, below = np.maximum(w.most - x.P, 0.0) * size + w.most * EX, (x.P - w.least) * size + w.least * EX
+    return np.maximum(above, below) + evaluated * size + change * dL
 
 
 def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, cast: bool) -> BackwardWeights:
     """Errors of the weights, with or without the cast that precedes a product.
 
     Recomputed, exp(s - LSE) is not renormalized, so the error of the LSE does not cancel. Stored, the weight carries
-    the relative error of the row sum it was divided by, and two roundings of the division.
+    the relative error of the row sum it was divided by, and two roundings of the division. Whatever the errors of
+    scores, no weight is more than all of them together: it is the share of one of the weights that the forward pass has
+    added up, but for the roundings of the row sum and the division, or of the LSE and of a score computed again.
     """
     softmax, narrow = rounding(c, "softmax"), probability_cast(c)
-    if c.backward_weights == "stored" and c.normalize != "by_lse":
+    if _is_stored(c):
         e = log_weight_error(x, c)
         own = (e.direct if c.normalize == "before_product" else e.rescaled) - 2 * math.log1p(-softmax.u)
-        common, eta = row_sum_error(x, w)[..., None], 4 * softmax.eta + w.eta * w.inverse_sum
+        common, eta = row_sum_error(x, w)[..., None], 4 * softmax.eta + w.eta * np.fmin(w.inverse_sum, divided(x, c))
+        off = np.where(x.visible, normalization_error(x, c, w) - 2 * math.log1p(-softmax.u), 0.0)
     else:
         common = lse_error(x, c, w)[..., None]
         own, eta = weight_error_by_lse(x, c, common), np.full(x.L.shape, 4 * softmax.eta)
+        off = rounding_by_lse(x, c, w, again=c.backward_weights == "recomputed" or not narrows_scores(c))
     if cast:
-        own, eta = own - math.log1p(-narrow.u), eta + narrow.eta
+        moved = -math.log1p(-narrow.u)
+        own, off, eta = own + moved, off + moved, eta + narrow.eta
     own = np.where(x.visible, own, 0.0)
     PA, P1A = deviations(x, np.where(x.seen, own + common, 0.0))
-    return BackwardWeights(own, common, PA, P1A, eta)
-
-
-def _dp_error(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) -> np.ndarray:
-    """Error of dP = c dO v^T, [.., Sq, Sk]."""
-    form, Dv = value_format(x, c), x.v.shape[-1]
-    of_g, of_v = entry(c, c.format("output")), entry(c, form)
-    stored = conversion(c, "stored_scores", c.format("gradient_accumulation"))
-    size_g, size_v = cotangent_sizes(g), value_sizes(x, c)
-    factor = factor_roundings(x, c, "softmax", "stored_scores")
-    roundings = (*sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)), *factor)
-    relative = growth((of_g.u, 1), (of_v.u, 1), (left_out(c, c.format("output"), form), 1), *roundings)
-    off_v = of_v.eta + factor_underflow(x, c, "softmax")
-    entering = off_v * size_g.sum(-1)[..., :, None] + of_g.eta * size_v.sum(-1)[..., None, :]
-    underflow = 2 * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entering + Dv * of_g.eta * off_v
-    given = product_of_operands_error(x, g, c)
-    dP = x.dropped(given + relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow)
-    return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta * (x.largest_factor + (1 if factor else 0))
+    least, most = shares(w.low, w.high)
+    least, most = least * np.exp(-off), most * np.exp(np.minimum(off, 700.0))
+    evaluated = (w.widen - 1 + 2.0**-48) * x.P
+    change = np.fmin(PA, np.maximum(most - x.P, x.P - least) + evaluated)
+    return BackwardWeights(own, common, PA, P1A, off, least, np.fmin(P1A, most + evaluated), change, eta)
 
 
 def _delta_error(row: _Setting, edP: np.ndarray) -> np.ndarray:
     """Error of D, less dL, [.., Sq, 1], which 1 - p may multiply; ``edP`` is that of dP."""
     x, g, work = row.x, row.g, rounding(row.c, "score_accumulation")
     D = _delta_of_output(row) if row.c.delta == "output" else _delta_of_probabilities(row, edP)
+    D = D + growth(*division(row.near, row.c)) * (np.abs(g.D) + D) + division_underflow(row.near, row.c)
     if g.lse_cotangent is not None:
         D = D + work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + x.largest_factor * work.eta
     if late := late_roundings(x, row.c):
@@ -222,18 +268,34 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
     """
     x, c, w, work = row.near, row.c, row.w, rounding(row.c, "score_accumulation")
     size, Dv = np.abs(row.g.cotangent), x.v.shape[-1]
-    EO = output_error(x, c, w, x.O, np.zeros(x.O.shape))
+    EO = exact_output_error(x, c)
     stored = (size * EO).sum(-1, keepdims=True)
     if c.normalize != "by_lse":
         off, around = value_spread.slack(x, c), value_spread.around(x, c, row.around, size)
-        e = numerator_error(x, c, w, x.O, off)
+        e = output_terms(x, c, w, x.O, 0.0)
+        last = (size * (e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
         through = ((w.PA * around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
-        through = through + (size * (off + e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
-        stored = np.where(e.kappa > 0, np.fmin(stored, through), stored)
+        through = np.where(e.kappa > 0, through + (size * off).sum(-1, keepdims=True) + last, np.inf)
+        stored = np.fmin(stored, np.fmin(through, _mean_of_products(row, e, size) + last))
     if (of_g := row.g.cotangent_error) is not None:
         stored, size = stored + (of_g * (np.abs(x.O) + EO)).sum(-1, keepdims=True), size + of_g
     summed = growth((work.u, min(Dv, c.summation_depth or Dv))) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
     return stored + summed + 2 * Dv * work.eta
+
+
+def _mean_of_products(row: _Setting, e: OutputTerms, size: np.ndarray) -> np.ndarray:
+    """How far a mean of the products dP_j of a row may lie from D, [.., Sq, 1].
+
+    They are values of one column, as those of :func:`output_bounds.output_error`.
+    """
+    x, c = row.near, row.c
+    of_values = x.dropped(size @ value_sizes(x, c).swapaxes(-1, -2))
+    given = value_error(x, c)
+    moved = 0.0 if given is None else x.dropped(size @ given.swapaxes(-1, -2))
+    r = moved + e.B * of_values + e.C * (size * np.abs(x.O)).sum(-1, keepdims=True) + row.slack
+    least = 1 - e.C.max(axis=-1, keepdims=True, initial=0.0)
+    found = mean_error(row.w, row.g.dP - row.g.D, r) / least
+    return np.where(least > 0.75, found, np.inf) + (size * e.outside_hull).sum(-1, keepdims=True)
 
 
 def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
@@ -246,20 +308,22 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     work, n = rounding(c, "score_accumulation"), x.keys + 1.0
     PA, P1A = deviations(row.near, weights.own)
     G = np.expm1(np.minimum(weights.common, 700.0))
-    if c.backward_weights == "stored" and c.normalize != "by_lse":
+    if _is_stored(c):
         cast = probability_cast(c).u if c.score_gradients_of == "cast" else 0.0
         N = (1 + growth((rounding(c, "softmax").u, 2), (cast, 1))) * np.exp(w.defect) - 1
     else:
         N = (1 + G) * (1 + PA.sum(-1, keepdims=True)) - 1
-    N = N + x.keys * (weights.eta + w.inverse_sum * w.eta_sum)
+    N = N + x.keys * (weights.eta + np.fmin(w.inverse_sum, divided(x, c)) * w.eta_sum)
     sizes = np.where(x.visible, np.abs(g.dP) + edP, 0.0)
     apart = N * np.abs(g.D) + (1 + G) * ((PA * row.around).sum(-1, keepdims=True) + (P1A * edP).sum(-1, keepdims=True))
-    together = (weights.PA * np.abs(g.dP) + weights.P1A * edP).sum(-1, keepdims=True)
+    together = (weights.change * np.abs(g.dP) + weights.most * edP).sum(-1, keepdims=True)
+    factor = np.exp(np.minimum(weights.off, 700.0))
+    mean = mean_error(w, g.dP - g.D, (factor - 1) * np.abs(g.dP) + factor * edP + row.slack)
     depth = np.minimum(n, c.summation_depth or np.inf)
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
-    summed = (growth((work.u, depth), (stored.u, 1)) * weights.P1A + weights.eta) * sizes
+    summed = (growth((work.u, depth), (stored.u, 1)) * weights.most + weights.eta) * sizes
     tiny = n * x.largest_factor * (2 * work.eta + rounding(c, "stored_scores").eta)
-    return np.fmin(apart, together) + summed.sum(-1, keepdims=True) + tiny
+    return np.fmin(np.fmin(apart, together), mean) + summed.sum(-1, keepdims=True) + tiny
 
 
 def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dA: np.ndarray) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""The theorem that a problem has: that of a softmax, of linear attention, or of a layer."""
+"""The theorem that a problem has: that of a softmax, of linear attention, or of a layer.
+
+A score that kernels evaluate in several orders has a row for each (``scores.Score.otherwise``), and an answer is held
+to the largest of their bounds.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,41 @@ from attn_spec.error import bounds, gradient_bounds, linear_bounds, linear_gradi
 from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates
+from attn_spec.error.intermediates import (
+    GradientIntermediates,
+    Intermediates,
+    gradient_intermediates,
+    in_all_orders,
+    kept,
+)
 
 
 def forward_bound(
     x: Intermediates, contract: ResolvedContract, o: np.ndarray | None = None, slack: np.ndarray | float = 0.0
 ) -> ForwardBound:
     """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact)."""
+    o = x.O if o is None and not x.problem.projects else o
+    found = [_forward_bound(y, contract, o, slack) for y in (x, *in_all_orders(x))]
+    return found[0] if len(found) == 1 else _largest(found)
+
+
+def _forward_bound(
+    x: Intermediates, contract: ResolvedContract, o: np.ndarray | None, slack: np.ndarray | float
+) -> ForwardBound:
     if x.problem.projects:
         return projection_bounds.layer_bound(x, contract, o, slack)
     found = bounds.forward_bound if x.problem.feature_map is None else linear_bounds.linear_bound
     return found(x, contract, o, slack)
+
+
+def _largest(found: list[ForwardBound]) -> ForwardBound:
+    """What is allowed in some order, where the domain holds in all."""
+    return ForwardBound(
+        {name: np.maximum.reduce([bound.allowed[name] for bound in found]) for name in found[0].allowed},
+        np.logical_and.reduce([bound.in_domain for bound in found]),
+        np.logical_and.reduce([bound.empty_in_domain for bound in found]),
+        lse_domain=np.logical_and.reduce([bound.domain_of("lse") for bound in found]),
+    )
 
 
 def evaluation_error(x: Intermediates) -> ForwardBound:
@@ -37,8 +65,28 @@ def gradient_bound(
     ``slack`` bounds the errors of ``x`` and ``g`` (default: none).
     """
     linear = linear_gradient_bounds.linear_gradient_bound
-    found = gradient_bounds.gradient_bound if x.problem.feature_map is None else linear
-    return found(x, g, contract, slack)
+    of_weighting = gradient_bounds.gradient_bound if x.problem.feature_map is None else linear
+    found = [of_weighting(x, g, contract, slack)]
+    for y in in_all_orders(x):
+        of_y = _gradients(y, g)
+        found.append(of_weighting(y, of_y, contract, None if slack is None else gradient_evaluation_error(y, of_y)))
+    return found[0] if len(found) == 1 else _largest_of_gradients(found)
+
+
+@kept
+def _gradients(x: Intermediates, g: GradientIntermediates) -> GradientIntermediates:
+    """Those of another order for the same cotangents."""
+    return gradient_intermediates(x, g.of_output, g.lse_cotangent)
+
+
+def _largest_of_gradients(found: list[GradientBound]) -> GradientBound:
+    return GradientBound(
+        {name: np.maximum.reduce([bound.allowed[name] for bound in found]) for name in found[0].allowed},
+        X=np.maximum.reduce([bound.X for bound in found]),
+        rows=np.logical_and.reduce([bound.rows for bound in found]),
+        keys=np.logical_and.reduce([bound.keys for bound in found]),
+        whole=all(bound.whole for bound in found),
+    )
 
 
 def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> GradientBound:

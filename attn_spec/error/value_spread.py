@@ -1,15 +1,22 @@
-"""How the values of a row lie around its output, as a kernel may have them: sums and ends of |c_ij v_jc - o_ic|."""
+"""How the values of a row lie around its output, as a kernel may have them: sums and ends of |c_ij v_jc - o_ic|.
+
+Columns are those of the values, or those that a projection W makes of them: an error of a weight moves all columns of a
+value together, and so what the projection makes of that, while errors of single columns meet |W|.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
-from attn_spec.error.operand_bounds import value_error
+from attn_spec.error.operand_bounds import value_error, value_sizes
 
-#: Most products Sq * Sk * Dv for which |v - o| is formed element by element.
-ELEMENTWISE_LIMIT = 2**19
+#: Products Sq * Sk * Dv that are formed element by element at a time.
+AT_A_TIME = 2**18
 
 
 def slack(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
@@ -26,24 +33,67 @@ def around(x: Intermediates, c: ResolvedContract, products: np.ndarray, size: np
     return products + np.where(x.visible, x.dropped(size @ error.swapaxes(-1, -2)) + moved, 0.0)
 
 
-def spread(x: Intermediates, contract: ResolvedContract, W: np.ndarray, o: np.ndarray) -> np.ndarray:
-    """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, Dv]; above ELEMENTWISE_LIMIT by the triangle inequality."""
-    if (error := value_error(x, contract)) is not None:
-        return _of_values(x, W, o) + x.dropped(W) @ error
-    return _of_values(x, W, o)
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Values and outputs of heads in some columns."""
+
+    #: v [.., Sk, C], its error, or None, and the sum of the sizes that it is made of; o [.., Sq, C].
+    v: np.ndarray
+    error: np.ndarray | None
+    size: np.ndarray
+    o: np.ndarray
+    #: |W| [.., C, Dv], or None.
+    projection: np.ndarray | None = None
+
+    def of_each(self, errors: np.ndarray | float) -> np.ndarray | float:
+        """What errors of single columns [.., rows, Dv] or [.., rows, 1] make of these."""
+        if self.projection is None:
+            return errors
+        W = self.projection.swapaxes(-1, -2)
+        errors = np.asarray(errors)
+        return errors * W.sum(axis=-2, keepdims=True) if errors.shape[-1:] in ((), (1,)) else errors @ W
 
 
-def _of_values(x: Intermediates, W: np.ndarray, o: np.ndarray) -> np.ndarray:
-    v, c = x.v, x.c
-    if W.size * v.shape[-1] > ELEMENTWISE_LIMIT:
-        return x.dropped(W) @ x.v_size + W.sum(-1, keepdims=True) * np.abs(o)
-    # One head after the other in one array: new memory of this size takes longer to come by than to fill.
-    spread, apart = np.empty(o.shape), np.empty((*W.shape[-2:], v.shape[-1]))
-    for head in np.ndindex(o.shape[:-2]):
-        met = v[head][None, :, :] if c is None else c[head][:, :, None] * v[head][None, :, :]
-        np.subtract(met, o[head][:, None, :], out=apart)
-        spread[head] = (W[head][:, None, :] @ np.abs(apart, out=apart))[:, 0]
-    return spread
+def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray | None = None) -> Columns:
+    """The columns of values themselves, or those of W [.., C, Dv] times values."""
+    v, error, size = x.v, value_error(x, c), value_sizes(x, c)
+    if W is None:
+        return Columns(v, error, size, o)
+    T, sizes = W.swapaxes(-1, -2), np.abs(W).swapaxes(-1, -2)
+    return Columns(v @ T, None if error is None else error @ sizes, size @ sizes, o @ T, np.abs(W))
+
+
+def spread(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
+    """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, C], element by element."""
+    found = _of_values(x, W, of)
+    return found if of.error is None else found + x.dropped(W) @ of.error
+
+
+def _of_values(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
+    v, o, c = of.v, of.o, x.c
+    found = np.empty(o.shape)
+    # One block of rows after the other in one array: new memory takes longer to come by than to fill.
+    apart = np.empty((rows_at_a_time(x, v), *v.shape[-2:]))
+    for at in row_blocks(x, v, np.ones(o.shape[:-1], dtype=bool)):
+        met = v[at[:2]][None] if c is None else c[at][:, :, None] * v[at[:2]][None]
+        space = apart[: len(at[2])]
+        np.subtract(met, o[at][:, None, :], out=space)
+        found[at] = (W[at][:, None, :] @ np.abs(space, out=space))[:, 0]
+    return found
+
+
+def rows_at_a_time(x: Intermediates, v: np.ndarray) -> int:
+    """How many rows of a head have AT_A_TIME products of keys and columns of ``v``, one at least."""
+    return max(min(AT_A_TIME // max(v.shape[-2] * v.shape[-1], 1), x.s.shape[-2]), 1)
+
+
+def row_blocks(x: Intermediates, v: np.ndarray, chosen: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Batch entry, head and some rows of the ``chosen`` ones [.., Sq], until all have come."""
+    count = rows_at_a_time(x, v)
+    for b, h in np.ndindex(*chosen.shape[:-1]):
+        rows = np.flatnonzero(chosen[b, h])
+        for start in range(0, len(rows), count):
+            yield b, h, rows[start : start + count]
 
 
 def visible_range(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,10 @@ from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
 from attn_spec.error.score_bounds import lowest_bits, row_shift, score_error, shift_error
 
+#: How far the exponent of the largest weight may lie from 0 by the rounding of a reference, natural units: whatever is
+#: divided by the row sum is then far above what underflows.
+FARTHEST_REFERENCE = 16.0
+
 
 @dataclass(frozen=True, eq=False)
 class LogWeightError:
@@ -74,7 +78,7 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
     distance = _distance(x, c, delta)
     alpha = delta + np.where(_exact_differences(x, c, delta), 0.0, softmax.u) * distance
-    if c.exponent == "base2":
+    if c.base2:
         size = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
         alpha = alpha + work.u * (6 * distance + size + size.max(axis=-1, keepdims=True, initial=0.0))
         alpha = alpha + 2 * work.eta
@@ -91,11 +95,13 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
 def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
 
-    With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays.
+    With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays. Unless the contract says that it
+    may overflow, a kernel keeps it within FARTHEST_REFERENCE, as those do that round s c too.
     """
-    if c.exponent != "base2":
+    if not c.base2:
         return np.zeros((*x.s.shape[:-1], 1))
-    return growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)
+    rounded = growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)
+    return rounded if c.exponent == "base2_fused" else np.minimum(rounded, FARTHEST_REFERENCE)
 
 
 def exponential_error(c: ResolvedContract) -> float:
@@ -121,12 +127,18 @@ def row_sum_difference(x: Intermediates, c: ResolvedContract, e: LogWeightError)
 def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
     """|log| of a computed exp(s - LSE) over e^(s - L) e^(L - LSE): all errors but that of the LSE, [.., Sq, Sk].
 
-    ``EL`` [.., Sq, 1] bounds that. The scores may have been computed again.
+    ``EL`` [.., Sq, 1] bounds that.
     """
+    return score_error(x, c) + exponent_by_lse_error(x, c, EL)
+
+
+@np.errstate(all="ignore")
+def exponent_by_lse_error(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over that of the computed s and LSE, which is off by ``EL``, [.., Sq, Sk]."""
     delta, softmax, work = score_error(x, c), rounding(c, "softmax"), rounding(c, "score_accumulation")
     L, shift = np.where(np.isfinite(x.L), x.L, 0.0), row_shift(x, c)
-    alpha = delta + softmax.u * (np.abs(x.s - L) + delta + EL) + exponential_error(c)
-    if c.exponent == "base2":
+    alpha = softmax.u * (np.abs(x.s - L) + delta + EL) + exponential_error(c)
+    if c.base2:
         alpha = alpha + 8 * work.u * (np.abs(x.s) + delta + np.abs(L) + 2 * shift + EL) + 2 * work.eta
     alpha = alpha + shift_error(x, c, EL)
     return np.where(x.visible, alpha, 0.0)
@@ -148,7 +160,7 @@ def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     size = largest + log_sum
     work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
     final = conversion(c, "lse", c.format("softmax")).u
-    base2 = 4 if c.exponent == "base2" else 0
+    base2 = 4 if c.base2 else 0
     relative = growth((softmax, 2), (final, 1), (work, base2))
     return elementary_error(c, "log_error") * (1 + log_sum) + relative * size
 
@@ -164,7 +176,7 @@ def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     argument = _distance(x, c, delta) + 2 * np.log(np.maximum(x.keys, 1)) + 1
     work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
     error = softmax * argument + exponential_error(c)
-    if c.exponent == "base2":  # a difference of natural logarithms is multiplied by a rounded log2(e)
+    if c.base2:  # a difference of natural logarithms is multiplied by a rounded log2(e)
         error = error + 2 * work * argument
     return np.where(x.visible, error, 0.0)
 
@@ -185,7 +197,7 @@ def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray)
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
     sigma = abs(x.problem.scale_value)
     plain = not x.problem.has_addends and x.problem.softcap is None and c.reference_distance == 0
-    plain = plain and c.exponent == "natural"  # multiplied by log2(e), scores leave their grid
+    plain = plain and not c.base2  # multiplied by log2(e), scores leave their grid
     if not (plain and is_power_of(2, sigma)) or not x.s.size:
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
     low_q, low_k = lowest_bits(x)

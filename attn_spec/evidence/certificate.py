@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from attn_spec import atomic
+from attn_spec.judgement.power import Power
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, count, exit_code, worst
 
@@ -109,6 +110,8 @@ class Finding(Model):
     verdict: Verdict
     examples: int
     discarded: int
+    #: The share of the elements of their answers that the contract says something of; null where none are judged.
+    measured: float | None = None
     #: Largest error / bound.
     ratio: Number | None
     #: Id of the stored case.
@@ -137,6 +140,29 @@ class PropertyResult(Model):
     dtypes: dict[str, Finding]
 
 
+class UnseenError(Model):
+    """A planted error that would not have been refuted."""
+
+    #: In words.
+    error: str
+    #: Largest error / bound that it reached.
+    ratio: Number
+    #: The field of the contract that would have to say more, as it is; and the ratio if it said most. Empty: none.
+    hidden_by: str
+    sharper: Number
+
+
+class PowerResult(Model):
+    """Which errors the judgement would have refuted that the kernel passed, at some problems of one dtype."""
+
+    dtype: str
+    #: "small problems", "gradients of small problems", or a shape.
+    where: str
+    #: In words.
+    planted: tuple[str, ...]
+    unseen: tuple[UnseenError, ...]
+
+
 class Certificate(Model):
     """The whole document."""
 
@@ -151,6 +177,8 @@ class Certificate(Model):
     configuration: Configuration
     claims: Claims
     properties: tuple[PropertyResult, ...]
+    #: Empty where the kernel is refuted.
+    power: tuple[PowerResult, ...] = ()
     #: How many property x dtype bear each verdict, and their total.
     summary: dict[str, int]
 
@@ -164,8 +192,10 @@ class Refusal(Model):
     message: str
 
 
-def build(kernel: dict[str, Any], rows: Iterable[Row], *, complete: bool = True) -> Certificate:
-    """The certificate of a kernel, from what a session reported of it and its verdicts.
+def build(
+    kernel: dict[str, Any], rows: Iterable[Row], powers: Iterable[Power] = (), *, complete: bool = True
+) -> Certificate:
+    """The certificate of a kernel, from what a session reported of it, its verdicts and their power.
 
     One that is not ``complete``, since the examination was stopped, certifies nothing.
     """
@@ -180,9 +210,20 @@ def build(kernel: dict[str, Any], rows: Iterable[Row], *, complete: bool = True)
             "complete": complete,
             **parts,
             "properties": [result_of(entry, [row for row in rows if row.property == entry["id"]]) for entry in entries],
+            "power": [_power(one) for one in sorted(powers, key=lambda one: (one.where, one.dtype))],
             "summary": {**counted, "total": len(rows)},
         }
     )
+
+
+def _power(found: Power) -> PowerResult:
+    unseen = tuple(
+        UnseenError(
+            error=one.words, ratio=Number.of(one.ratio), hidden_by=one.hidden_by, sharper=Number.of(one.sharper)
+        )
+        for one in found.unseen
+    )
+    return PowerResult(dtype=found.dtype, where=found.where, planted=found.planted, unseen=unseen)
 
 
 def _result(rows: list[Row], chosen: Configuration, *, complete: bool) -> Result:
@@ -200,6 +241,7 @@ def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             verdict=row.verdict,
             examples=row.examples,
             discarded=row.discarded,
+            measured=row.measured,
             ratio=None if row.ratio is None else Number.of(row.ratio),
             case=row.case,
             message=row.message,

@@ -1,4 +1,9 @@
-"""Which reading of a contract explains an answer best: a kernel keeps to one of them."""
+"""Which reading of a contract explains an answer best: a kernel keeps to one of them.
+
+A reading may be silent of an element, where its arithmetic could overflow. What it is silent of is not judged, whatever
+the other readings say: the kernel may keep to the silent one, and an overflow may leave any number behind, the largest
+one where results are cut. So the silence is counted and told, and passes for no verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +20,31 @@ class _Judged(Protocol):
     def exercised(self) -> bool: ...
     @property
     def ratio(self) -> float: ...
+    @property
+    def silent(self) -> int:
+        """How many elements it says nothing of that another reading might."""
+        ...
 
 
 Judged = TypeVar("Judged", bound=_Judged)
 
 
 def best(judge: Callable[[ResolvedContract], Judged], choices: Sequence[ResolvedContract]) -> Judged:
-    """The first that measures something and is not refuted: a contract is kept in one of its readings.
+    """The first that is not refuted and says something of every element, else of most.
 
-    Without such a one, one that says nothing about the answer, or at last the refuted one nearest to its bound.
+    Without such a one, one that says nothing of the whole answer; at last the refuted one nearest to its bound.
     """
-    silent, refuted = [], []
+    holding, silent, refuted = [], [], []
     for reading in choices:
         judgement = judge(reading)
-        if judgement.exercised and not judgement.refuted:
+        if judgement.refuted:
+            refuted.append(judgement)
+        elif not judgement.exercised:
+            silent.append(judgement)
+        elif judgement.silent:
+            holding.append(judgement)
+        else:
             return judgement
-        (refuted if judgement.refuted else silent).append(judgement)
+    if holding:
+        return min(holding, key=lambda judgement: judgement.silent)
     return silent[0] if silent else min(refuted, key=lambda judgement: judgement.ratio)

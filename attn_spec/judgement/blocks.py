@@ -19,6 +19,7 @@ from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.engine import Engine, engine_of
 from attn_spec.judgement.glance import is_plain, shares
 from attn_spec.judgement.measure import Judgement, judge
+from attn_spec.judgement.power import Power
 from attn_spec.judgement.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.worst import WorstElement, worst_element
 from attn_spec.problem.problem import Problem
@@ -54,8 +55,9 @@ class Tally:
 
     name: str
     elements: int = 0
-    #: Elements that the contract says nothing of.
+    #: Elements that the contract says nothing of, since they may overflow; those whose answer no convention decides.
     unmeasured: int = 0
+    undecided: int = 0
     outside: int = 0
     rows_outside: int = 0
     #: Largest error over the allowed one in rows that the theorems decided on.
@@ -63,11 +65,17 @@ class Tally:
     #: Largest error of keys over the part of what is allowed that cleared them at a glance.
     share: float = 0.0
     nearest: WorstElement | None = None
+    #: The index of the first element that nothing is said of.
+    silent_at: tuple[int, ...] | None = None
 
     def add(self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray) -> None:
         """Count what the theorems say of some rows of a part."""
         (m,) = (m for m in judgement.measurements if m.name == self.name)
-        self.unmeasured += int(np.size(m.measured) - m.measured.sum())
+        if m.silent and self.silent_at is None:
+            b, h, i, *column = np.argwhere(m.asked & ~m.measured)[0]
+            self.silent_at = (at[0] + int(b), at[1] + int(h), int(rows[i]), *map(int, column))
+        self.unmeasured += m.silent
+        self.undecided += int((~m.asked).sum())
         if not m.measured.any():
             return
         found = worst_element(m)
@@ -77,6 +85,17 @@ class Tally:
         self.outside += found.outside
         self.rows_outside += found.rows
         self.ratio = max(self.ratio, m.ratio)
+
+    @property
+    def measured(self) -> int:
+        """Elements that the contract says something of."""
+        return self.elements - self.unmeasured - self.undecided
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was not judged, in words."""
+        counts = ((self.unmeasured, ""), (self.undecided, " in rows that see no key"))
+        return [f"{count:,} of {self.elements:,} elements of {self.name}{where}" for count, where in counts if count]
 
     @property
     def worst(self) -> WorstElement | None:
@@ -99,6 +118,8 @@ class RowJudgement:
     of: int = 0
     drawn: int = 0
     decided: int = 0
+    #: Which errors would have been refuted, where that was asked.
+    power: Power | None = None
 
     @property
     def refuted(self) -> bool:
@@ -108,7 +129,18 @@ class RowJudgement:
     @property
     def exercised(self) -> bool:
         """Whether anything at all was measured."""
-        return any(tally.elements > tally.unmeasured for tally in self.tallies.values())
+        return any(tally.measured for tally in self.tallies.values())
+
+    @property
+    def silent(self) -> int:
+        """How many elements were looked at that no reading of the contract says anything of."""
+        return sum(tally.unmeasured for tally in self.tallies.values())
+
+    @property
+    def silent_share(self) -> float:
+        """Of the elements that were looked at, but for those whose answer no convention decides."""
+        asked = sum(tally.elements - tally.undecided for tally in self.tallies.values())
+        return self.silent / asked if asked else 0.0
 
     @property
     def ratio(self) -> float:
@@ -126,10 +158,18 @@ class RowJudgement:
         return 0.0 if self.rows == self.of else missed(share, self.drawn)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self.tallies)}: up to {self.ratio:.3g} of the error allowed, {self})"
+        said = f"{', '.join(self.tallies)}: up to {self.ratio:.3g} of the error allowed, {self}"
+        return (
+            f"{type(self).__name__}({said})" if self.power is None else f"{type(self).__name__}({said}; {self.power})"
+        )
 
     def __str__(self) -> str:
-        """What was looked at, in one sentence."""
+        """What was looked at, in one sentence, and what of it was not judged."""
+        left = [words for tally in self.tallies.values() for words in tally.left_out]
+        return f"{self._looked_at}; {', '.join(left)} not judged" if left else self._looked_at
+
+    @property
+    def _looked_at(self) -> str:
         if self.rows == self.of:
             return f"all {self.of} rows"
         if self.refuted:  # which is no longer looked at everywhere
@@ -178,7 +218,13 @@ def _judged(parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None
 
 
 def _add(
-    found: RowJudgement, part: Part, rows: np.ndarray, *, memory: int, engine: Engine, agreed: dict[str, str]
+    found: RowJudgement,
+    part: Part,
+    rows: np.ndarray,
+    *,
+    memory: int,
+    engine: Engine,
+    agreed: dict[str, Any],
 ) -> None:
     """Judge a block of rows."""
     answer = part.answer(rows)
@@ -192,7 +238,8 @@ def _add(
         open_ = np.flatnonzero(~(share <= 1) | (open_ == nearest))
     for few in blocks_of(part.problem, open_, memory, THEOREMS):
         known = Analysis(part.problem.rows(rows[few]))
-        judgement = judge(known, found.contract, **{name: x[:, :, few] for name, x in answer.items()}, **agreed)  # type: ignore[arg-type]
+        own: dict[str, Any] = {name: x[:, :, few] for name, x in answer.items()} | agreed
+        judgement = judge(known, found.contract, **own)
         for tally in found.tallies.values():
             tally.add(judgement, part.at, rows[few])
         found.decided += len(few)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_blocks import FinishedKeys, finished_keys, group_bound
+from attn_spec.error.gradient_blocks import FinishedKeys, bound_of, finished_keys
 from attn_spec.error.gradient_key_sums import ALL, Keys
 from attn_spec.error.readings import gradient_readings
 from attn_spec.judgement.best_reading import best
@@ -61,12 +61,12 @@ class GradientJudgement(RowJudgement):
         """The probability, at most, that a defect in that share of all keys was not looked at; 0 if all keys were."""
         return 0.0 if self.keys == self.of_keys else missed(share, self.keys_drawn)
 
-    def __str__(self) -> str:
-        """What was looked at, in one sentence."""
+    @property
+    def _looked_at(self) -> str:
         of_keys = f"{self.keys} of {self.of_keys} keys"
         if self.keys_drawn and self.keys < self.of_keys and not self.refuted:
             of_keys += f", {self.keys_drawn} of them at random: {chance(TOLD, self.keys_drawn)}"
-        return f"{super().__str__()}; {of_keys}"
+        return f"{super()._looked_at}; {of_keys}"
 
 
 def judge_gradient_parts(
@@ -170,7 +170,7 @@ class _Judging:
             if bias is not None:
                 bias.add(head, b, h)
             for each in head.of_rows:
-                self._count(_within(each.judgement, of.in_domain), "dq", self._place(part, b, h), each.rows)
+                self._count(each.judgement, "dq", self._place(part, b, h), each.rows)
         self._add_keys(part, b, g, of, chosen.index)
 
     def _place(self, part: GradientPart, b: int, h: int) -> tuple[int, int]:
@@ -258,16 +258,16 @@ class _Judging:
 
     def _of_keys(self, part: GradientPart, found: dict[str, np.ndarray], of: FinishedKeys) -> Judgement:
         truth = {name: enclosed(of.gradients[name], of.evaluated_in_domain) for name in found}
-        bound = group_bound({name: of.gradients[name].allowed for name in found}, of.in_domain)
+        bound = bound_of({name: of.gradients[name].allowed for name in found}, keys=of.in_domain)
         return measured_gradients(part.problem, self.judgement.contract, found, truth, bound)
 
     def _add_bias(self, part: GradientPart, bias: BiasOfGroups) -> None:
         of, found = bias.finished(self.judgement.contract), {"dbias": part.found["dbias"]}
-        if not is_sharp(of, bias.evaluated_in_domain):
+        if not is_sharp(of, bias.evaluated_whole):
             self._whole(replace(part, found=found))
             return
-        truth = {"dbias": enclosed(of, bias.evaluated_in_domain)}
-        bound = group_bound({"dbias": of.allowed}, bias.in_domain)
+        truth = {"dbias": enclosed(of, bias.evaluated_whole)}
+        bound = bound_of({"dbias": of.allowed}, whole=bias.whole)
         judgement = measured_gradients(part.problem, self.judgement.contract, found, truth, bound)
         self._count(judgement, "dbias", (0, 0), np.arange(of.value.shape[2]))
 
@@ -278,12 +278,3 @@ def _rows_of(given: Given, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return rows
     seen = [given.problem.rows(block).visible[0, 0][:, keys].any(axis=-1) for block in np.array_split(given.summed, 64)]
     return np.union1d(rows, given.summed[np.concatenate(seen)] if np.concatenate(seen).any() else given.summed[:1])
-
-
-def _within(judgement: Judgement, in_domain: np.ndarray) -> Judgement:
-    """The judgement if the domain holds; else nothing is measured."""
-    if in_domain.all():
-        return judgement
-    (m,) = judgement.measurements
-    nothing = np.zeros(m.got.shape, dtype=bool)
-    return replace(judgement, measurements=(replace(m, outside=nothing, measured=nothing),))

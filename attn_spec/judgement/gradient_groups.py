@@ -10,9 +10,7 @@ import numpy as np
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error.block_sums import BlockSums
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.domain import gradients_in_domain
-from attn_spec.error.gradient_blocks import Block, Finished, FinishedKeys, block_of, finished_bias, group_bound
-from attn_spec.error.gradient_bounds import GRADIENT_EVALUATION
+from attn_spec.error.gradient_blocks import Block, Finished, FinishedKeys, block_of, bound_of, finished_bias
 from attn_spec.error.gradient_key_sums import BiasSums, GroupSums, Keys
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
 from attn_spec.judgement.analysis import ORACLE_FRACTION
@@ -40,7 +38,7 @@ class Given:
 
 @dataclass(frozen=True)
 class OfRows:
-    """The judgement of dQ in some rows of a query head, provided that the domain holds."""
+    """The judgement of dQ in some rows of a query head."""
 
     rows: np.ndarray
     judgement: Judgement
@@ -78,7 +76,7 @@ def worked_through(given: Given, c: ResolvedContract, keys: Keys, memory: int) -
         bias += [] if block.bias is None else [block.bias]
     assert x is not None, "a head without rows"
     assert total is not None
-    sums = Summed(allowed=total.allowed.over_group(x, c), evaluated=total.evaluated.over_group(x, GRADIENT_EVALUATION))
+    sums = Summed(allowed=total.allowed.over_group(x), evaluated=total.evaluated.over_group(x))
     return Head(x, sums, of_rows, _of_all_rows(bias, given.problem) if bias else None)
 
 
@@ -93,14 +91,11 @@ def _judged_rows(given: Given, c: ResolvedContract, block: Block, rows: np.ndarr
     if not len(here) or given.dq is None:
         return []
     of = Finished(block.g.gradients["dq"], block.dq, block.dq_evaluated)
-    evaluated = gradients_in_domain(
-        GRADIENT_EVALUATION, block.keys.evaluated.over_group(block.x, GRADIENT_EVALUATION).facts
-    )
-    truth = enclosed(of, evaluated)
+    truth = enclosed(of, block.evaluated_in_domain)
     if not _sharp(truth.radius, of.allowed):
         truth = GradientOracle(block.x, block.g)(dq=ORACLE_FRACTION * of.allowed)["dq"]
     truth = Enclosed(truth.value[:, :, here], truth.low[:, :, here], truth.radius[:, :, here])
-    bound = group_bound({"dq": of.allowed[:, :, here]}, np.ones((1, 1), dtype=bool))
+    bound = bound_of({"dq": of.allowed[:, :, here]}, rows=block.in_domain[:, :, here])
     found = {"dq": given.dq[:, :, rows[here]]}
     return [OfRows(rows[here], measured_gradients(block.x.problem, c, found, {"dq": truth}, bound))]
 
@@ -123,7 +118,7 @@ class BiasOfGroups:
 
     def __init__(self, problem: Problem) -> None:
         self.shape = np.shape(problem.bias)
-        self.in_domain = self.evaluated_in_domain = np.ones((1, 1), dtype=bool)
+        self.whole = self.evaluated_whole = True
         self._sums = tuple(BiasSums(*(np.zeros(self.shape) for _ in range(4))) for _ in range(2))
         self._alpha = [np.zeros(1), np.zeros(1)]
         self._raised = 1.0
@@ -141,8 +136,8 @@ class BiasOfGroups:
 
     def end(self, of: FinishedKeys) -> None:
         """A group's heads have all been added."""
-        self.in_domain = self.in_domain & of.in_domain
-        self.evaluated_in_domain = self.evaluated_in_domain & of.evaluated_in_domain
+        self.whole = self.whole and of.whole
+        self.evaluated_whole = self.evaluated_whole and of.evaluated_whole
 
     def finished(self, c: ResolvedContract) -> Finished:
         """The whole, of all groups."""
@@ -150,13 +145,14 @@ class BiasOfGroups:
         return finished_bias(self._x, c, (first, second), alpha=(alpha, of_float64), raised=self._raised)
 
 
-def enclosed(of: Finished, in_domain: np.ndarray) -> Enclosed:
-    """The float64 truth; its radius is infinite where float64 overflows."""
-    usable = np.all(in_domain) & ~np.isnan(of.radius)
+def enclosed(of: Finished, in_domain: np.ndarray | bool) -> Enclosed:
+    """The float64 truth; its radius is infinite where float64 may overflow, outside ``in_domain`` [.., rows]."""
+    inside = np.asarray(in_domain)
+    usable = (inside[..., None] if inside.ndim else inside) & ~np.isnan(of.radius)
     return Enclosed(of.value, np.zeros(of.value.shape), np.where(usable, of.radius, np.inf))
 
 
-def is_sharp(of: Finished, in_domain: np.ndarray) -> bool:
+def is_sharp(of: Finished, in_domain: np.ndarray | bool) -> bool:
     """Whether float64 is fine enough for the bound."""
     return _sharp(enclosed(of, in_domain).radius, of.allowed)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from attn_spec.attention.enclosure import Enclosed, Truth
 from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound
-from attn_spec.error.presets import PRESETS
-from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.error.readings import gradient_readings_of, readings_of
 from attn_spec.error.roundoff import growth, rounding
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.judgement.best_reading import best
@@ -39,6 +37,13 @@ class Measurement:
     outside: np.ndarray
     #: Elements the bound speaks about: visible rows without overflow, empty rows by convention.
     measured: np.ndarray
+    #: Elements that some contract may speak about: all but those of rows whose answer no convention decides.
+    asked: np.ndarray
+
+    @property
+    def silent(self) -> int:
+        """How many elements the bound does not speak about, though another may."""
+        return int((self.asked & ~self.measured).sum())
 
     @property
     @np.errstate(all="ignore")
@@ -100,11 +105,16 @@ class Judgement:
         """Whether anything at all was measured."""
         return any(m.measured.any() for m in self.measurements)
 
+    @property
+    def silent(self) -> int:
+        """How many elements the reading says nothing of, though another may."""
+        return sum(m.silent for m in self.measurements)
+
     def of_rows_with_keys(self) -> Judgement:
         """The same of output and LSE without rows that see no key, which may be the mean of values that others see."""
         sees = {"lse": ~self.problem.empty_rows, "output": ~self._blind_somewhere()[..., None]}
         left = ((m, np.broadcast_to(sees[m.name], m.got.shape)) for m in self.measurements)
-        parts = (replace(m, measured=m.measured & at, outside=m.outside & at) for m, at in left)
+        parts = (replace(m, measured=m.measured & at, outside=m.outside & at, asked=m.asked & at) for m, at in left)
         return replace(self, measurements=tuple(parts))
 
     def _blind_somewhere(self) -> np.ndarray:
@@ -138,7 +148,8 @@ def judge(
     """
     agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
     known = problem if isinstance(problem, Analysis) else analysis_of(problem)
-    return _best(lambda reading: _judge(known, reading, output, lse, **agreed), readings(contract))
+    choices = readings_of(contract, known.problem)
+    return _best(lambda reading: _judge(known, reading, output, lse, **agreed), choices)
 
 
 def _best(judge: Callable[[ResolvedContract], Judgement], choices: Sequence[ResolvedContract]) -> Judgement:
@@ -163,16 +174,20 @@ def _judge(
     if output is not None:
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, empty_row)
         measured = np.broadcast_to(inside[..., None], output.shape)
+        asked = np.broadcast_to((~_undecided(problem, empty_row))[..., None], output.shape)
         measurements.append(
-            _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured)
+            _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
     if lse is not None:
         expected, allowed = _in_base(truth["lse"], bound.allowed["lse"], lse_base, contract)
         value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
         expected = replace(expected, value=np.where(empty, value, expected.value))
         allowed = np.where(empty, 0.0, allowed)
-        measured = bound.in_domain | (bound.empty_in_domain & (empty_lse != "undeclared"))
-        measurements.append(_measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured))
+        decided = empty_lse != "undeclared"
+        measured, asked = bound.domain_of("lse") | (bound.empty_in_domain & decided), ~empty | decided
+        measurements.append(
+            _measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured, asked=asked)
+        )
     return Judgement(problem, contract, tuple(measurements))
 
 
@@ -193,7 +208,7 @@ def judge_gradients(
     def judged(reading: ResolvedContract) -> Judgement:
         return measured_gradients(problem, reading, found, *known.truth_and_bound(reading, *found))
 
-    return _best(judged, gradient_readings(contract))
+    return _best(judged, gradient_readings_of(contract, problem))
 
 
 @np.errstate(all="ignore")
@@ -202,20 +217,20 @@ def measured_gradients(
 ) -> Judgement:
     """What gradients that were found are beside their truth and their bound."""
     measurements = [
-        _measure(name, dtype, got, truth=truth[name], allowed=bound.allowed[name], measured=inside)
+        _measure(
+            name,
+            dtype,
+            got,
+            truth=truth[name],
+            allowed=bound.allowed[name],
+            measured=inside,
+            asked=np.ones(got.shape, dtype=bool),
+        )
         for name, got in found.items()
-        for inside in (np.broadcast_to(bound.domain_of(name, problem.query_group), got.shape),)
+        for inside in (np.broadcast_to(bound.domain_of(name), got.shape),)
         for dtype in (problem.dtype_of(name[1:], reading.gradients),)
     ]
     return Judgement(problem, reading, tuple(measurements))
-
-
-def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
-    """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
-    known = analysis_of(problem)
-    fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
-    judgements = {name: judge(known, contract, **answer) for name, contract in fitting.items()}
-    return [name for name, again in judgements.items() if again.exercised and not again.refuted]
 
 
 def _with_empty_rows(
@@ -284,14 +299,37 @@ def _in_base(
     return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + extra
 
 
+def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
+    """Rows of the output [B, 1 or Hq, Sq] whose answer no convention decides; in a layer of any head's row.
+
+    The mean of a layer's head is not told apart from what other heads see.
+    """
+    empty, every = problem.empty_rows, problem.empty_output_rows
+    if problem.projects:
+        some = np.any(empty, axis=1, keepdims=True)
+        return {"zero": np.zeros(some.shape, dtype=bool), "undeclared": some, "mean_of_v": some & ~every}.get(
+            empty_row, np.zeros(some.shape, dtype=bool)
+        )
+    return empty & (empty_row == "undeclared")
+
+
 def _measure(
-    name: str, dtype: str, got: np.ndarray, *, truth: Enclosed, allowed: np.ndarray, measured: np.ndarray
+    name: str,
+    dtype: str,
+    got: np.ndarray,
+    *,
+    truth: Enclosed,
+    allowed: np.ndarray,
+    measured: np.ndarray,
+    asked: np.ndarray,
 ) -> Measurement:
     distance = np.abs((got - truth.value) - truth.low)
     same = bits.identical(got, truth.value) | (got == truth.value)
     exact = same & ~np.isfinite(truth.value)
     distance = np.where(exact, 0.0, np.where(np.isfinite(distance), distance, np.inf))
     error = distance + np.where(np.isfinite(truth.value), truth.radius, 0.0)
-    measured = measured & (np.isfinite(allowed) | np.isinf(distance))
+    measured = measured & np.isfinite(allowed)
     outside = measured & (distance - truth.radius > allowed)
-    return Measurement(name, dtype, got, truth, allowed, np.where(measured, error, np.nan), outside, measured)
+    return Measurement(
+        name, dtype, got, truth, allowed, np.where(measured, error, np.nan), outside, measured, asked & np.ones(1, bool)
+    )

@@ -117,7 +117,7 @@ def float64_truth(x: Intermediates) -> Truth:
     usable = error.domain_of("output")[..., None] & np.isfinite(x.output)
     output_radius = np.where(usable, error.allowed["output"], np.inf)
     L = x.L[..., 0]
-    lse_radius = np.where(error.in_domain & np.isfinite(L), error.allowed["lse"], np.inf)
+    lse_radius = np.where(error.domain_of("lse") & np.isfinite(L), error.allowed["lse"], np.inf)
     lse_radius = np.where(empty[..., 0], 0.0, lse_radius)
     if x.problem.projects:
         return {"output": _enclosed(x.output, output_radius), "lse": _enclosed(L, lse_radius)}
@@ -128,10 +128,7 @@ def float64_truth(x: Intermediates) -> Truth:
 def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
     """Tier 0 of the gradients; inf radius in a head group that sees an overflow."""
     error = gradient_evaluation_error(x, g)
-    radii = {
-        name: np.where(error.domain_of(name, x.problem.query_group), radius, np.inf)
-        for name, radius in error.allowed.items()
-    }
+    radii = {name: np.where(error.domain_of(name), radius, np.inf) for name, radius in error.allowed.items()}
     return {name: _enclosed(value, radii[name]) for name, value in g.gradients.items()}
 
 

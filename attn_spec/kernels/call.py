@@ -72,6 +72,13 @@ class Call:
         q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
         return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
 
+    def corner(self, count: int) -> Problem:
+        """The problem of the first batch entries and kv heads, so many of each at most; of a layer of all its heads."""
+        entry, kv = slice(0, count), slice(0, count)
+        heads = kv if self.layer else slice(0, count * (self.q.shape[1] // self.k.shape[1]))
+        q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
+        return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
+
     def whole(self) -> Problem:
         """The problem of all heads."""
         return self._problem(values_of(self.q), values_of(self.k), values_of(self.v), {})

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from attn_spec.error.contract import Contract, ContractError
+from attn_spec.error.coverage import silences
 from attn_spec.error.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError, parameters_of
@@ -172,6 +173,7 @@ def _check(declared: Kernel) -> None:
         raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
     if not declared.dtypes:
         raise KernelError(f"{declared.name} declares no dtypes; known are {', '.join(DTYPES)}")
+    _check_contracts(declared)
     if declared.signatures is not None and not _is_count(declared.signatures):
         raise KernelError(f"{declared.name}: signatures must be None or at least 1, not {declared.signatures!r}")
     if not declared.slowness > 0:
@@ -191,6 +193,17 @@ def _check(declared: Kernel) -> None:
         raise KernelError(
             f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave that out"
         )
+
+
+def _check_contracts(declared: Kernel) -> None:
+    """Whether each contract says something of each family of problems that the kernel takes."""
+    for contract in map(declared.contract_declared, declared.dtypes):
+        for silence in silences(contract):
+            if silence.option in declared.supports:
+                raise KernelError(
+                    f"{declared.name}: {silence.words(contract)}; declare another contract, or leave "
+                    f"{silence.option} out of supports"
+                )
 
 
 def _check_options(declared: Kernel) -> None:

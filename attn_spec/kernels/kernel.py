@@ -176,8 +176,14 @@ class Kernel:
         return self.contract[dtype] if isinstance(self.contract, Mapping) else self.contract
 
     def contract_for(self, dtype: str) -> ResolvedContract:
-        """The contract for inputs of ``dtype``, every stage a format."""
-        return self.contract_declared(dtype).at(dtype)
+        """The contract for inputs of ``dtype``, every stage a format.
+
+        A framework that differentiates chooses the format of dP, and may have stored weights where the contract says
+        that they are recomputed; a backward pass that was written keeps the format of scores.
+        """
+        written = self.backward_function is not None or self.of_class == "autograd"
+        c = self.contract_declared(dtype).at(dtype)
+        return _of_backward_pass(c, written=written) if "backward" in self.supports or not self.declared else c
 
     def wrapped(self, around: Callable[..., Any]) -> Kernel:
         """The kernel with a function around its calls, which are ``kernel(q, k, v, **options)``."""
@@ -225,6 +231,16 @@ class Kernel:
         """The file it was found in; None where there is none."""
         named = self.source or getattr(sys.modules.get(self.module), "__file__", None)
         return Path(named) if named else None
+
+
+def _of_backward_pass(c: ResolvedContract, *, written: bool) -> ResolvedContract:
+    """A contract and its alternatives, of a backward pass that was written or one that a framework derives."""
+    alternatives = tuple(_of_backward_pass(other, written=written) for other in c.alternatives)
+    if written and c.weight_gradients == "either":
+        c = replace(c, weight_gradients=c.stored_scores)
+    if not written and c.backward_weights == "recomputed":
+        c = replace(c, backward_weights="either")
+    return replace(c, alternatives=alternatives)
 
 
 def class_of(function: Callable[..., Any]) -> str:

@@ -11,6 +11,7 @@ from .instrument import Finding, asked
 from .order import accumulator_rounding, order
 from .scale import scale_place
 from .scores import score_format
+from .weight_gradients import weight_gradient_format
 from .weights import weight_format, weight_rounding
 
 
@@ -24,5 +25,6 @@ def arithmetic(subject: Subject) -> list[Finding]:
         asked("rounding of sums", partial(accumulator_rounding, subject, sums.value)),
         asked("order of keys", partial(order, subject, sums.value)),
         asked("scale", partial(scale_place, subject)),
+        asked("gradients of weights", partial(weight_gradient_format, subject)),
     )
     return [scores, weights, sums, *(found for found in further if found is not None)]

@@ -8,10 +8,10 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.presets import PRESETS
+from attn_spec.error.readings import gradient_readings
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
-from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.plain_calls import plain
 
@@ -24,6 +24,7 @@ STAGES = {
     "scores": ("score_accumulation", "stored_scores", "softmax"),
     "weights": ("softmax", "probabilities", "output_accumulation"),
     "accumulator of p.v": ("output_accumulation",),
+    "gradients of weights": ("weight_gradients",),
 }
 #: Bits of what experiments find.
 BITS = {"float64": 53, "float32": 24, "float16 or tf32": 11, "bfloat16": 8}
@@ -52,8 +53,8 @@ def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
 
 
 def _narrowest(c: ResolvedContract, what: str) -> int:
-    """Bits that are left at least; an experiment finds tf32 and float16 alike."""
-    return min(FORMATS[getattr(c, stage)].precision for stage in STAGES[what])
+    """Bits that are left at least, under any reading; an experiment finds tf32 and float16 alike."""
+    return min(c.format(stage).precision for c in gradient_readings(c) for stage in STAGES[what])
 
 
 def _bounds(name: str, subject: Subject) -> bool:

@@ -155,8 +155,9 @@ def _leading_holes(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.where(_leading(rng, shape), rng.standard_normal(shape), -np.inf)
 
 
-#: What programs write for -inf; a format that cannot hold one has -inf.
-_FILLS = (-1e4, -1e9, -3e38)
+#: What programs write for -inf, as low as stays a number when it is divided by a scale and multiplied by log2(e); a
+#: format that cannot hold one has -inf.
+_FILLS = (-1e4, -1e9, -1e30, -1e37)
 
 
 def _finite_fill(rng: np.random.Generator, shape: Shape) -> np.ndarray:

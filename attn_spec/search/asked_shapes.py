@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
 
-#: Regimes that show a lost key among many, and a tile that is read in the place of another: means of all values, and
-#: a few keys that outweigh all others. Gradients of these are seldom cleared at a glance, and the theorems would have
-#: to look at all rows.
-REGIMES = ("normal", "large")
+#: Regimes that show keys lost among many, and a tile that is read in the place of another: means of all values, which
+#: differ from part to part, and a few keys that outweigh all others. Gradients of these are seldom cleared at a glance,
+#: and the theorems would have to look at all rows.
+REGIMES, OF_GRADIENTS = ("normal+v_waves", "large"), ("normal",)
 #: How many times q, k, v and the output, as float64, examining a shape holds at a time, and bytes for the judgement and
 #: a framework beside them. B=2,H=16,S=4096,D=128 took 2.3 GiB, of which this makes 3.
 ARRAYS, BESIDE = 4, 2**30
@@ -33,8 +33,7 @@ ARRAYS, BESIDE = 4, 2**30
 def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Recipe]:
     """The problems of all shapes that are asked for: without options, in each regime, then with each in usual use.
 
-    With those alone whose ``gradients`` are cleared at a glance: no other scores, no softcap, no dropout; the first
-    regime.
+    With those alone whose ``gradients`` are cleared at a glance: no other scores, no softcap, no dropout.
     """
     limits = subject.kernel.limits
     always = {name: _usual(name) for name in _with_parameters(name for name in limits.always if name in OPTIONS)}
@@ -49,7 +48,7 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
         and not any(name in pair and set(always) & set(pair) for pair in limits.exclusive)
         and not (gradients and (row.kind in kinds or name == "softcap"))
     ]
-    regimes = REGIMES[:1] if gradients else REGIMES
+    regimes = OF_GRADIENTS if gradients else REGIMES
     ways: list[tuple[str, dict[str, Any]]] = [(regime, {}) for regime in regimes]
     ways += [(regimes[-1 - place % len(regimes)], {name: OPTIONS[name].usual}) for place, name in enumerate(chosen)]
     plain = Recipe(

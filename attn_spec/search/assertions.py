@@ -6,7 +6,6 @@ to be deterministic and whose rescaling does not wait (a lazy kernel may let one
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,17 +14,18 @@ import numpy as np
 
 from attn_spec.error.operand_bounds import unknown_operands
 from attn_spec.error.presets import describe
-from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.error.readings import gradient_readings, readings, readings_of
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
+from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import right_for, within
 from attn_spec.kernels.kernel import CONVENTION_CHOICES
-from attn_spec.numbers import bits
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import strategies
-from attn_spec.search.long_answers import assert_rows_of_long_answer, is_long
-from attn_spec.search.property import Refutation, observe, observe_reading
+from attn_spec.search.long_answers import assert_rows_of_long_answer
+from attn_spec.search.long_problems import is_long
+from attn_spec.search.property import Refutation, observe, observe_measured, observe_reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     A query that sees no key has gradients of 0 if its output is 0, whatever the inputs; a mean of V or NaN has others.
     The gradient of a bias is never a sum of what the kernel gives. No operand of a score may overflow.
     """
-    found = strategies.problems(subject, **drawn)
+    found = strategies.problems(subject, backward=True, **drawn)
     if subject.presentation.looped or subject.kernel.merge:
         found = found.filter(lambda problem: not subject.sums_gradient_of("bias", problem))
     if named_by([replaces_score]) & subject.kernel.supports:
@@ -116,27 +116,8 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
     """Whether the operand of a query or key, seen or not, may overflow; q and k themselves do not."""
     x, definite = analysis_of(problem), readings(subject.contract)
-    return bool(problem.score_option) and any(unknown_operands(x.intermediates, c).any() for c in definite)
-
-
-def cotangent(subject: Subject, problem: Problem) -> np.ndarray:
-    """dO [B, Hq, Sq, Dv] as a loss sends it: normal, a constant, or one element of each head; of size 1/8 to 8."""
-    rng = randomness(problem)
-    size = 2.0 ** rng.integers(-3, 4)
-    shape = problem.output_shape
-    kind = rng.choice(["normal", "constant", "one element"], p=[0.6, 0.2, 0.2])
-    if kind == "normal":
-        return bits.nearest(size * rng.standard_normal(shape), subject.contract.output)
-    if kind == "constant":
-        return np.full(shape, size)
-    heads, entries = int(np.prod(shape[:2])), int(np.prod(shape[2:]))
-    chosen = rng.integers(max(entries, 1), size=(heads, 1))
-    return np.where(np.arange(entries) == chosen, size, 0.0).reshape(shape)
-
-
-def lse_cotangent(problem: Problem) -> np.ndarray:
-    """dL [B, Hq, Sq]: multiples of 1/8 up to 4, which every format holds."""
-    return randomness(problem).spawn(1)[0].integers(-32, 33, problem.score_shape[:3]) / 8
+    unknown = (of.any() for c in definite for of in unknown_operands(x.intermediates, c))
+    return bool(problem.score_option) and any(unknown)
 
 
 def assert_gradients_within_bound(
@@ -152,8 +133,11 @@ def assert_gradients_within_bound(
         same = all(x is not None and gradient.shape == x.shape for gradient, x in inputs)
         return measure.judge_gradients(other, subject.contract, dO, found, dL) if same else None
 
-    judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL)
-    return _assert_inside(judgement, (), lambda _: right_for(problem, judge))
+    def hints(_: Measurement) -> list[str]:
+        contracts = gradient_contracts_that_hold(subject.contract, problem, dO, found, dL)
+        return [*map(within, contracts), *right_for(problem, judge)]
+
+    return _assert_inside(measure.judge_gradients(problem, subject.contract, dO, found, dL), (), hints)
 
 
 @np.errstate(all="ignore")
@@ -165,9 +149,7 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
     known = gradient_analysis_of(problem, dO)
     bounds = [known.bound(reading) for reading in gradient_readings(subject.contract)]
     return {
-        name: np.maximum.reduce(
-            [np.where(bound.domain_of(name, problem.query_group), bound.allowed[name], np.inf) for bound in bounds]
-        )
+        name: np.maximum.reduce([np.where(bound.domain_of(name), bound.allowed[name], np.inf) for bound in bounds])
         for name in known.backward.gradients
     }
 
@@ -181,6 +163,7 @@ def _assert_inside(
         if quantities and measured.name not in quantities:
             continue
         observe(measured.ratio)
+        observe_measured(int((measured.measured & measured.asked).sum()), int(measured.asked.sum()))
         if measured.outside.any():
             at, count = measured.worst, int(measured.outside.sum())
             text = f"{_place(measured.name, at)} is {measured.got[at]:.9g}; the truth is {measured.truth.value[at]:.9g}"
@@ -204,13 +187,24 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
     if rows[measured.worst[:3]]:
         now = f"now empty_row={agreed['empty_row']!r}"
         return found or [f"this query sees no key; if that answer is meant, declare a convention ({now})"]
-    presets = measure.presets_that_hold(problem, **answer, **agreed)
-    found += map(within, presets)
+    found += map(within, contracts_that_hold(subject.contract, problem, **answer, **agreed))
     return found + right_for(problem, lambda other: judged(subject, other, answer))
 
 
 def _holds(judgement: Judgement) -> bool:
     return judgement.exercised and not judgement.refuted
+
+
+def rows_in_domain(subject: Subject, problem: Problem) -> np.ndarray:
+    """Rows of the output, bool [B, Hq or 1, Sq], of which every reading of the contract that knows them says something.
+
+    Their number is observed, of those that see a key.
+    """
+    bounds = [analysis_of(problem).truth_and_bound(c)[1] for c in readings_of(subject.contract, problem)]
+    seen = ~problem.empty_output_rows
+    inside: np.ndarray = np.logical_and.reduce([bound.domain_of("output") for bound in bounds]) & seen
+    observe_measured(int(inside.sum()), int(seen.sum()))
+    return inside
 
 
 def compares_bits(subject: Subject) -> bool:
@@ -240,15 +234,6 @@ def assert_gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[
     """Raise :class:`Refutation` unless gradients by name hold the same numbers, as :func:`assert_unchanged`."""
     for name, old in before.items():
         _assert_same_numbers(what, name, old, after[name], np.ones(old.shape, dtype=bool))
-
-
-def randomness(problem: Problem) -> np.random.Generator:
-    """A generator seeded by the problem's values, so that a stored problem replays exactly."""
-    digest = hashlib.sha256()
-    for array in (problem.q, problem.k, problem.v):
-        digest.update(np.ascontiguousarray(array).tobytes())
-        digest.update(repr(array.shape).encode())
-    return np.random.default_rng(int.from_bytes(digest.digest()[:8]))
 
 
 def _place(name: str, at: tuple[int, ...]) -> str:

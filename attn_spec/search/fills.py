@@ -172,6 +172,13 @@ def alternating_values(t: Draft) -> None:
     t.v[:, :, 1::2] = -t.v[:, :, : t.v.shape[2] // 2 * 2 : 2]
 
 
+def wave_values(t: Draft) -> None:
+    """Let column c of V swing c + 1 times along the keys, between 0 and 2, from a phase of its own in each head."""
+    turns = np.arange(1, t.v.shape[3] + 1) * np.pi / max(t.v.shape[2], 1)
+    phases = t.rng.uniform(0, 2 * np.pi, (*t.v.shape[:2], 1, t.v.shape[3]))
+    t.v[:] = 1 + np.cos(turns * np.arange(t.v.shape[2])[:, None] + phases)
+
+
 def huge_values(t: Draft) -> None:
     """Use magnitudes whose sum over the keys stays below an eighth of the largest number."""
     size = t.rng.uniform(0.5, 1.0, t.v.shape) * t.form.largest / (8 * max(t.v.shape[2], 1))

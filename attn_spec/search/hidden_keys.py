@@ -17,8 +17,8 @@ from attn_spec.search.assertions import (
     assert_within_bound,
     compares_bits,
     has_unknown_operands,
-    randomness,
 )
+from attn_spec.search.cotangents import randomness
 from attn_spec.search.property import NotExamined
 
 if TYPE_CHECKING:

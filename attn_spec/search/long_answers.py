@@ -12,14 +12,15 @@ import numpy as np
 
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import readings
-from attn_spec.judgement.blocks import THEOREMS, RowJudgement, blocks_of, judge_parts, parts_of
+from attn_spec.judgement.blocks import RowJudgement, blocks_of, judge_parts, parts_of
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.gradient_parts import gradient_parts_of
 from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.problem.options import OPTIONS
+from attn_spec.search import long_problems
 from attn_spec.search.asked_shapes import described
-from attn_spec.search.property import Refutation, observe, observe_reading, observe_sample
+from attn_spec.search.property import Refutation, observe, observe_measured, observe_reading, observe_sample
 from attn_spec.search.regimes import Recipe
 
 if TYPE_CHECKING:
@@ -29,17 +30,10 @@ if TYPE_CHECKING:
 
 Judged = TypeVar("Judged", bound=RowJudgement)
 
-#: Bytes that a judgement may take, about.
-MEMORY = 2**30
 #: Rows looked at of all heads together, about; of one head these at least, and at most.
 ROWS, LEAST_ROWS, MOST_ROWS = 2**13, 32, 2**10
 #: Keys looked at of all kv heads together, about, within the same limits.
 KEYS = 2**12
-
-
-def is_long(problem: Problem) -> bool:
-    """Whether the theorems would take more than MEMORY for all rows at once."""
-    return 8 * THEOREMS * int(np.prod(problem.score_shape, dtype=np.float64)) > MEMORY
 
 
 def sample_of(problem: Problem) -> RowSample:
@@ -65,7 +59,7 @@ def assert_rows_of_long_answer(
         parts_of(problem, **answer),
         subject.contract,
         sample=sample,
-        memory=MEMORY // 2,
+        memory=long_problems.MEMORY // 2,
         lse_base=agreed.lse_base,
         empty_row=agreed.empty_row,
         empty_lse=agreed.empty_lse,
@@ -82,7 +76,9 @@ def assert_gradients_of_long_answer(
     """
     keys = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS))
     parts = gradient_parts_of(problem, dO, dict(found))
-    judgement = judge_gradient_parts(parts, subject.contract, sample=sample_of(problem), keys=keys, memory=MEMORY // 2)
+    judgement = judge_gradient_parts(
+        parts, subject.contract, sample=sample_of(problem), keys=keys, memory=long_problems.MEMORY // 2
+    )
     return _assert_inside(subject, problem, judgement, (), in_part=True)
 
 
@@ -91,7 +87,7 @@ def sees_no_key(problem: Problem) -> bool:
     if not any(row.sees is not None and row.is_used(getattr(problem, name)) for name, row in OPTIONS.items()):
         return problem.key_length == 0
     every = np.arange(problem.query_length)
-    return any(problem.rows(rows).empty_rows.any() for rows in blocks_of(problem, every, MEMORY, 1))
+    return any(problem.rows(rows).empty_rows.any() for rows in blocks_of(problem, every, long_problems.MEMORY, 1))
 
 
 def _assert_inside(
@@ -102,6 +98,7 @@ def _assert_inside(
         if quantities and name not in quantities:
             continue
         observe(tally.ratio)
+        observe_measured(tally.measured, tally.measured + tally.unmeasured)
         if tally.outside and tally.worst is not None:
             raise Refutation(f"{_text(tally.worst)}; looked at {judgement}", worst=tally.worst)
     if in_part and isinstance(problem.recipe, Recipe):

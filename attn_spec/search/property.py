@@ -107,6 +107,14 @@ class Observations:
     readings: set[str] = field(default_factory=set)
     #: Of answers looked at in part, what was looked at, in words.
     looked_at: list[str] = field(default_factory=list)
+    #: Elements that the contract says something of, of how many that a judgement was asked of.
+    measured: int = 0
+    asked: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether judgements were asked of elements, and none of these could be measured."""
+        return self.asked > 0 and not self.measured
 
 
 _recording: ContextVar[Observations | None] = ContextVar("_recording", default=None)
@@ -129,6 +137,14 @@ def observe_reading(words: str) -> None:
     observations = _recording.get()
     if observations is not None:
         observations.readings.add(words)
+
+
+def observe_measured(measured: int, asked: int) -> None:
+    """Tell the search of how many elements a judgement says something, of those that it was asked of."""
+    observations = _recording.get()
+    if observations is not None:
+        observations.measured += measured
+        observations.asked += asked
 
 
 def observe_sample(words: str) -> None:

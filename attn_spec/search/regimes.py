@@ -121,6 +121,9 @@ _VALUES = (
     Regime(name="v_alternating", fill=fills.alternating_values,
            summary="values that cancel in pairs",
            hunts="an output accumulator in a narrow format"),
+    Regime(name="v_waves", fill=fills.wave_values,
+           summary="columns that swing along the keys between 0 and 2, each as often as its number",
+           hunts="a run of keys lost among many, at the end or in the middle"),
     Regime(name="v_huge", fill=fills.huge_values,
            summary="values as large as a sum over the keys allows",
            hunts="an output accumulator that overflows"),
@@ -166,6 +169,9 @@ class Recipe(Options):
     output_width: int = 1
     #: A constant added to every score through one direction of k.
     shift: float = 0.0
+    #: Powers of 2 that q and k, and v, are multiplied by in the end.
+    size: float = 1.0
+    value_size: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "option_dtypes", pairs_of_dtypes(self.option_dtypes))
@@ -186,9 +192,9 @@ class Recipe(Options):
         if self.shift:
             draft.shift(self.shift)
         return Problem(
-            q=_rounded(draft.q, self.dtype),
-            k=_rounded(draft.k, self.dtype),
-            v=_rounded(draft.v, self.dtype),
+            q=_rounded(self.size * draft.q, self.dtype),
+            k=_rounded(self.size * draft.k, self.dtype),
+            v=_rounded(self.value_size * draft.v, self.dtype),
             dtype=self.dtype,
             option_dtypes=self.option_dtypes,
             recipe=self,
@@ -209,7 +215,8 @@ class Recipe(Options):
 
     def with_values_of(self, other: Recipe) -> Recipe:
         """The same shape and options, and values made as those of ``other``."""
-        return replace(self, regime=other.regime, shift=other.shift, seed=other.seed)
+        values = {name: getattr(other, name) for name in ("regime", "shift", "size", "value_size", "seed")}
+        return replace(self, **values)
 
     def signature(self) -> Recipe:
         """The same of all recipes that agree in all but values."""

@@ -32,6 +32,8 @@ from attn_spec.search.verdict import Row, Verdict
 DRAWS = 4
 #: The same of a size, whose draws are often smaller than it; the least problem is always drawn first.
 DRAWS_OF_SIZE = 24
+#: How many times as many problems as are wanted may be such of which nothing can be measured, before none can be.
+EMPTY = 4
 #: How many times a profile's seconds each problem of a list has, on the average of the list: such problems are large.
 TIMES = 4
 
@@ -80,7 +82,7 @@ def search(
         hunt.run(seed)
     except NotTaken as error:
         return replace(row, message=str(error)), None
-    seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio}
+    seen = {"examples": hunt.examples, "discarded": hunt.discarded, "ratio": hunt.ratio, "measured": hunt.share}
     row = replace(row, **seen, readings=tuple(sorted(hunt.readings)), looked_at=tuple(hunt.looked_at))
     if hunt.failure is None:
         return replace(row, **hunt.outcome_without_failure()), None
@@ -103,6 +105,10 @@ class _Search:
     found: Callable[[str], None]
     examples: int = 0
     discarded: int = 0
+    #: Problems of which nothing could be measured; elements of the others that were, of how many.
+    empty: int = 0
+    measured: int = 0
+    asked: int = 0
     #: Largest error / bound.
     ratio: float | None = None
     #: Readings of the contract that explained answers, if it leaves a choice.
@@ -150,7 +156,8 @@ class _Search:
             except OutOfBudget:
                 return
             except UnsatisfiedAssumption as error:
-                self.looked_at.append(f"{described(recipe)}: nothing, {error.__cause__}")
+                why = str(error.__cause__ or "") or "of which the contract says anything"
+                self.looked_at.append(f"{described(recipe)}: nothing, {why}")
             except Exception:
                 if self.failure is None:
                     raise
@@ -200,16 +207,8 @@ class _Search:
         with recording() as observations:
             try:
                 self.claim.check(self.subject, problem)
-            except UnsatisfiedAssumption:
-                self.discarded += self.failure is None
-                raise
-            except NotTaken as error:
-                self.discarded += self.failure is None
-                self.not_taken = str(error)
-                raise UnsatisfiedAssumption from error
-            except NotExamined as error:
-                self.discarded += self.failure is None
-                self.not_examined = str(error)
+            except (UnsatisfiedAssumption, NotTaken, NotExamined) as error:
+                self.discard(error)
                 raise UnsatisfiedAssumption from error
             except Exception as error:
                 self.note(observations)
@@ -223,7 +222,31 @@ class _Search:
             finally:
                 self.in_flight.release()
                 self.tick(self.examples)
+        if self.failure is None and observations.is_empty:
+            self.leave_out()
         self.note(observations)
+
+    def discard(self, error: Exception) -> None:
+        """Count a problem that could not be used, and keep why."""
+        self.discarded += self.failure is None
+        match error:
+            case NotTaken():
+                self.not_taken = str(error)
+            case NotExamined():
+                self.not_examined = str(error)
+
+    def leave_out(self) -> None:
+        """Draw another problem in place of one of which nothing could be measured, unless too many were such."""
+        self.discarded += 1
+        self.empty += 1
+        if self.empty >= EMPTY * self.profile.examples and not self.examples:
+            raise OutOfBudget
+        raise UnsatisfiedAssumption
+
+    @property
+    def share(self) -> float | None:
+        """Elements that were measured, of all that judgements were asked of."""
+        return self.measured / self.asked if self.asked else None
 
     def is_repetition(self, problem: Problem) -> bool:
         """Whether the problem was checked before; leaves when enough different ones were."""
@@ -242,6 +265,8 @@ class _Search:
     def note(self, observations: Observations) -> None:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""
         self.examples += self.failure is None
+        self.measured += observations.measured
+        self.asked += observations.asked
         self.readings |= observations.readings
         self.looked_at += observations.looked_at
         for what, ratio in observations.ratios.items():
@@ -260,6 +285,8 @@ class _Search:
             return {"verdict": Verdict.NOT_CLAIMED, "message": self.not_taken}
         time_was_up = f"{self.profile.seconds:g} s were up"
         why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
+        if self.empty:
+            why += f", of {self.empty} the contract says nothing"
         message = f"{self.examples} problems were tried, {self.profile.floor} are needed: {why}"
         return {"verdict": Verdict.NOT_EXERCISED, "message": message}
 
@@ -270,6 +297,9 @@ class _Search:
         if self.out_of_time:
             why = f"{TIMES * self.profile.seconds:g} s for each were up; another --profile gives more"
             message = f"{self.examples} of {self.wanted} problems were tried: {why}"
+            return {"verdict": Verdict.NOT_EXERCISED, "message": message}
+        if self.empty:
+            message = f"the contract says nothing of {self.empty} of {self.wanted} problems"
             return {"verdict": Verdict.NOT_EXERCISED, "message": message}
         if not self.examples:
             return {"verdict": Verdict.NOT_CLAIMED, "message": self.not_taken}

@@ -32,7 +32,7 @@ MOST_HEADS = 128
 WIDTHS = ((1, 1), (257, 257), (320, 64), (384, 384), (512, 512), (576, 512))
 
 #: Of their regimes those that show one lost key among many, and a query in the place of another.
-REGIMES = ("normal", "large", "large", "integers")
+REGIMES = ("normal", "normal+v_waves", "large", "integers")
 #: What a problem of as many keys as queries must be past, of which a size has no more than the budget allows.
 PAST_SQUARE = 128
 

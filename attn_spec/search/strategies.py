@@ -27,6 +27,7 @@ from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, named_by
 from attn_spec.search import shapes, signatures, sizes
+from attn_spec.search.ranges import within_range
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
@@ -77,13 +78,14 @@ def problems(
     needs: Collection[str] = (),
     without: Collection[str | Trait] = (),
     regimes: Sequence[str] | None = None,
+    backward: bool = False,
     **fixed: Any,
 ) -> SearchStrategy[Problem]:
-    """Draw problems the kernel declares it can solve.
+    """Draw problems the kernel declares it can solve, inside the range of what its contract computes.
 
     ``needs`` are options and abilities that every problem uses; ``without`` those that no problem uses but by need, by
     name or by a trait of their rows; ``regimes`` replaces all regimes and shifts; ``fixed`` are fields of
-    :class:`Recipe`, each a value or a strategy.
+    :class:`Recipe`, each a value or a strategy. ``backward``: gradients are asked of them too.
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.always) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
@@ -98,7 +100,7 @@ def problems(
 
         count = subject.kernel.signatures if size is None else 1
         recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own, is_meant)
-    drawn = recipe.map(Recipe.problem)
+    drawn = recipe.map(lambda found: within_range(subject, found, fixed, backward=backward))
     entrywise = not (needs or without or regimes or fixed or sizes.asked()) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
 

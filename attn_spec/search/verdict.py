@@ -30,6 +30,8 @@ class Verdict(StrEnum):
 
 
 _BEST_FIRST = list(Verdict)
+#: Below this share of elements that were measured a row says so.
+LITTLE = 0.9
 #: Fields of a row that are sequences of words.
 _WORDS = ("readings", "looked_at", "lacks", "hints")
 
@@ -48,6 +50,8 @@ class Row:
     examples: int = 0
     #: Problems drawn but unusable, so not counted in ``examples``.
     discarded: int = 0
+    #: The share of the elements of their answers that the contract says something of; None when the claim judges none.
+    measured: float | None = None
     #: Largest error / bound seen; None when the claim measures none.
     ratio: float | None = None
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
@@ -81,6 +85,16 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_BEST_FIRST.index, default=Verdict.NOT_EXERCISED)
 
 
+def measured(rows: Iterable[Row]) -> str:
+    """How much of all answers was measured, in words, of rows that tell; empty where none does."""
+    shares = [row.measured for row in rows if row.measured is not None and row.verdict is not Verdict.NOT_CLAIMED]
+    if not shares:
+        return ""
+    few = sum(share < LITTLE for share in shares)
+    below = f"; below {LITTLE:.0%} in {plural(few, 'verdict')}" if few else ""
+    return f"{100 * sum(shares) / len(shares):.3g} % of the elements were measured{below}"
+
+
 def count(rows: Iterable[Row]) -> dict[Verdict, int]:
     """Count the rows that bear each verdict; every verdict is listed."""
     verdicts = [row.verdict for row in rows]
@@ -88,7 +102,10 @@ def count(rows: Iterable[Row]) -> dict[Verdict, int]:
 
 
 def denominator(rows: Iterable[Row]) -> str:
-    """Sum up what was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not claimed, ...``."""
+    """Sum up what was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not claimed, ...``.
+
+    With the share of the elements that the verdicts rest on.
+    """
     rows = list(rows)
     properties = len({row.property for row in rows})
     subjects = len({(row.kernel, row.dtype) for row in rows})
@@ -96,7 +113,8 @@ def denominator(rows: Iterable[Row]) -> str:
     order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
     order += tuple(verdict for verdict in (Verdict.KNOWN, Verdict.MENDED) if counted[verdict])
     found = ", ".join(f"{counted[verdict]} {verdict}" for verdict in order)
-    return f"{plural(properties, 'property')} x {plural(subjects, 'subject')} = {plural(len(rows), 'verdict')}: {found}"
+    asked = f"{plural(properties, 'property')} x {plural(subjects, 'subject')} = {plural(len(rows), 'verdict')}"
+    return "; ".join(filter(None, (f"{asked}: {found}", measured(rows))))
 
 
 def exit_code(rows: Iterable[Row]) -> int:

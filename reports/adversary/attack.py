@@ -8,7 +8,7 @@ loose the bound is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,8 +51,9 @@ class Attack:
     layer: type[Layer] = Layer
     #: Steps in front of those of the adversary.
     above: tuple[type[Adversary], ...] = ()
-    #: Elements of each quantity that are attacked, at most.
+    #: Elements of each quantity that are attacked, at most; or those alone, by quantity.
     elements: int = 3
+    places: Mapping[str, Sequence[tuple[int, ...]]] | None = None
     seed: int = 0
 
 
@@ -108,11 +109,10 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
     if wanted & set(FORWARD):
         bound = forward_bound(x, forward)
         bounds["output"] = np.where(bound.domain_of("output")[..., None], bound.allowed["output"], np.nan)
-        bounds["lse"] = np.where(bound.in_domain, bound.allowed["lse"], np.nan)
+        bounds["lse"] = np.where(bound.domain_of("lse"), bound.allowed["lse"], np.nan)
     if attack.cotangent is not None and wanted & set(BACKWARD):
         bound = gradient_bound(x, gradient_intermediates(x, attack.cotangent, attack.lse_cotangent), backward)
-        usable = 1.0 if bound.in_domain.all() else np.nan
-        bounds |= {name: error * usable for name, error in bound.allowed.items()}
+        bounds |= {name: np.where(bound.domain_of(name), error, np.nan) for name, error in bound.allowed.items()}
     return {name: bound for name, bound in bounds.items() if name in wanted}
 
 
@@ -169,7 +169,8 @@ def _targets(
     rng = np.random.default_rng(attack.seed)
     for name, truth in truths.items():
         places = np.argwhere(np.isfinite(truth) & np.isfinite(bounds[name]) & (bounds[name] > 0))
-        for at in rng.permutation(places)[: attack.elements]:
+        chosen = rng.permutation(places)[: attack.elements] if attack.places is None else attack.places.get(name, ())
+        for at in chosen:
             for sign in (1.0, -1.0):
                 yield name, tuple(int(n) for n in at), sign
 
@@ -190,23 +191,32 @@ def _kernel(attack: Attack, steps: type[Any], dtype: str, choices: Choices, entr
 
 
 def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
+    operands = _operands(attack, c, choices, entries, _options(attack.problem, entries))
+    return _outputs(attack, c, choices, entries, operands)
+
+
+def _outputs(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, operands: Any) -> dict[str, Tensor]:
+    """The forward pass, which reads these operands; None is q and k."""
     q, k, v = _repeated(attack.problem, entries)
-    options = _options(attack.problem, entries)
     if attack.problem.projects:
-        layer: Any = _layer(attack, c, choices, entries, options)
         heads = _attend(attack, heads_contract(c), choices, entries)
-        out, lse = heads((*layer(), layer.values(v)), layer.options)
-        return {"output": layer.joined(out), "lse": lse}
-    if chooses_score(options):
-        operands = operands_of(Operands, attack.problem.dtype, choices, entries)(c, attack.order, q, k, options)
-        (q, k), v, options = operands(), operands.repeated(v), operands.options
+        out, lse = heads((*operands(), operands.values(v)), operands.options)
+        return {"output": operands.joined(out), "lse": lse}
+    if operands is None:
+        options = _options(attack.problem, entries)
+    else:
+        (q, k), v = operands(), operands.repeated(v)
+        options = {name: value for name, value in operands.options.items() if name != "dlse"}
     call = _kernel(attack, attack.steps, attack.problem.dtype, choices, entries)(c, attack.order, q, k, v, **options)
     return dict(zip(FORWARD, call(), strict=True))
 
 
-def _layer(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, options: Mapping[str, Any]) -> Layer:
-    """The projections of a call, of so many equal entries."""
-    made = operands_of(attack.layer, attack.problem.dtype, choices, entries)
+def _operands(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, options: Mapping[str, Any]) -> Any:
+    """The operands of a call of so many equal entries, and the projections of a layer; None where they are q and k."""
+    if not chooses_score(options):
+        return None
+    of = attack.layer if attack.problem.projects else Operands
+    made = operands_of(of, attack.problem.dtype, choices, entries)
     return made(c, attack.order, *_repeated(attack.problem, entries)[:2], options)
 
 
@@ -222,11 +232,12 @@ def _attend(attack: Attack, c: ResolvedContract, choices: Choices, entries: int)
 
 
 def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> dict[str, Tensor]:
-    outputs = _run_forward(attack, c, choices, entries).values()
     dO = np.repeat(np.asarray(attack.cotangent), entries, axis=0)
     options, (q, k, v) = _options(attack.problem, entries), _repeated(attack.problem, entries)
     if attack.lse_cotangent is not None:
         options["dlse"] = np.repeat(attack.lse_cotangent, entries, axis=0)
+    operands = _operands(attack, c, choices, entries, options)
+    outputs = _outputs(attack, c, choices, entries, operands).values()
     projects, dtype = attack.problem.projects, attack.problem.dtype
     steps = _kernel(attack, attack.gradients, c.operands if projects else dtype, choices, entries)
 
@@ -239,10 +250,9 @@ def _run_backward(attack: Attack, c: ResolvedContract, choices: Choices, entries
         def attend(c: ResolvedContract, tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
             return _attend(attack, c, choices, entries)(tensors, options)
 
-        found = _layer(attack, c, choices, entries, options).layer_backward(run, attend, v, lse, dO)
+        found = operands.layer_backward(run, attend, v, lse, dO)
         return {f"d{name}": of for name, of in found.items()}
-    if not chooses_score(options):
+    if operands is None:
         return dict(zip(BACKWARD, run(c, (q, k, v, *outputs), options, dO)(), strict=False))
-    operands = operands_of(Operands, dtype, choices, entries)(c, attack.order, q, k, options)
     backward: Callable[..., dict[str, Any]] = operands.backward
     return {f"d{name}": found for name, found in backward(run, v, dO, *outputs).items()}

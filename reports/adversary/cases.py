@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights
+from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
@@ -20,7 +20,7 @@ from attn_spec.problem.problem import Problem
 
 from .attack import Attack
 from .layers import LAYERS
-from .problems import NARROW
+from .problems import NARROW, additive, bilinear, cosine, rotary, small_problem
 from .way import Way
 
 #: float64 without errors of elementary functions: a stage that is changed is the only error left to see.
@@ -29,10 +29,10 @@ FINE = replace(
 )
 #: Stages of both passes; of operands in a layer.
 STAGES = (
-    "operands",
+    *("operands", "rotary_tables", "alibi_terms"),
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "row_sum", "probabilities"),
     *("output_accumulation", "output", "lse", "partial_outputs"),
-    *("score_gradients", "gradient_accumulation", "partial_gradients", "gradients"),
+    *("weight_gradients", "score_gradients", "gradient_accumulation", "partial_gradients", "gradients"),
 )
 
 
@@ -55,6 +55,11 @@ TWO: dict[str, Any] = {"n": 2, "queries": 2.0**-5, "value": 1.0}
 WHOLE: dict[str, Any] = {"kv_tile": None}
 _BY_LSE: dict[str, Any] = {"contract": {"normalize": "by_lse"}, "steps": TwoPasses}
 _EVERY_TILE: dict[str, Any] = {"contract": {"normalize": "every_tile"}, "steps": Renormalized}
+_DIFFERENTIATED: dict[str, Any] = {
+    "contract": {"backward_weights": "stored", "kv_tile": None},
+    "order": {"kv_tile": None},
+    "gradients": DifferentiatedProduct,
+}
 DROPOUT: dict[str, Any] = {"dropped": 0.3, "Sq": 2}
 _SPLIT: dict[str, Any] = {"steps": NormalizedSplitAttention, "contract": MERGES, "problem": {"n": 6}}
 
@@ -137,6 +142,18 @@ WAYS = (
     Way(name="row sum of the cast", contract={"row_sum_of": "cast"}),
     Way(name="exp(0) is not 1", contract={"exp_of_zero_is_one": False}),
     Way(name="eager", **EAGER),
+    Way(name="differentiated product", **_DIFFERENTIATED),
+    Way(name="differentiated product, many keys", **_DIFFERENTIATED, problem={"n": 9, "queries": 0.5}),
+    Way(name="differentiated product, tiny cotangents", **_DIFFERENTIATED, problem={"n": 7}, cotangent=2.0**-14),
+    Way(name="bilinear", made_by=bilinear),
+    Way(name="bilinear, queries first", made_by=bilinear, order={"matrix_on": "queries"}),
+    Way(name="cosine", made_by=cosine),
+    Way(name="cosine, eager", **EAGER, made_by=cosine, problem={"gamma": 8.0}),
+    Way(name="cosine, division", made_by=cosine, order={"divides": True}),
+    Way(name="additive", made_by=additive),
+    Way(name="additive, eager, bias", **EAGER, made_by=additive, problem={"biases": True, "Sq": 2}),
+    Way(name="rotary", made_by=rotary),
+    Way(name="rotary, interleaved, eager", **EAGER, made_by=rotary, problem={"layout": "interleaved", "n": 3}),
     Way(name="dL", lse_cotangent=1.0),
     Way(name="dL alone, eager", **EAGER, cotangent=0.0, lse_cotangent=1.0),
     Way(name="eager, V = 1", **EAGER, problem={"value": 1.0}),
@@ -255,8 +272,14 @@ def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, s
     for stage in STAGES:
         for way in ways:
             merges = way.contract.get("lse_merges", FINE.lse_merges)
-            has_stage = {"partial_outputs": merges > 0, "operands": way in LAYERS}.get(stage, True)
-            if has_stage and stage not in way.contract:
+            has_stage = {
+                "partial_outputs": merges > 0,
+                "operands": way.made_by is not small_problem,
+                "rotary_tables": way.made_by is rotary,
+                "alibi_terms": "slopes" in way.problem,
+            }
+            divides = way.gradients is DifferentiatedProduct  # in the format of dP, which no other stage makes narrow
+            if has_stage.get(stage, stage == "weight_gradients" or not divides) and stage not in way.contract:
                 yield stage, way.name, narrowed(way, (stage,), seed)
 
 

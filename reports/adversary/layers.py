@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attn_spec.emulation.backward import StoredWeights
+from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 
 from .layer_steps import BiasFirst, HeadByHead, InOneSum
@@ -32,6 +32,13 @@ LAYERS = (
     _way("layer, dL alone, one key", _BIASES | {"n": 1, "seed": 3}, cotangent=0.0, lse_cotangent=1.0),
     _way("layer, one head, one key", _ONE | _BIASES),
     _way("layer, one row", _ONE | {"heads": 2, "n": 2, "Sq": 1}),
+    _way(
+        "layer, differentiated product",
+        _BIASES | {"n": 5},
+        contract={"backward_weights": "stored", "kv_tile": None},
+        order={"kv_tile": None},
+        gradients=DifferentiatedProduct,
+    ),
     _way("layer, heads that share keys", _BIASES | {"heads": 3, "shared": True}, layer=InOneSum),
     _way("layer, gradients in one sum", _BIASES | {"n": 1, "seed": 4}, layer=InOneSum, lse_cotangent=1.0),
     _way("layer, head by head", _BIASES | {"heads": 4, "head_width": 1}, layer=HeadByHead),

@@ -53,6 +53,33 @@ def small_problem(
     return Problem(q=q, k=k, v=v, bias=added, alibi_slopes=falls, scale=scale, dtype=dtype, **options)
 
 
+def bilinear(*, matrix: float = 1.0, **given: Any) -> Problem:
+    """A small problem of a bilinear score, of whose matrix W the entries are of the size ``matrix``."""
+    problem = small_problem(**given)
+    W = bits.nearest(np.random.default_rng(3).standard_normal((1, 1, *2 * problem.q.shape[-1:])) * matrix, NARROW)
+    return problem.replace(score_weight=W)
+
+
+def cosine(*, gamma: float = 3.0, **given: Any) -> Problem:
+    """A small problem of a cosine score."""
+    return small_problem(**given).replace(score_gamma=np.full((1, 1, 1, 1), gamma))
+
+
+def additive(*, width: int = 2, biases: bool = False, **given: Any) -> Problem:
+    """A small problem of an additive score, with parameters of a format that is narrow."""
+    problem = small_problem(**given)
+    rng, D = np.random.default_rng(4), problem.q.shape[-1]
+    shapes = {"score_vector": (1, width), "score_key_weight": (width, D), "score_query_weight": (width, D)}
+    shapes |= {"score_bias": (1, width)} if biases else {}
+    made = {name: bits.nearest(rng.standard_normal((1, 1, *shape)), NARROW) for name, shape in shapes.items()}
+    return problem.replace(**made)
+
+
+def rotary(*, layout: str = "half", D: int = 4, Sq: int = 2, **given: Any) -> Problem:
+    """A small problem whose queries and keys are turned by their positions."""
+    return small_problem(D=D, Sq=Sq, **given).replace(rotary=layout)
+
+
 def small_layer(
     *,
     seed: int = 0,

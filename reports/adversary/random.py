@@ -12,22 +12,30 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.layers import Layer
 from attn_spec.error.contract import Contract
 from attn_spec.error.roundoff import elementary_error
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
-from ..validation.random_kernels import drawn_order, drawn_steps, executed_arithmetic
+from ..validation.random_kernels import (
+    drawn_gradients,
+    drawn_order,
+    drawn_steps,
+    executed_arithmetic,
+    may_differentiate,
+)
 from ..validation.random_options import one_of
 from .attack import Attack
 from .cases import FINE, STAGES
 from .layer_steps import BiasFirst, HeadByHead, InOneSum
 from .problems import NARROW, small_layer, small_problem
 
-#: Share of attacks on layers.
+#: Share of attacks on layers, and of those whose dP is narrow.
 LAYERS = 0.2
+#: Stages that are drawn apart, or are those of other members; and those of which some are narrow.
+_APART = ("weight_gradients", "alibi_terms", "rotary_tables")
+_STAGES = tuple(stage for stage in STAGES if stage not in _APART)
 #: Formats of narrow stages, NARROW as often as all others.
 _FORMATS = (NARROW, NARROW, "bfloat16", "tf32")
 #: Those that are dtypes, of what a kernel returns.
@@ -57,13 +65,18 @@ def random_attack(seed: int) -> Attack:
         problem, layer = _layer(apart), one_of(apart, (Layer, HeadByHead, BiasFirst, InOneSum))
         contract = replace(contract, operands=one_of(apart, ("float64", "float64", *_FORMATS)))
         order = replace(order, bias_rounded=bool(apart.random() < 0.3))
+    if (of_dP := np.random.default_rng([seed, 2])).random() < LAYERS:
+        contract = replace(contract, weight_gradients=one_of(of_dP, _FORMATS))
+        contract = replace(contract, alibi_terms=one_of(of_dP, ("float64", *_FORMATS)))
+        if may_differentiate(contract.at("float64"), order):
+            contract = replace(contract, backward_weights="stored")
     dO, dL = (rng.standard_normal(shape) for shape in (problem.output_shape, (*problem.score_shape[:3], 1)))
     return Attack(
         problem=problem,
         contract=contract,
         order=order,
         steps=drawn_steps(rng, contract, order),
-        gradients=StoredWeights if contract.backward_weights == "stored" else TiledGradients,
+        gradients=drawn_gradients(contract),
         layer=layer,
         cotangent=bits.nearest(dO * one_of(rng, (1.0, 1.0, 1.0, 0.0)), NARROW),
         lse_cotangent=bits.nearest(dL[..., 0], NARROW) if rng.random() < 0.3 else None,
@@ -74,7 +87,7 @@ def random_attack(seed: int) -> Attack:
 
 def _contract(rng: np.random.Generator, order: Order) -> Contract:
     """An arithmetic without errors but those of one to three stages, and of the functions."""
-    narrow = rng.choice(STAGES, size=one_of(rng, (1, 1, 1, 2, 3)), replace=False)
+    narrow = rng.choice(_STAGES, size=one_of(rng, (1, 1, 1, 2, 3)), replace=False)
     formats: dict[str, Any] = {stage: getattr(FINE, stage) for stage in STAGES}
     formats |= {str(stage): one_of(rng, _DTYPES if stage in ("output", "gradients") else _FORMATS) for stage in narrow}
     unit = elementary_error(replace(FINE, **formats, exp_error=1.0).at("float64"), "exp_error")

@@ -30,16 +30,12 @@ LOOSEST = 0.3
 TOLERANCE = 1e-6
 
 _PARTS = "every key may have the error of a log-sum-exp of its own; those of a part have one in common"
-_STORES = "a partial sum may be stored once for each row and head, which kernels do once for each head"
 #: Stage and quantity, or preset and quantity, that the stage has no influence on, or that the bound is loose for.
 LOOSE: dict[tuple[str, str], str] = {
     ("multiplicands", "dbias"): "dA is made of dO and v, which no scale multiplies; only its entries as a score count",
     ("partial_outputs", "lse"): "partial outputs are no part of the log-sum-exp",
     ("partial_outputs", "dv"): "the weights of the backward pass are made from the log-sum-exp",
     ("partial_outputs", "dbias"): "no kernel that merges parts has a bias here",
-    ("partial_gradients", "dkey_projection"): _STORES,
-    ("partial_gradients", "dkey_projection_bias"): _STORES,
-    ("multiplicands", "dkey_projection_bias"): "products of dS with q and of dO with v may each cancel",
     ("split_kv float32", "output"): _PARTS,
     ("split_kv float32", "dk"): _PARTS,
 }
@@ -99,6 +95,8 @@ def concerns(stage: str, quantity: str) -> bool:
     if quantity.endswith(("_projection", "_projection_bias")) and stage == "output":
         return False  # which rounds what heads do not see
     if quantity in _OF_WEIGHTS and stage == "score_gradients":
+        return False
+    if quantity == "doutput_projection" and stage == "weight_gradients":
         return False
     if quantity in _OF_WEIGHTS - {"doutput_projection"} and stage == "output_accumulation":
         return False

@@ -11,6 +11,7 @@ from attn_spec import __version__, atomic
 from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
 from attn_spec.isolation.foreign import found
+from attn_spec.judgement.power import Power, Unseen
 from attn_spec.kernels import kernel as kernels
 from attn_spec.kernels.resolve import in_tree, resolve
 from attn_spec.kernels.subject import Subject
@@ -44,15 +45,15 @@ def write_report(
     :class:`attn_spec.evidence.certificate.CertificateError`. Nothing is written unless everything is.
     """
     svg.matplotlib()
-    verdicts = [] if certificate is None else verdicts_of(certificate)
+    verdicts, powers = ([], []) if certificate is None else (verdicts_of(certificate), powers_of(certificate))
     subjects, left_out = subjects_of(kernels, dtypes or (), device, declared or {}, isolate)
     rows = [row for point in _tracked(sweep.points(subjects, profile)) for row in sweep.measured(point)]
     where = {"attn-spec": __version__, "profile": profile, **_known(environment(device))}
     where |= {} if certificate is None else shapes_of(certificate)
     where |= {f"left out: {name}": reason for name, reason in left_out.items()}
     texts = {
-        ".html": page.html(rows, where, verdicts),
-        ".md": tables.markdown(rows, where, verdicts),
+        ".html": page.html(rows, where, verdicts, powers),
+        ".md": tables.markdown(rows, where, verdicts, powers),
         ".json": document(rows, where),
     }
     stem = path.with_suffix("") if path.suffix in texts else path
@@ -91,6 +92,7 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
             verdict=finding.verdict,
             examples=finding.examples,
             discarded=finding.discarded,
+            measured=finding.measured,
             ratio=None if finding.ratio is None else float(finding.ratio.value),
             case=finding.case,
             message=finding.message,
@@ -99,6 +101,27 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
         )
         for result in found.properties
         for dtype, finding in result.dtypes.items()
+    ]
+
+
+def powers_of(path: Path) -> list[Power]:
+    """What the verdicts of a certificate would have refuted. Raises as :func:`verdicts_of`."""
+    return [
+        Power(
+            dtype=one.dtype,
+            where=one.where,
+            planted=one.planted,
+            unseen=tuple(
+                Unseen(
+                    words=each.error,
+                    ratio=float(each.ratio.value),
+                    hidden_by=each.hidden_by,
+                    sharper=float(each.sharper.value),
+                )
+                for each in one.unseen
+            ),
+        )
+        for one in load(path).power
     ]
 
 

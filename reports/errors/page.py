@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attn_spec.judgement.power import Power, line
 from attn_spec.kernels.kernel import Conventions
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
@@ -54,13 +55,18 @@ class Share:
     elements: int
 
 
-def html(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[verdict.Row] = ()) -> str:
+def html(
+    rows: Sequence[Row],
+    environment: dict[str, str],
+    verdicts: Sequence[verdict.Row] = (),
+    powers: Sequence[Power] = (),
+) -> str:
     """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
     loader = jinja2.PackageLoader(__package__ or "reports", ".")
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters |= {"number": tables.number, "share": _share, "exact": repr, "shade": _shade}
     return jinja.get_template("page.html.jinja").render(
-        **_numbers(rows, verdicts), **_verdicts(verdicts), environment=environment
+        **_numbers(rows, verdicts), **_verdicts(verdicts), powers=powers, power=line(powers), environment=environment
     )
 
 

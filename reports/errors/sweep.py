@@ -21,7 +21,7 @@ from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
-from attn_spec.search import assertions
+from attn_spec.search import assertions, cotangents
 from attn_spec.search.regimes import REGIMES, Recipe
 
 from .rows import Row, Spread, Worst
@@ -147,7 +147,7 @@ def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
     forward = assertions.judged(subject, problem, subject(problem)).measurements
     if not subject.supports("backward"):
         return forward
-    dO = assertions.cotangent(subject, problem)
+    dO = cotangents.cotangent(subject, problem)
     found = subject.gradients(problem, dO)
     return forward + measure.judge_gradients(problem, subject.contract, dO, found).measurements
 

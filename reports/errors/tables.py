@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from attn_spec.judgement.power import Power, line
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search.verdict import Row as VerdictRow
 from attn_spec.search.verdict import Verdict, count, denominator
@@ -48,7 +49,12 @@ def opening(rows: Sequence[Row], verdicts: Sequence[VerdictRow] = ()) -> list[tu
     ]
 
 
-def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequence[VerdictRow] = ()) -> str:
+def markdown(
+    rows: Sequence[Row],
+    environment: dict[str, str],
+    verdicts: Sequence[VerdictRow] = (),
+    powers: Sequence[Power] = (),
+) -> str:
     """The report for a pull request or a job summary."""
     parts = [
         "# Numeric error report",
@@ -57,6 +63,7 @@ def markdown(rows: Sequence[Row], environment: dict[str, str], verdicts: Sequenc
     if verdicts:
         parts.append(denominator(verdicts))
         parts += [_examined(verdicts)] if any(row.looked_at for row in verdicts) else []
+    parts += [_power(powers)] if powers else []
     parts += [_matrix(rows, quantity) for quantity in QUANTITIES if any(row.quantity == quantity for row in rows)]
     parts += [
         _distribution(cells(rows).values()),
@@ -71,6 +78,14 @@ def _examined(verdicts: Sequence[VerdictRow]) -> str:
     """What was looked at of each problem of a shape that was asked for."""
     lines = [[f"`{row.property}`", f"`{row.kernel}`", row.dtype, words] for row in verdicts for words in row.looked_at]
     return f"## Shapes asked for\n\n{table(['property', 'kernel', 'dtype', 'problem, and what was looked at'], lines)}"
+
+
+def _power(powers: Sequence[Power]) -> str:
+    """What the verdicts would have refuted."""
+    lines = [
+        [one.dtype, one.where, f"{one.seen} of {len(one.planted)}", "; ".join(map(str, one.unseen))] for one in powers
+    ]
+    return f"## Power\n\n{line(powers)}\n\n{table(['dtype', 'where', 'seen', 'not seen'], lines)}"
 
 
 def _named(cell: Cell) -> str:

@@ -35,6 +35,8 @@ TESTS = (
         "search/textbook",
         "error/score_bounds",
         "error/bounds",
+        "error/weighted_means",
+        "error/weight_gradients",
         "attention/scores",
         "error/operand_bounds",
     ),

@@ -27,7 +27,8 @@ _MODULES = {
     "error": (
         *("intermediates", "roundoff", "products", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds"),
         *("domain", "score_gradient_bounds", "gradient_bounds", "readings", "running_error", "operand_bounds"),
-        *("block_sums", "gradient_key_sums"),
+        *("block_sums", "gradient_key_sums", "output_bounds", "weighted_means", "weight_gradient_bounds"),
+        "reference_gradients",
     ),
     "problem": ("masks",),
     "search": ("assertions", "verdict"),

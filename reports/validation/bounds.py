@@ -31,7 +31,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import BACKWARD, FORWARD
-from attn_spec.search import assertions, strategies
+from attn_spec.search import assertions, cotangents, strategies
 from attn_spec.search.draws import of_the_seed_alone
 from attn_spec.workers.sweep import add_options, refusals, sweep
 from attn_spec.workers.task import Task
@@ -88,8 +88,8 @@ class Pass:
 
 def gradients_judged(subject: Subject, problem: Problem) -> Judgement:
     """Run the backward pass for a drawn cotangent, and one on the LSE where it is honored, and judge the gradients."""
-    dO = assertions.cotangent(subject, problem)
-    dL = assertions.lse_cotangent(problem) if subject.supports("lse_backward") else None
+    dO = cotangents.cotangent(subject, problem)
+    dL = cotangents.lse_cotangent(problem) if subject.supports("lse_backward") else None
     found = subject.gradients(problem, dO, lse_cotangent=dL)
     return measure.judge_gradients(problem, subject.contract, dO, found, dL)
 

@@ -4,7 +4,7 @@ Each kernel executes what it declares, or less than it declares where a contract
 errors of elementary functions, larger tiles. What the emulation cannot execute is never drawn:
 
 - a log-sum-exp in tf32, which torch lacks;
-- stored weights that are not normalized before the product, since the backward pass would need the row sum as well;
+- stored weights that are not normalized before the product, but where dP is so narrow that dO / l is rounded as well;
 - splits by accumulators that may be empty where exp(0) is not 1, since they rescale the others once more than there are
   tiles;
 - gradients of kernels that return no log-sum-exp, or one in base 2, from which the backward pass starts.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.emulation.arithmetic import Order
-from attn_spec.emulation.backward import StoredWeights, TiledGradients
+from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights, TiledGradients
 from attn_spec.emulation.conventions import varied
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
@@ -30,15 +30,25 @@ from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, S
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.presets import UNDECLARED
 from attn_spec.error.products import terms
+from attn_spec.error.weight_gradient_bounds import divides_cotangent
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import named_by, projects
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS
 
 from .random_linear import NO_SOFTMAX, linear_kernel
-from .random_options import drawn_alibi, drawn_dropout, drawn_dtypes, drawn_layer, drawn_scores, one_of
+from .random_options import (
+    drawn_alibi,
+    drawn_dropout,
+    drawn_dtypes,
+    drawn_layer,
+    drawn_scores,
+    drawn_weight_gradients,
+    one_of,
+)
 
 #: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
@@ -53,6 +63,8 @@ _UNUSUAL = (0.0, 0.1, 0.2, 0.4)
 _NUMPY_ERROR = (2.0**-20, 4.0)
 #: Errors of elementary functions, in the same units.
 _ERRORS, _FUNCTIONS = (0.0, 2.0, 8.0, 32.0), ("exp_error", "log_error", "tanh_error")
+#: Scores whose sizes no lengths of q and k bound.
+_ADDITIVE = {"score_vector", *(row.name for row in parameters("score_vector"))}
 _MERGING = (NormalizedSplitAttention, RingAttention)
 #: The longest row of keys that is searched.
 LONGEST = max(TILE_EDGES)
@@ -88,10 +100,16 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
     layer, of_layer, dtypes = drawn_layer(np.random.default_rng([seed, 6]))
     formats, own = of_layer | formats, own | dtypes
     origin, alibi = drawn_alibi(np.random.default_rng([seed, 3]))
-    executes, declares = (_with(contract, **formats, **changes, alibi=alibi) for contract in (executes, declares))
+    executes, declares = (_with(contract, **formats, **changes, **alibi) for contract in (executes, declares))
     raised, dropout = drawn_dropout(np.random.default_rng([seed, 4]))
+    for_matrix, for_dP = (np.random.default_rng([seed, n]) for n in (7, 8))
+    made, said = drawn_weight_gradients(for_dP, executes)
+    executes, declares = replace(executes, weight_gradients=made), _with(declares, weight_gradients=said)
+    if may_differentiate(executes.at(dtype), order) and for_dP.random() < 0.5:
+        executes, declares = (_with(contract, backward_weights="stored") for contract in (executes, declares))
     executes = replace(executes, **worse)
     order = replace(order, bias_rounded=rounds, alibi_from=origin, dropout_on=raised)
+    order = replace(order, matrix_on=one_of(for_matrix, ("keys", "queries")))
     given: dict[str, Any] = {"dtypes": (dtype,), "contract": declares}
     if (apart := np.random.default_rng([seed, 5])).random() < 0.08:
         executes, declares = (_with(contract, **NO_SOFTMAX) for contract in (executes, declares))
@@ -99,6 +117,7 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
         kernel = linear_kernel(apart, f"random_{seed}", executes, order, **given)
     else:
         beside = (*scores, *dropout, *layer)
+        beside = beside if executes.reference != "upper_bound" else tuple(set(beside) - _ADDITIVE)
         kernel = _kernel(rng, f"random_{seed}", executes, order, beside=beside, option_dtypes=own, **given)
     return RandomKernel(seed=seed, dtype=dtype, executes=executes, declares=declares, order=order, kernel=kernel)
 
@@ -126,8 +145,20 @@ def _kernel(
     }
     if "lse" not in supports or agreed.lse_base == "2":
         return emulate(name, executes, order, **declared)
-    gradients = varied(StoredWeights if executes.backward_weights == "stored" else TiledGradients, agreed)
+    gradients = varied(drawn_gradients(executes), agreed)
     return emulate_both(name, executes, order, gradients=gradients, **declared)
+
+
+def drawn_gradients(executes: Contract) -> type[TiledGradients]:
+    """Steps of the backward pass that execute a contract."""
+    if executes.backward_weights != "stored":
+        return TiledGradients
+    return DifferentiatedProduct if executes.normalize == "after_product" else StoredWeights
+
+
+def may_differentiate(executes: ResolvedContract, order: Order) -> bool:
+    """Whether a backward pass may have dO / l: of whole rows, which are divided by l at last, and of a narrow dP."""
+    return divides_cotangent(executes) and order.kv_tile is None and not executes.lse_merges
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:
@@ -181,7 +212,7 @@ def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> C
         PRECISE,
         **_formats(rng) | _products(rng) | _reference(rng),
         scale_on=one_of(rng, ("scores", "operands")),
-        exponent=one_of(rng, ("natural", "base2")),
+        exponent=one_of(rng, ("natural", "base2_fused" if order.exponent_folded else "base2")),
         normalize=normalize,
         backward_weights="stored" if stored else "recomputed",
         delta=one_of(rng, ("output", "probabilities")),

@@ -9,12 +9,13 @@ import numpy as np
 
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.operands import CHOICES
+from attn_spec.error.contract import Contract
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
 
 #: Those that change q and k, or pairs of them, alone.
 _SCORES = [name for name in CHOICES if OPTIONS[name].exponential and not OPTIONS[name].projects_values]
-#: Share of kernels that take layers.
+#: Share of kernels that take layers, and of those that keep dP in a format of its own.
 SHARE = 0.2
 LAYER = "query_projection"
 
@@ -34,10 +35,19 @@ def drawn_dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, st
     return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
 
 
-def drawn_alibi(rng: np.random.Generator) -> tuple[str, str]:
-    """Where ALiBi counts keys from, and what the contract says of it."""
+def drawn_alibi(rng: np.random.Generator) -> tuple[str, dict[str, str]]:
+    """Where ALiBi counts keys from, and what the contract says of it and of its terms."""
     origin = one_of(rng, ("query", "query", "first", "last"))
-    return origin, one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
+    counted = one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
+    return origin, {"alibi": counted, "alibi_terms": one_of(rng, ("work", "work", "input", *FORMATS))}
+
+
+def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tuple[str, str]:
+    """The format of dP, and what the contract says of it; mostly that of scores."""
+    if rng.random() >= SHARE:
+        return contract.stored_scores, "either"
+    form = one_of(rng, ("input", contract.probabilities, *FORMATS))
+    return form, one_of(rng, ("either", form)) if form in (contract.stored_scores, contract.probabilities) else form
 
 
 def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:

@@ -118,10 +118,10 @@ GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     },
     "error.gradient_key_sums": {
         ("probabilities", "dropout, weights", "dv"): {
-            "weights of dV that are raised": "_of_keys([-dropped-](w.PA)",
+            "weights of dV that are raised": "_of_keys([-dropped-](w.change)",
         },
         ("gradient_accumulation", "dropout, weights", "dv"): {
-            "sums of weights that are raised": "P1A, weight_eta = [-dropped-](w.P1A)",
+            "sums of weights that are raised": "P1A, weight_eta = [-dropped-](w.most)",
         },
     },
     "error.option_gradient_bounds": {

@@ -14,6 +14,7 @@ import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, enclose
 from attn_spec.error import gradient_bounds, row_sum_bounds
+from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import FP32, FP64
 from attn_spec.judgement import measure, oracle
@@ -25,6 +26,7 @@ from attn_spec.search import hidden_keys
 from attn_spec.search.property import Refutation
 
 from .deletions import Deletion, deleted
+from .guards_domain import DOMAIN
 from .struck import struck
 
 NAN = float("nan")
@@ -58,6 +60,8 @@ def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> P
 _BLIND = _problem(((0.0,), (0.0,)), mask=np.array([[[[True, True], [False, False]]]]))
 #: Scores beyond float16, which accumulates them.
 _OVERFLOWING = _problem(((2.0**16,),))
+#: The same of the first of two queries.
+_HALF_OVERFLOWING = _problem(((2.0**16,), (0.0,)))
 #: A query that stands where float16 has no number, which its angle is found in.
 _FAR = _problem().replace(
     **dict.fromkeys(("q", "k"), np.array([[[[1.0, 0.0]]]])),
@@ -125,12 +129,17 @@ def _base_2() -> bool:
     return not _refuted(_problem(), answer, quantity="lse", contract=c, lse_base="2")
 
 
-def _chosen() -> bool:
-    """Whether an answer outside the domain of one reading is measured by the other one."""
-    silent = replace(_FLOAT32, score_accumulation="float16", stored_scores="float16")
-    both = replace(silent, alternatives=(_FLOAT32,))
-    judgement = measure.judge(_OVERFLOWING, both, output=np.full((1, 1, 1, 1), 2.0))
-    return judgement.exercised
+def _read(problem: Problem, value: float, other: ResolvedContract, **first: str) -> measure.Judgement:
+    """Of an output of one value, under the contract float32 but for some fields, or else another contract."""
+    contract = replace(_FLOAT32, **first, alternatives=(other,))
+    return measure.judge(problem, contract, output=np.full(problem.output_shape, value))
+
+
+def _silent_of_blind(quantity: str, **conventions: str) -> int:
+    """How many elements nothing is said of where the second row sees no key."""
+    values = {"output": np.array([[[[2.0], [7.0]]]]), "lse": np.array([[[math.log(2.0), 7.0]]])}[quantity]
+    answer: dict[str, Any] = {quantity: values} | conventions
+    return measure.judge(_BLIND, _FLOAT32, **answer).silent
 
 
 def _gradients_are_refuted() -> bool:
@@ -140,19 +149,20 @@ def _gradients_are_refuted() -> bool:
     return measure.judge_gradients(_problem(((2.0**12,),)), contract, np.ones((1, 1, 1, 1)), found).refuted
 
 
-def _measured(got: float) -> measure.Measurement:
-    """A number beside 0 +- 1, of which 1 is the error allowed."""
+def _measured(got: float, allowed: float = 1.0) -> measure.Measurement:
+    """A number beside 0 +- 1, and the error allowed."""
     truth = Enclosed(np.zeros(1), np.zeros(1), np.ones(1))
     one = np.ones(1)
-    return measure._measure("output", "float32", got * one, truth=truth, allowed=one, measured=one > 0)  # noqa: SLF001
+    at: dict[str, Any] = {"truth": truth, "allowed": allowed * one, "measured": one > 0, "asked": one > 0}
+    return measure._measure("output", "float32", got * one, **at)  # noqa: SLF001
 
 
 def _overflowing_sum() -> measure.Judgement:
-    """Of an infinite gradient of a bias, whose sum over 64 queries float16 does not hold."""
-    problem = _problem(((0.0,),) * 64, ((2e3,), (-2e3,)), bias=np.zeros((1, 1, 1, 2)))
+    """Of an infinite gradient of a bias, whose sum over 128 queries float16 does not hold."""
+    problem = _problem(((0.0,),) * 128, ((2e3,), (-2e3,)), bias=np.zeros((1, 1, 1, 2)))
     contract = replace(_FLOAT32, gradient_accumulation="float16")
     found = {"dbias": np.full((1, 1, 1, 2), np.inf)}
-    return measure.judge_gradients(problem, contract, np.ones((1, 1, 64, 1)), found)
+    return measure.judge_gradients(problem, contract, np.ones((1, 1, 128, 1)), found)
 
 
 _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
@@ -163,18 +173,18 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "a NaN bound of a gradient is infinite": (
         "error.gradient_bounds",
-        "< contract.largest(dtype), total, [-np.inf-]{+0.0+})",
+        "<= contract.largest(dtype), total, [-np.inf-]{+0.0+})",
         lambda: bool(np.isinf(_nan_bound()).all()),
     ),
     "sums of gradients that overflow have no bound": (
         "error.gradient_sums",
-        "np.where(2 * (size + error) < largest, error, [-np.inf-]{+error+})",
+        "np.where(size + error <= largest, error, [-np.inf-]{+error+})",
         lambda: not _overflowing_sum().refuted,
     ),
-    "a gradient of an option without a bound is not measured": (
-        "error.gradient_bounds",
-        "np.all(inside, keepdims=True)[- & np.isfinite(self.allowed[name])-]",
-        lambda: not _overflowing_sum().exercised,
+    "an element without a bound is not measured": (
+        "judgement.measure",
+        "measured = measured[- & np.isfinite(allowed)-]",
+        lambda: not _measured(1.5, allowed=math.inf).measured.any(),
     ),
     "a NaN error of a row sum is infinite": (
         "error.row_sum_bounds",
@@ -208,7 +218,7 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "scores that overflow are outside the domain": (
         "error.domain",
-        "constants_fit(x, c) & enter[- & _scores_fit(x, c)-]",
+        "constants_fit(x, c) & entries_fit(x, c)[- & scores_fit(x, c)-]",
         lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
     ),
     "angles that overflow have no bound": (
@@ -218,12 +228,12 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "outputs that overflow are outside the domain": (
         "error.domain",
-        'return inside[- & (widest < 0.99 * c.format("output").largest)-]',
+        'return inside[- & (widest <= c.largest("softmax", "output"))-]',
         lambda: not _refuted(_problem(v=((7e4,), (7e4,))), math.inf, contract=replace(_FLOAT32, output="float16")),
     ),
     "gradients outside the domain are not measured": (
         "judgement.measure",
-        "for inside in (np.broadcast_to([-bound.domain_of(name, problem.query_group)-]{+True+}, got.shape),)",
+        "for inside in (np.broadcast_to([-bound.domain_of(name)-]{+True+}, got.shape),)",
         lambda: not _gradients_are_refuted(),
     ),
     "rows that see no key are measured": (
@@ -248,14 +258,39 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
     ),
     "an undeclared log-sum-exp of no keys is not measured": (
         "judgement.measure",
-        '(bound.empty_in_domain[- & (empty_lse != "undeclared")-])',
+        "(bound.empty_in_domain[- & decided-]), ~empty",
         lambda: not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", empty_lse="undeclared"),
     ),
     "roundings of a logarithm of base 2": ("judgement.measure", "(1 + 2.0**-40)[- + extra-]", _base_2),
-    "a reading has to say something": (
+    "a reading that is refuted is passed over": (
         "judgement.best_reading",
-        "if [-judgement.exercised and -]not judgement.refuted:",
-        _chosen,
+        "if [-judgement.refuted-]{+False+}:",
+        lambda: not _read(_problem(), 2.0005, replace(_FLOAT32, output="float16")).refuted,
+    ),
+    "a reading that says more is preferred": (
+        "judgement.best_reading",
+        "elif [-judgement.silent-]{+False+}:",
+        lambda: _read(_HALF_OVERFLOWING, 2.0, _FLOAT32, score_accumulation="float16").silent == 0,
+    ),
+    "a reading that is silent of an answer is not refuted by another one": (
+        "judgement.best_reading",
+        "return [-silent[0] if silent else -]min(refuted",
+        lambda: not _read(_OVERFLOWING, NAN, _FLOAT32, score_accumulation="float16").refuted,
+    ),
+    "a log-sum-exp that overflows is not measured": (
+        "judgement.measure",
+        'measured, asked = [-bound.domain_of("lse")-]{+bound.in_domain+} |',
+        lambda: not _refuted(_problem(((7e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16")),
+    ),
+    "rows whose output no convention decides are not asked for": (
+        "judgement.measure",
+        'return empty[- & (empty_row == "undeclared")-]{+ & False+}',
+        lambda: not _silent_of_blind("output", empty_row="undeclared"),
+    ),
+    "rows whose log-sum-exp no convention decides are not asked for": (
+        "judgement.measure",
+        "decided), [-~empty | decided-]{+~empty | True+}",
+        lambda: not _silent_of_blind("lse", empty_lse="undeclared"),
     ),
     "what an enclosure leaves open refutes nothing": (
         "judgement.measure",
@@ -268,4 +303,6 @@ _ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
         lambda: _measured(1.5).ratio > 2,
     ),
 }
-GUARDS = tuple(Guard(deletion=struck(name, module, text), right=right) for name, (module, text, right) in _ROWS.items())
+GUARDS = tuple(
+    Guard(deletion=struck(name, module, text), right=right) for name, (module, text, right) in (_ROWS | DOMAIN).items()
+)

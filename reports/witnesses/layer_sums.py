@@ -5,7 +5,7 @@ Terms by module and by the attack that exceeds a bound without them: stage, way 
 
 from __future__ import annotations
 
-_ROUNDED = "layer of one head, two keys, large values, large keys, delta of P, rounded, cotangents too"
+_ROUNDED = "layer of one head, two keys, large values, delta of P, rounded, cotangents too"
 _EIGHT = "layer of eight heads, two keys, tiny values, small outputs, tiny biases, in one sum, rounded"
 _FIVE = "layer of five heads, one key, tiny outputs, head by head"
 _TINY_ROWS = "layer of one head, five queries, biases, tiny cotangents, rounded"
@@ -15,11 +15,37 @@ _LIGHT = "layer of one head, two keys, small queries, large values"
 
 LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.projection_bounds": {
+        (
+            "output",
+            "layer of one head, three keys, large values, small queries, narrow operands, rounded, cotangents too",
+            "output",
+        ): {
+            "errors in the cast of the output of a layer": "cast.u * [-total.largest-]{+np.abs(total.value)+}",
+        },
         ("stored_scores", _FIVE, "output"): {
-            "underflow of products of heads apart": "total.error[- + flushed-], roundings",
-            "underflow of the product of each head apart": "flushed = [-added * -]rounding",
-            "stores of sums over heads": "stores=[-added-]{+0+})",
-            "stores of sums over heads, after each": "stores=[-added-]{+min(added, 1)+})",
+            "products of heads apart": "for total in (_at_once(x, o),[- _one_by_one(x, o)-])",
+            "stores of sums over heads": "stores=[-added-]{+0+}, held",
+            "stores of sums over heads, after each": "stores=[-added-]{+min(added, 1)+}, held",
+        },
+        ("score_accumulation", "layer of two wide heads, one key", "output"): {
+            "one product of all heads": "for total in ([-_at_once(x, o), -]_one_by_one(x, o)[-)-]{+,)+}",
+        },
+        ("stored_scores", "layer of five heads, one key, large outputs, head by head", "output"): {
+            "sums of heads before the last": "stores=added[-, held=held-])",
+            "heads in sums before the last": "held = [-each.largest.sum(axis=1, keepdims=True) + -](total.size",
+        },
+        ("stored_scores", "layer of three heads, one key, large bias of the output, head by head", "output"): {
+            "a bias in sums before the last": (
+                "sum(axis=1, keepdims=True)[- + (total.size - each.size.sum(axis=1, keepdims=True))-]\n    return"
+            ),
+        },
+        ("lse", "layer, dL", "dv"): {
+            "errors of weights in the gradient of v": (
+                "apart[- - e @ (np.abs(dO @ W) + 2.0**-40 * (np.abs(dO) @ np.abs(W)))-], 0.0)"
+            ),
+        },
+        ("operands", "layer of one head, one key, tiny queries, large keys, by LSE, rounded", "output"): {
+            "what a projection makes of errors": "error @ W[- - np.where(x.keys == 0, 0.0, heads.projected)-]",
         },
         ("score_accumulation", "layer of sixteen heads, one key, matrix unit, head by head", "output"): {
             "roundings of sums over heads": "roundings=[-added-]{+0+}, stores",
@@ -27,7 +53,7 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("multiplicands", _HALF, "output"): {
             "the format of outputs of heads": (
-                'o = Approximation(x.O, size, error, [-c.format("operands")-]{+c.format("multiplicands")+}, c)'
+                'o = Approximation(x.O, np.abs(x.O), error, [-c.format("operands")-]{+c.format("multiplicands")+}, c)'
             ),
         },
         (
@@ -53,7 +79,9 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "layer of one head, two queries, biases, delta of P, rounded, multiplicands and output",
             "output",
         ): {
-            "the format of sums over heads": 'cast = conversion(c, "output", [-total.form-]{+c.format("output")+})',
+            "the format of sums over heads": (
+                'conversion(c, "output", [-c.format("stored_scores")-]{+c.format("output")+}), np.zeros'
+            ),
         },
         ("several", "layer of two wide heads, four keys, large queries, biases, in one sum", "dv"): {
             "widths of heads in sums of dv": "summed_over_group(x, c, dv[-, x.problem.head_value_dim-])",
@@ -68,12 +96,12 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("multiplicands", _HALF, "lse"): {
             "the format of operands": (
-                'return FORMATS[x.problem.dtype][- if score_of(x.problem).plain else c.format("operands")-]\n\n\n@kept'
+                'return FORMATS[x.problem.dtype][- if x.score.plain else c.format("operands")-]\n\n\n@kept'
             ),
         },
         ("multiplicands", _ROUNDED, "dk"): {
-            "errors of cotangents in dP": "off = [-of_g @ value_sizes(x, c).swapaxes(-1, -2) + -]np.abs",
-            "errors of values in dP": "swapaxes(-1, -2)[- + np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)-]\n",
+            "errors of cotangents in dP": "off = off + [-of_g @ value_sizes(x, c).swapaxes(-1, -2)-]{+0.0+}",
+            "errors of values in dP": "off = off + [-np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)-]{+0.0+}",
             "the format of v": (
                 'given(c, _repeated_values(x), [-FORMATS[x.problem.dtype]-]{+c.format("multiplicands")+})'
             ),
@@ -92,16 +120,49 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
     },
-    "error.score_gradient_bounds": {
+    "error.weight_gradient_bounds": {
+        (
+            "stored_scores",
+            "layer of two heads, one key, tiny cotangents, by LSE, bias first, rounded",
+            "dvalue_projection_bias",
+        ): {
+            "errors of cotangents in their sizes": "size = size[- + error-]\n",
+        },
         ("multiplicands", _ROUNDED, "dk"): {
             "errors of the factors of dP": "dP = x.dropped([-given + -]relative * (size_g",
             "the format of values in dP": 'form, Dv = [-value_format(x, c)-]{+c.format("multiplicands")+}, x',
         },
+    },
+    "error.score_gradient_bounds": {
         ("operands", _LIGHT, "dk"): {
             "errors of cotangents in delta": (
                 "stored, size = stored[- + (of_g * (np.abs(x.O) + EO)).sum(-1, keepdims=True)-], size"
             ),
-            "errors of values in delta": "(size * ([-off + -]e.finish",
+            "errors of values in delta": "through[- + (size * off).sum(-1, keepdims=True)-] + last",
+        },
+    },
+    "error.output_bounds": {
+        ("operands", "layer of one head, one key, coarse exponentials", "output"): {
+            "errors of values in a mean": "r = r[- if of.error is None else r + of.error[head][None]-]\n",
+        },
+        ("softmax", "layer, tiny values, tiny cotangents, kept", "output"): {
+            "last roundings of an output that is projected": (
+                "(_mean_error(x, c, w, e, through)[- + through.of_each(last)-])"
+            ),
+        },
+    },
+    "error.value_spread": {
+        ("operands", "layer of one wide row, one key, small inputs, large biases, bias first", "output"): {
+            "errors of values that are projected": "None if error is None else [-error @ sizes-]{+0.0 * v @ T+}",
+        },
+        ("score_accumulation", "layer, by LSE", "output"): {
+            "sizes of values that are projected": "[-size @ sizes-]{+0.0 * v @ T+}, o @ T",
+        },
+        ("output_accumulation", "layer of one head, one key, large outputs, large cotangents", "output"): {
+            "an error that all columns share, projected": "errors[- * W.sum(axis=-2, keepdims=True)-] if",
+        },
+        ("lse", "layer, by LSE", "output"): {
+            "errors of columns, projected": "else [-errors @ W-]{+0.0 * errors @ W+}",
         },
     },
     "error.gradient_bounds": {
@@ -118,9 +179,7 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.option_gradient_bounds": {
         ("gradient_accumulation", _EIGHT, "doutput_projection"): {
             "rows in sums of a parameter's gradient": "terms = [-rows * -]math.prod",
-            "all rows in sums of a parameter's gradient": (
-                "if score_of(problem).pairs else [-max(lengths[2:])-]{+1+}, {}"
-            ),
+            "all rows in sums of a parameter's gradient": ("if b.x.score.pairs else [-max(lengths[2:])-]{+1+}, {}"),
         },
         ("several", "layer of eight heads, four keys, shared, large queries, in one sum", "dvalue_projection"): {
             "heads in sums of a parameter's gradient": (
@@ -148,13 +207,19 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.running_error": {
+        ("stored_scores", "layer of one head, two queries, rounded, two pieces", "dv"): {
+            "errors in the roundings of an operation": "if held is None else held)[- + error-]",
+        },
         ("multiplicands", "layer of one head, two queries, rounded, two pieces", "lse"): {
             "pieces left out of a product": "(of_y.u, 1), [-(left_out(c, x.form, y.form), 1), -]*factors",
         },
-        ("score_accumulation", _TINY_ROWS, "doutput_projection_bias"): {
+        ("score_accumulation", "rotary, tiny queries, flushed", "lse"): {
             "underflow of an operation": "(1 + G) * ([-roundings * work.eta + -]stores",
-            "underflow of every operation": "(1 + G) * ([-roundings * -]work.eta + stores",
-            "underflow of terms that enter an accumulator": "(x.size + x.error)[- + terms * enters.eta-]",
+        },
+        ("score_accumulation", _TINY_ROWS, "doutput_projection_bias"): {
+            "underflow of sums of rows": "G * (x.size + error)[- + (1 + G) * added * work.eta-]",
+            "underflow of every sum of rows": "(1 + G) * [-added * -]work.eta",
+            "underflow of terms that enter an accumulator": "enters.u * (x.size + x.error)[- + terms * enters.eta-]",
             "underflow of every term that enters an accumulator": "+ [-terms * -]enters.eta",
         },
         (
@@ -169,7 +234,7 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "layer of two heads, four keys, tiny values, tiny biases, rounded",
             "dvalue_projection_bias",
         ): {
-            "several roundings of sums of rows": "roundings=[-max(terms - 1, 0)-]{+min(terms - 1, 1)+})",
+            "several roundings of sums of rows": "G = growth((work.u, [-added-]{+min(added, 1)+}))",
         },
         ("stored_scores", _FIVE, "output"): {
             "underflow of every store": "work.eta + [-stores * -]stored.eta)",
@@ -184,11 +249,7 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ): {
             "underflow of a bias that is rounded first": "G * (b.size + b.error)[- + (1 + G) * loaded.eta-])",
         },
-        (
-            "score_accumulation",
-            "layer of one wide row, one key, small inputs, large biases, bias first",
-            "dvalue_projection_bias",
-        ): {
+        ("score_accumulation", "layer, biases first", "lse"): {
             "roundings of sums that begin with a bias": (
                 'growth((loaded.u, 1)[-, *sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))-])\n'
                 "        return y"

@@ -17,12 +17,10 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("output", "layer of one head, two keys, tiny queries, tiny keys, biases, large cotangents", "output"): {
             "the bias of the output": (
-                "total = [-RunningErrors(c).shifted(total, "
+                "return [-RunningErrors(o.contract).shifted(total, "
                 'p["output_projection_bias"].changed(lambda part: part[:, :1]), o)-]{+total+}'
             ),
-            "the cast of the output of a layer": (
-                "allowed = total.error + [-growth((cast.u, 1)) * (total.size + total.error) + -]rounding"
-            ),
+            "the cast of the output of a layer": "found = total.error + [-cast.u * total.largest + -]rounding",
         },
         (
             "gradient_accumulation",
@@ -45,30 +43,32 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("output", "layer of one head, one key, large inputs, tiny values, delta of P", "output"): {
-            "underflow of the output of a layer": '(total.size + total.error)[- + rounding(c, "output").eta-]',
+            "underflow of the output of a layer": 'cast.u * total.largest[- + rounding(c, "output").eta-]',
         },
     },
     "error.operand_bounds": {
-        ("several", "layer of one head, one key, rounded, cotangents too", "dv"): {
+        ("several", "layer of one head, two keys, tiny keys, rounded, cotangents too", "dv"): {
+            "errors in the cast of an operand": "cast.u * [-x.largest-]{+np.abs(x.value)+}",
             "the format of the cotangent of a layer": (
                 'given(c, g.of_output, [-c.format("output")-]{+c.format("operands")+})'
             ),
         },
         ("operands", "layer of one head, one key", "dv"): {
-            "the cast of an operand": ("error = x.error + [-growth((cast.u, 1)) * (x.size + x.error) + -]kept.eta"),
-            "errors of queries": ("return _stored(score.queries.value(A, q, p)).error[-, -]{+ * 0.0, +}_stored"),
-            "errors of keys": ("_stored(score.keys.value(A, k, p)).error[--]{+ * 0.0+}\n\n\ndef value_format"),
+            "the cast of an operand": "error = x.error + [-cast.u * x.largest + -]kept.eta",
             "errors of cotangents of heads": "cotangent_error=of_heads.error[--]{+ * 0.0+})",
             "the store of cotangents of heads": (
                 "of_heads = [-_stored(-]outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0][-)-]"
             ),
             "the store of the gradient of a value": (
-                "return score_of(x.problem).values.pull(RunningErrors(c), v, parameters_given(x, "
-                "c), [-_stored(gradient)-]{+gradient+})"
+                "x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), [-_stored(gradient)-]{+gradient+})"
             ),
         },
+        ("operands", "layer of one head, one key", "lse"): {
+            "errors of queries": "return _stored(score.queries.value(A, q, p)).error[-, -]{+ * 0.0, +}_stored",
+            "errors of keys": "_stored(score.keys.value(A, k, p)).error[--]{+ * 0.0+}\n\n\ndef value_format",
+        },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
-            "underflow of an operand": "(x.size + x.error)[- + kept.eta-]",
+            "underflow of an operand": "cast.u * x.largest[- + kept.eta-]",
             "errors of values": (
                 "return np.where(np.any(x.seen, axis=2)[..., None], [-_value_errors(x, c)-]{+0.0 * x.v+}, 0.0)"
             ),
@@ -79,13 +79,6 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "dk"): {
             "the store of the gradient of an operand": '{"q": q, "k": k}[name], p, [-_stored(gradient)-]{+gradient+})',
         },
-        (
-            "stored_scores",
-            "layer of two heads, one key, tiny cotangents, by LSE, bias first, rounded",
-            "dvalue_projection_bias",
-        ): {
-            "errors of cotangents of heads in their sizes": "else np.abs(g.cotangent)[- + g.cotangent_error-]\n",
-        },
     },
     "error.value_spread": {
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
@@ -94,34 +87,29 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
     },
-    "error.bounds": {
+    "error.output_bounds": {
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
-            "values that are off": (
-                "X = np.fmin(X, hull_error(x, c, w, o, e) + slack + e.outside_hull)\n    return (X[- + off-] + e.finish"
-            ),
+            "values that are off": "/ e.kappa, np.inf)[- + of.of_each(off)-]\n",
         },
         (
             "multiplicands",
             "layer of one head, one key, tiny queries, large keys, by LSE, rounded",
             "doutput_projection",
         ): {
-            "values that are off, by LSE": "_by_lse_error(x, c, w, o, slack)[- + off * INFLATION-]",
-        },
-        ("operands", "layer of one head, one key, large values, large cotangents", "output"): {
-            "an output that values carry": "slack = slack[- + off-]\n",
+            "values that are off, by LSE": "(np.abs(o) + slack + off)[- + off-],",
         },
     },
     "error.score_bounds": {
-        ("operands", "layer of one head, one key", "dv"): {
+        ("operands", "layer of one head, one key", "lse"): {
             "errors of both operands of a score": (
                 "underflow = underflow + [-(1 + relative) * (x.q_size @ f + e @ "
                 "(x.k_size.swapaxes(-1, -2) + f))-]{+0.0+}"
             ),
             "errors of keys in a score": "([-x.q_size @ f + -]e @ (x.k",
             "errors of queries in a score": "(x.q_size @ f[- + e @ (x.k_size.swapaxes(-1, -2) + f)-])",
-        },
-        ("operands", "layer of one head, one key", "lse"): {
-            "errors of both operands, multiplied": "e @ (x.k_size.swapaxes(-1, -2)[- + f-])",
+            "errors of both operands, multiplied": (
+                "(1 + relative) * (x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2)[- + f-]))"
+            ),
         },
         ("score_accumulation", "layer of four heads, one key, tiny cotangents", "lse"): {
             "roundings make errors of operands grow": "underflow = underflow + [-(1 + relative) * -](x.q_size @ f",
@@ -167,16 +155,18 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     },
     "error.running_error": {
         ("operands", "layer of one head, one key", "dv"): {
-            "errors of x in a product": "error = x.size @ y.error + [-x.error @ y.size + -]x.error @ y.error",
+            "errors of x in a product": "error = np.abs(x.value) @ y.error[- + x.error @ y.largest-]\n",
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
             "errors of a summand": ("self.value + other.value, self.size + other.size, [-self.error + -]other.error)"),
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection_bias"): {
-            "sums of a product": "1)[-, *factors-])\n        size = x",
+            "sums of a product": "1)[-, *factors-])\n        size = np",
             "roundings of a product": ("error = error + [-G * (size + error) + -](1 + G) * tiny\n        enter ="),
+            "sums of rows": "G = growth((work.u, [-added-]{+0+}))",
+        },
+        ("score_accumulation", "layer, by LSE", "lse"): {
             "the roundings of an operation": "G = growth([-(work.u, roundings), -](narrowed",
-            "sums of rows": "roundings=[-max(terms - 1, 0)-]{+0+})",
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection"): {
             "underflow of a product": "G * (size + error)[- + (1 + G) * tiny-]\n        enter =",
@@ -189,7 +179,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("stored_scores", "layer of one head, one key, large outputs, large cotangents", "doutput_projection"): {
-            "errors of y in a product": "error = [-x.size @ y.error + -]x.error @ y.size + x",
+            "errors of y in a product": "error = [-np.abs(x.value) @ y.error + -]x.error @",
             "the store of an operation": "(work.u, roundings)[-, (narrowed, stores)-])",
         },
         ("several", "layer of two heads, three keys, small values, rounded, multiplicands and output", "output"): {

@@ -7,12 +7,33 @@ from __future__ import annotations
 
 LINEAR_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.linear_gradient_bounds": {
-        ("stored_scores", "linear gradients of two keys, delta of P", "dk"): {
+        ("weight_gradients", "linear gradients of three keys, delta of P", "dk"): {
             "sums of P dP in linear delta": "D = np.maximum(D, [-(P * dP).sum(axis=-1, keepdims=True)-]{+0.0+})",
-            "two stores of one number of the linear backward pass": "summed).u, [-2-]{+1+}) for stage",
+        },
+        ("operands", "linear gradients of tiny keys", "dv"): {
+            "errors of features in dv": "of_P = [-e.dw * inverse + -]np.where",
+        },
+        ("weight_gradients", "linear gradients of tiny queries, tiny cotangents, flushed", "dq"): {
+            "underflow of stores in linear dq": (
+                "under = (1 + inverse) * (tiny.columns[- + tiny.stored * (1 + cotangents)-]) * seen"
+            ),
+        },
+        ("weight_gradients", "linear gradients of small sum", "dk"): {
+            "the store of linear dP": '("stored_scores", [-"weight_gradients", -]"score_gradients")\n    narrowed',
+        },
+        ("weight_gradients", "linear gradients of small sum, tiny cotangents, flushed", "dk"): {
+            "underflow of linear dP that is stored": (
+                '"stored_scores", "stored_scores", [-"weight_gradients", -]"score_gradients")'
+            ),
         },
         ("lse", "linear gradients of two keys, dL alone", "dq"): {
             "dL in linear dw": "dP + D[- + dL-], 0.0) * inverse",
+        },
+        ("score_accumulation", "linear gradients of many keys, delta of P", "dq"): {
+            "sums of linear delta over keys": (
+                'of_D = of_D[- + growth(*sums(e.c, "score_accumulation", x.keys)) * (D + of_D)-]\n'
+            ),
+            "linear delta in its sums over keys": "x.keys)) * ([-D + -]of_D)",
         },
         ("lse", "linear gradients of light key, delta of P", "dk"): {
             "errors of P in linear delta": (
@@ -29,9 +50,6 @@ LINEAR_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the error of 1 / N in dw": "of_D * inverse, 0.0)[- + size * lost-]\n",
             "the largest 1 / N in dw": "np.where(lost < 1, 1 / (x.N[- * (1 - lost)-]), np.inf)",
             "the error of dw in linear dq": "error = [-r.of_dw @ b + -]dw @ e.of_b",
-        },
-        ("stored_scores", "linear gradients of exponentials", "dv"): {
-            "errors of features in dv": "of_P = [-e.dw * inverse + -]np.where",
         },
         ("lse", "linear gradients of tiny keys", "dv"): {
             "the error of 1 / N in dv": (
@@ -54,7 +72,7 @@ LINEAR_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("partial_gradients", "linear gradients of small sum", "dv"): {
-            "sums over rows of the linear backward pass": "return (1 + short) * [-(1 + long) * -](1 + rest) - 1",
+            "sums over rows of the linear backward pass": "short) * [-(1 + long) * -]{+(1 + 0 * long) * +}(1 + rest)",
             "sums over rows in the format of gradients": (
                 "long = np.maximum([-growth(*accumulated(c, passed))-]{+0.0+}, growth"
             ),
@@ -62,13 +80,13 @@ LINEAR_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("score_gradients", "linear gradients of small sum", "dq"): {
             "casts of the linear backward pass": "(1 + long)[- * (1 + rest)-] - 1",
-            "the cast of dw": 'stages = c.format("score_accumulation"), ("stored_scores", [-"score_gradients"-])',
+            "the cast of dw": '("stored_scores", "weight_gradients", [-"score_gradients"-])\n    narrowed',
             "stores of the linear backward pass": '(rounding(c, "softmax").u, 6)[-, *narrowed-])',
             "roundings in linear dq": "dw @ e.of_b[- + G * (dw @ b)-] + (1",
         },
         ("stored_scores", "linear gradients of two keys", "dv"): {
-            "the store of linear dP": (
-                'stages = c.format("score_accumulation"), ([-"stored_scores", -]"score_gradients"[-)-]{+,)+}'
+            "the store of linear weights and of dw": (
+                'stages = c.format("score_accumulation"), ([-"stored_scores", -]"weight_gradients"'
             ),
         },
         ("score_accumulation", "linear gradients of two keys, tiny cotangents, flushed", "dk"): {
@@ -90,14 +108,14 @@ LINEAR_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of what the linear backward pass stores": (
                 "stored=[-sum(rounding(c, stage).eta for stage in stages) + -]probability_cast(c).eta,"
             ),
-            "underflow of linear dP and dw that are stored": (
-                'stages = ("softmax", "softmax", [-"stored_scores", "stored_scores", -]"score_gradients"[-)-]{+,)+}'
+            "underflow of linear weights and of dw that are stored": (
+                '"softmax", "softmax", [-"stored_scores", "stored_scores", -]"weight_gradients", "score_gradients")'
             ),
             "all underflow in linear dk": "G * (dw @ e.a)[- + (1 + G) * under-]",
         },
         ("softmax", "linear gradients of light key, flushed", "dv"): {
             "underflow of products with 1 / N": (
-                'stages = ([-"softmax", "softmax", -]"stored_scores", "stored_scores", "score_gradients")'
+                'stages = ([-"softmax", "softmax", -]"stored_scores", "stored_scores", "weight_gradients"'
             ),
             "underflow of stores in linear dv": (
                 "under = [-(tiny.stored + tiny.columns) * (of_keys @ ((1 + inverse) * size)) + -]tiny.rows"
@@ -105,15 +123,10 @@ LINEAR_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow that 1 / N does not multiply in linear dv": "(of_keys @ (([-1 + -]inverse) * size))",
         },
         ("score_gradients", "linear gradients of light key, tiny cotangents", "dk"): {
-            "underflow of the cast of dw": '"stored_scores", "stored_scores"[-, "score_gradients"-])\n    return',
+            "underflow of the cast of dw": '"stored_scores", "weight_gradients"[-, "score_gradients"-])\n    return',
         },
         ("probabilities", "linear gradients of light key, flushed", "dv"): {
             "underflow of the cast of P in linear dv": "for stage in stages)[- + probability_cast(c).eta-],",
-        },
-        ("stored_scores", "linear gradients of small sum, tiny cotangents, flushed", "dq"): {
-            "underflow of stores in linear dq": (
-                "under = (1 + inverse) * (tiny.columns[- + tiny.stored * (1 + cotangents)-]) * seen"
-            ),
         },
         ("partial_gradients", "linear gradients of exponentials, tiny cotangents, flushed", "dq"): {
             "underflow of sums over rows in linear dq": (

@@ -22,9 +22,9 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
     },
-    "error.bounds": {
+    "error.output_bounds": {
         ("softmax", "dropout, weights", "output"): {
-            "the product with 1 / (1 - p)": "        [-*factor,-]\n        (enters.u",
+            "the product with 1 / (1 - p)": "        [-*factor_roundings(x, c, *weight_stages(c)),-]\n        (entry",
         },
         ("probabilities", "dropout, row sum of the cast", "output"): {
             "two casts of what a row sum has cast": "([-2-]{+0+} if factor else 0) if casts",
@@ -36,30 +36,28 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "weights raised as their roundings": "waiting + [-x.dropped(w.P1A * B)-]{+w.P1A * B+} @ size_v",
         },
         ("probabilities", "one tile", "output"): {
-            "the probabilities' cast in the numerator": (
-                "[-(cast.u, (2 if factor else 0) if casts_row_sum(c) else 1)-]{+(0.0, 1)+}"
-            ),
+            "the probabilities' cast in the numerator": "(u, [-min(casts, 1)-]{+0+})",
             "roundings of the numerator alone": "waiting + [-x.dropped(w.P1A * B) @ size_v + -](w",
-            "terms of the numerator beside the weights": "(spread[- + e.rest-]) / e.kappa",
+            "terms of the numerator beside the weights": "(spread[- + of.of_each(e.rest)-]) / e.kappa",
         },
         ("lse", "2 pieces, bfloat16", "output"): {
-            "entry of the values": "        [-(enters.u, 1),-]\n        (left_out",
+            "entry of the values": "        [-(entry(c, value_format(x, c)).u, 1),-]\n        (left_out",
         },
         ("several", "2 pieces, bfloat16", "output"): {
-            "pieces left out of the output": "        [-(left_out_of_output(x, c), 1),-]\n        (softmax.u",
+            "pieces left out of the output": "        [-(left_out_of_output(x, c), 1),-]\n        (rounding",
         },
         ("softmax", "eager, P dP - P D", "output"): {
-            "normalization before the product": "(softmax.u, 3 * every or [-2 * before-]{+0.0+}),",
-            "one rounding of normalization before the product": "(softmax.u, 3 * every or [-2 * -]before),",
+            "normalization before the product": "3 * every or [-2 * before-]{+0.0+}),",
+            "one rounding of normalization before the product": "3 * every or [-2 * -]before),",
         },
         ("probabilities", "inner accumulator", "output"): {
-            "sums of the output": "B = growth(*own, [-*output_sums(c, x.keys, length), -](rescaled",
+            "sums of the output": "return growth(*own, [-*output_sums(c, x.keys, x.problem.key_length), -](rounding",
         },
         ("output_accumulation", "four queries", "output"): {
             "rescalings of the output": "moved = every - 1 if every else [-w.R-]{+0 * w.R+}",
         },
         ("output_accumulation", "ring by difference, light keys", "output"): {
-            "merges by a difference": "+ out.eta[- + _difference_error(x, c, w, most_B)-],",
+            "merges by a difference": "narrowing.eta\n        + [-_difference_error(x, c, w, most_B)-]{+0.0+},",
             "the range of what is subtracted": "own * ([-high - low + -]4 * off",
         },
         ("softmax", "normalized after every tile, falling scores", "output"): {
@@ -70,7 +68,7 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "rescaling after every tile": "moved = [-every - 1 if every else -]w.R",
         },
         ("partial_outputs", "ring", "output"): {
-            "storing partial outputs": "[-, (partial.u, merges)-])",
+            "storing partial outputs": "[-, (partial, c.lse_merges)-])",
         },
         ("several", "a light key of a large value, probabilities", "output"): {
             "underflow of the probabilities' cast": "([-cast.eta + -]flushed)",
@@ -92,46 +90,45 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("several", "tinier values, one key, merged, partial", "output"): {
             "underflow of partial outputs in the hull": "entering[- + 2 * waiting-]",
-            "underflow outside the hull": "slack[- + e.outside_hull-])",
+            "underflow outside the hull": "rough)[- + of.of_each(e.outside_hull)-])",
         },
         ("row_sum", "eager, cast P in dS", "output"): {
             "roundings of the row sum alone": "@ size_v[- + (w.P1A * w.C).sum(-1, keepdims=True) * size_o-]",
         },
         ("softmax", "V = 8 and little more", "output"): {
-            "the accumulator narrowed to the softmax": "[-, (narrowing, 1)-], (out",
+            "the accumulator narrowed to the softmax": "[-, (narrowing.u, 1)-], (out",
             "one of two roundings of the normalization": "finish = growth((softmax.u, [-2 * -](1 - before))",
         },
         ("partial_gradients", "light keys, tf32 to float16", "output"): {
             "both roundings of the normalization": ("finish = growth([-(softmax.u, 2 * (1 - before)), -](narrowing"),
         },
         ("output", "another seed", "output"): {
-            "the output's cast": "(narrowing, 1)[-, (out.u, 1)-])",
+            "the output's cast": "(narrowing.u, 1)[-, (out.u, 1)-])",
         },
         ("stored_scores", "light keys, tiny cotangents, kept", "output"): {
             "a row sum that falls below the output's": "kappa=1[- - w.fall.sum(-1, keepdims=True)-] -",
-            "the denominator": "e.rest)[- / e.kappa-],",
+            "the denominator": "of.of_each(e.rest))[- / e.kappa-],",
+        },
+        ("softmax", "a low key of tiny value, no reference", "output"): {
+            "underflow of the accumulator narrowed to the softmax": "[-divided(x, c) * narrowing.eta-]{+0.0+}",
         },
         ("softmax", "tiny values, flushed", "output"): {
-            "underflow of the normalization": "tiny=[-f * (3 * softmax.eta + lost) + -]out.eta",
-            "last underflow of the output": "+ slack + X)[- + e.tiny-])",
-        },
-        ("several", "tiny values, one key, normalization", "output"): {
-            "two of three underflows of the normalization": "tiny=f * ([-3 * -]softmax.eta + lost)",
+            "last underflow of the output": "+ slack + X)[- + e.tiny-]\n",
         },
         ("output", "tiny values, kept", "output"): {
-            "underflow of the output's cast": "f * (3 * softmax.eta + lost)[- + out.eta-]",
+            "underflow of the output's cast": "lost)\n        + [-out.eta-]{+0.0+}\n        + f * parts",
         },
         ("probabilities", "operands cut", "output"): {
-            "weights that move the output": "spread = [-value_spread.spread(x, c, w.PA, o) + -]w.PA",
+            "weights that move the output": "spread = [-value_spread.spread(x, w.PA, of) + -]w.PA",
         },
         ("lse", "light keys, tf32 to float16", "output"): {
-            "last roundings of the output": "(X + off[- + e.finish * (np.abs(o) + slack + X)-] + e.tiny)",
+            "last roundings of the output": "last = [-e.finish * (np.abs(o) + slack + X) + -]e.tiny",
         },
         ("probabilities", "2 pieces, bfloat16, by LSE", "output"): {
             "the cast of weights exp(s - LSE)": "factors = [[-(cast.u, 1), -](enters",
             "roundings of terms with weights exp(s - LSE)": "A[- + np.log1p(B)-], 0.0)",
         },
-        ("stored_scores", "2 pieces, bfloat16, by LSE", "output"): {
+        ("several", "2 pieces, bfloat16, by LSE", "output"): {
             "values with weights exp(s - LSE)": "(cast.u, 1), [-(enters.u, 1), -](left",
             "pieces with weights exp(s - LSE)": "(enters.u, 1), [-(left_out_of_output(x, c), 1), -]*factor, *out",
         },
@@ -154,17 +151,66 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("multiplicands", "tiny values, by LSE, flushed", "output"): {
             "underflow of values with weights exp(s - LSE)": ("absolute[- + (1 + B) * entering-]"),
         },
-        ("stored_scores", "error of log, by LSE", "output"): {
-            "the LSE and the weights together": "X = [-(1 + G) * -]own + G",
+        ("probabilities", "a larger error of log, by LSE", "output"): {
+            "the LSE and the weights together": "first=[-(1 + G) * -]own + G",
         },
         ("probabilities", "error of log, by LSE", "output"): {
-            "the LSE's error in the output": "own[- + G * (np.abs(o) + slack)-]\n    return",
+            "the LSE's error in the output": "own[- + G * (np.abs(o) + slack + off)-] + off",
         },
         ("output", "weights exp(s - LSE)", "output"): {
-            "the cast of an output by LSE": "(X[- + out.u * (np.abs(o) + slack + X)-] + out.eta +",
+            "the cast of an output by LSE": "finish=np.full(x.L.shape, [-out.u-]{+0.0+})",
         },
         ("output", "tiny values, by LSE, kept", "output"): {
-            "underflow of the cast of an output by LSE": "+ slack + X)[- + out.eta-] + lost)",
+            "underflow of the cast of an output by LSE": "tiny=[-out.eta + -]lost",
+        },
+        ("probabilities", "coarse exponentials, one key, dropout", "output"): {
+            "roundings of the numerator in a mean": (
+                "met, r = of.v[head][None], [-e.B[head][at[2]][..., None] * of.size[head][None]-]"
+                "{+0.0 * of.size[head][None]+}"
+            ),
+            "roundings in a mean are raised": "kept * met, [-kept * -]r\n",
+        },
+        ("row_sum", "coarse exponentials, V = 1", "output"): {
+            "roundings of the row sum in a mean": "r = r[- + e.C[at][..., None] * sizes[at][:, None, :]-] + known",
+        },
+        ("several", "a low maximum, no reference", "dk"): {
+            "underflow of weights in a mean": "divided(x, c) * (absolute[- + (1 + most_B) * w.eta * total_v-])",
+        },
+        ("multiplicands", "coarse exponentials, one key, tiny values, flushed", "output"): {
+            "underflow of values on entry to a mean": "total_v) + [-2 * f * entering + -]2 * waiting",
+        },
+        ("output_accumulation", "coarse exponentials, a low key of tiny value, no reference", "output"): {
+            "underflow of a mean": "divided(x, c) * ([-absolute + -](1 + most_B) * w.eta",
+            "the row sum that divides the underflow of a mean": "outside_hull=2[- * divided(x, c)-] * (absolute",
+        },
+        ("probabilities", "large stored scores, two keys, V = 1, by LSE", "output"): {
+            "roundings of a mean of weights exp(s - LSE)": "moved = [-(1 + B) * -]np.exp",
+        },
+        ("several", "coarse exponentials, V = 1, by LSE", "output"): {
+            "weights exp(s - LSE) that are no shares": (
+                "moved = (1 + B)[- * np.exp(np.minimum(rounding_by_lse(x, c, w, again=again), 700.0))-] - 1"
+            ),
+        },
+        ("output_accumulation", "large stored scores, one key, tiny values, by LSE, flushed", "output"): {
+            "underflow of a mean of weights exp(s - LSE)": "outside_hull=[-absolute\n        + -](1 + moved",
+        },
+        ("multiplicands", "large stored scores, one key, tiny values, by LSE, flushed", "output"): {
+            "underflow of values on entry to a mean of weights exp(s - LSE)": (
+                "outside_hull=absolute[-\n        + (1 + moved.max(axis=-1, keepdims=True, initial=0.0)) "
+                "* x.largest_factor * (enters.eta + lost)-],"
+            ),
+        },
+    },
+    "error.weighted_means": {
+        ("several", "coarse exponentials", "output"): {
+            "weights at the upper ends of their intervals": "least = [-high - low-]{+0.0 * high+}, (low",
+        },
+        ("several", "coarse exponentials, three keys, delta of P", "dk"): {
+            "errors of what a mean is made of": "(sign * apart_[- + r_-])[..., None]",
+        },
+        ("stored_scores", "two large scores, eager", "dv"): {
+            "other weights in the least share": "low / (low + _of_others([-high-]{+low+})), high",
+            "other weights in the largest share": "high / (high + _of_others([-low-]{+high+}))\n",
         },
     },
 }

@@ -57,7 +57,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.products": {
-        ("stored_scores", "2 pieces, bfloat16, by LSE", "output"): {
+        ("several", "2 pieces, bfloat16, by LSE", "output"): {
             "what the last piece leaves": "Rounding([-one.u**pieces-]{+0.0+}, 4",
             "products of pieces that are left out": "if [-i + j >= P-]{+i + j > P+})",
             "products of pieces, all left out": "return [-sum-]{+0.0 * sum+}(u**i",
@@ -74,7 +74,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("probabilities", "2 keys, cast row sum", "dv"): {
             "the cast in the row sum": (
                 'return [-c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c)'
-                ".u > 0-]{+False+}"
+                " != EXACT-]{+False+}"
             ),
         },
         ("row_sum", "2 keys, eager", "dk"): {
@@ -109,7 +109,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the cut of a sum on a matrix unit": "cut = [-2 * -]form.unit",
         },
         ("several", "sums of 2 on a unit of 1, 0 bits", "lse"): {
-            "the cuts of single sums": "return ((cut, [-depth-]{+0.0+}),)",
+            "the cuts of single sums": "return ((cut, [-depth-]{+0.0 * depth+}),)",
         },
         ("gradient_accumulation", "matrix unit, fewer bits", "dk"): {
             "bits below the grid of a block": "aligned = cut[- * 2.0**-c.matrix_extra_bits-]",
@@ -217,7 +217,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "both roundings after tanh": "growth((work.u, 1)[-, (stored.u, 2)-]) * (np.abs(x.capped)",
         },
         ("several", "a slope nearby, float64 sums", "lse"): {
-            "the largest slope nearby": "np.maximum(np.abs(x.scaled)[- - delta-], 0.0)",
+            "the largest slope nearby": "np.abs(x.scaled)[- - _divided_error(x, c, delta, cap)-], 0.0)",
         },
         ("stored_scores", "error of tanh, eager", "dv"): {
             "the error of tanh": 'cap * ([-elementary_error(c, "tanh_error") + -]2 *',
@@ -247,7 +247,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the sum with a bias": "delta + [-stored.u * (np.abs(x.s) + delta) + -]stored.eta + work.eta",
         },
         ("score_accumulation", "ALiBi alone, a light key", "output"): {
-            "a slope that is rounded as it is loaded": "error = growth([-(loaded.u, 1), -](work.u",
+            "a slope that is rounded as it is loaded": "error = growth([-(loaded.u, 1), -](made.u",
             "the product of slope and distance": "(work.u, [-1 + -]constants)",
         },
         ("score_accumulation", "ALiBi first", "output"): {
@@ -257,9 +257,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the product as it is stored": "1 + constants)[-, (stored.u, 1)-]) * size",
             "the sum with ALiBi": "delta + [-stored.u * (np.abs(x.s) + shift + delta) + -]of_sum",
             "sums that are moved": "np.abs(x.s) + [-shift + -]delta) + of_sum",
-            "products of keys counted from one of them": (
-                "far = [-np.maximum(_farthest_key(x), x.problem.key_length)-]{+far+}"
-            ),
+            "products of keys counted from one of them": ("far = [-farthest_key(x, c)-]{+far+}"),
         },
         ("stored_scores", "ALiBi and bias", "output"): {
             "the sum of two of score, bias and ALiBi": (
@@ -268,7 +266,7 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("score_accumulation", "ALiBi alone, tiny slopes", "lse"): {
             "underflow of a slope, a quotient and a product": (
-                " + error[- + (1 + far) * (loaded.eta + 3 * work.eta) * max(1.0, sigma)-]"
+                " + error[- + (1 + far) * (loaded.eta + 2 * made.eta + 3 * work.eta) * max(1.0, sigma)-]"
             ),
         },
         ("lse", "ALiBi from the first key", "lse"): {
@@ -281,6 +279,24 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("lse", "ALiBi, tiny slopes from the first key", "lse"): {
             "the log-sum-exp that is moved": "largest = [-L + -]shift + product",
             "an error that is moved": "shift + product[- + error-]",
+        },
+        ("several", "ALiBi in bfloat16, a far key", "lse"): {
+            "a distance that is rounded to a format of its own": "(made.u, [-3-]{+2+})",
+        },
+        ("alibi_terms", "ALiBi alone, a light key", "output"): {
+            "slope and product in a format of their own": "(made.u, [-3-]{+1+})",
+            "slope, distance and product in a format of their own": "[-(made.u, 3), -](work.u, 1 + constants)",
+        },
+        ("alibi_terms", "ALiBi alone, tiny slopes", "lse"): {
+            "underflow of a slope and a product in their own format": "loaded.eta + [-2 * made.eta + -]3",
+        },
+        ("score_accumulation", "large scores, one key, by LSE", "output"): {
+            "both scores of a key": "[-2 * -]np.maximum(score_error(x, c) - shared",
+        },
+        ("score_accumulation", "large scores, softcap, one key, by LSE", "output"): {
+            "what two scores under a softcap do not share": (
+                "np.minimum(delta * slope, 2 * cap)[- - np.minimum((delta - shared) * slope, 2 * cap)-]\n"
+            ),
         },
     },
 }

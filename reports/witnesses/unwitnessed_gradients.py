@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
-    "error.bounds": {
+    "error.output_bounds": {
         (
             "the bound lets every key pass all merges with all their errors alike; the kernels that merge "
             "here leave half of that room"
         ): {
-            "merges of the output": "(rescaled.u, moved[- + 2 * merges-])",
-            "half of the merges of the output": "(rescaled.u, moved + [-2 * -]merges)",
-            "what merging adds to the numerator": "B = [-(1 + B) * (1 + _merge_growth(x, c)) - 1-]{+B+}",
+            "merges of the output": "growth([-(rescaled, 2 * c.lse_merges), -](partial",
+            "half of the merges of the output": "growth((rescaled, [-2 * -]c.lse_merges), (partial",
+            "what merging adds to the numerator": "(partial, c.lse_merges)))[- * (1 + _merge_growth(x, c))-] - 1",
             "underflow of merged weights": "4 * merges * ([-softmax.eta + -]tiny_sum",
             "underflow of merged outputs": "softmax.eta[- + tiny_sum-] + partial",
             "merged outputs normalized by a rounded LSE": (
@@ -24,7 +24,6 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "roundings make the output's underflow grow": "absolute = [-(1 + most_B) * -](",
             "roundings make a value's underflow grow": "entering = [-(1 + most_B) * -](enters.eta",
-            "underflow of values in the hull": "absolute[- + 2 * f * entering-] + 2 * waiting",
             "underflow grown, with weights exp(s - LSE)": "absolute = [-(1 + B) * -]((cast.eta + 4",
         },
         (
@@ -52,23 +51,23 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of the output's row sum": "keepdims=True)[- - w.inverse_sum * x.keys * w.eta_sum-],",
         },
         (
-            "the hull of the values is the smaller bound only where weights are all but lost, and is then "
-            "too wide to be attained"
-        ): {
-            "underflow of sums in the hull": "outside_hull=[-2 * divided * absolute + -]2 * f",
-            "roundings outside the hull": "[- + loose * np.maximum(np.abs(high), np.abs(low))-]",
-            "what underflows in the row sum alone, in the hull": "most_C[- + e.divided * x.keys * w.eta_sum-]",
-            "roundings of the numerator outside the hull": "([-1 + most_B-]{+1.0+}) / (1 - 2",
-            "roundings of the row sum outside the hull": "(1 + most_B)[- / (1 - 2 * np.minimum(most_C, 0.25))-]",
-        },
-        (
             "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
             "rounding attacked"
         ): {
-            "the error of o's own evaluation": "spread(x, c, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]",
-            "the evaluation of the output in float64": "+ e.tiny)[- * INFLATION-]",
-            "the evaluation of an output by LSE in float64": "+ lost)[- * INFLATION-]",
+            "the error of o's own evaluation": "spread(x, w.PA, of)[- + w.PA.sum(-1, keepdims=True) * around-]",
+            "the evaluation of the output in float64": "return (X + last)[- * INFLATION-]",
+            "the evaluation of an output of a layer in float64": "through.of_each(last))[- * INFLATION-]",
         },
+    },
+    "error.row_sum_bounds": {
+        (
+            "the hull of the values is the smaller bound only where weights are all but lost, and is then "
+            "too wide to be attained"
+        ): {
+            "what underflows in the row sum alone, in the hull": "w.C[- + divided(x, c) * x.keys * w.eta_sum-]\n",
+        },
+    },
+    "error.products": {
         (
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
             "unused than it takes"
@@ -83,8 +82,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
             "the row's weights with delta in dq": "eD_weighted = [-(1 + G) * -]eD",
             "roundings of P's error in dA": "dA = own[- * (1 + relative)-] + relative",
-            "both factors of dP underflow": "+ entering[- + Dv * of_g.eta * off_v-]",
-            "roundings make dP's underflow grow": "[-(1 + relative) * -]underflow",
+            "the row sum of a mean of products": "row.g.dP - row.g.D, r)[- / least-]\n",
             "the slope's second order": "2 * t * e[- + e * e-] +",
             "the slope's error with dA's": "(exact[- + factor-]) * dA",
         },
@@ -95,20 +93,18 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
-            "underflow of dA": "tiny = [-4 * work.eta + -]2 * parts",
-            "underflow of a stored weight's division": ", [-4 * softmax.eta + -]w.eta * w.inverse_sum",
-            "underflow of a stored weight": "4 * softmax.eta[- + w.eta * w.inverse_sum-]",
-            "underflow on entry to dP": '"gradient_accumulation")[- + entering-] + Dv',
-            "cotangents that meet underflowing values": "entering = [-off_v * size_g.sum(-1)[..., :, None] + -]of_g",
-            "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
-            "underflow of storing dP": "+ dP)[- + stored.eta * (x.largest_factor + (1 if factor else 0))-]",
+            "underflow of a stored weight's division": ", [-4 * softmax.eta + -]w.eta * np.fmin(w.inverse_sum, divided",
+            "underflow of a stored weight": ("4 * softmax.eta[- + w.eta * np.fmin(w.inverse_sum, divided(x, c))-]"),
+            "last underflow in the most of dA": "eta * (total + EX) * (1 + relative)[- + tiny-]\n    return",
+            "underflow of a mean of products": (
+                "np.where(least > 0.75, found, np.inf)[- + (size * e.outside_hull).sum(-1, keepdims=True)-]"
+            ),
             "underflow of the sum with dL": "[..., None])[- + x.largest_factor * work.eta-]",
             "underflow of delta times 1 - p": "x.c is None else D[- + x.largest_factor * work.eta-]",
-            "underflow of storing dP, raised": "stored.eta * ([-x.largest_factor-]{+1+} + (1 if factor else 0))",
-            "underflow of dP times 1 / (1 - p)": "(x.largest_factor[- + (1 if factor else 0)-])",
             "underflow of the sum with dL, raised": "[..., None]) + [-x.largest_factor * -]work.eta\n    if late",
             "underflow of delta's sum over keys, raised": "n * [-x.largest_factor * -](2 * work.eta",
             "underflow of the product with the slope, raised": "eta = [-x.largest_factor * -]stored.eta",
+            "underflow of delta's division by l": ("* (np.abs(g.D) + D)[- + division_underflow(row.near, row.c)-]\n"),
             "underflow of delta's sum": "+ summed[- + 2 * Dv * work.eta-]",
             "underflow of the stored products of delta": 'work.eta[- + rounding(c, "stored_scores").eta-])\n    return',
             "underflow of delta's sum over keys": 'n * x.largest_factor * ([-2 * work.eta + -]rounding(c, "stored',
@@ -119,11 +115,11 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
             "unused than it takes"
         ): {
-            "the product of dP with 1 / (1 - p)": "blocks=math.ceil(Dv / c.matrix_block))[-, *factor-]{+,+})",
             "the sums of P dP less P D": "tiny = tiny + growth([-(work.u, 1), -](stored.u, 1)) * weights",
-            "entry of one factor of dP": "growth([-(of_g.u, 1), -](of_v.u, 1), (left_out",
-            "pieces left out of dP": '(of_v.u, 1), [-(left_out(c, c.format("output"), form), 1), -]*roundings',
             "the stored products of delta": "growth((work.u, depth)[-, (stored.u, 1)-]) * weights",
+            "the division of delta by l": (
+                "D = D + [-growth(*division(row.near, row.c)) * (np.abs(g.D) + D) + -]division_underflow"
+            ),
             "the sum with dL": (
                 "D + [-work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]) + -]x.largest_factor"
             ),
@@ -141,21 +137,199 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "the constant of that product": "relative = growth((stored.u, 1)[-, (work.u, 1)-])\n    exact",
         },
         (
+            "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
+        ): {
+            "several underflows of a stored weight's division": ", [-4 * -]softmax.eta + w.eta * np.fmin(",
+            "several underflows of recomputed weights": "np.full(x.L.shape, [-4 * -]softmax.eta)",
+        },
+        (
             "of two bounds the larger holds, or the smaller is enough, and the other one covers for this to first order"
         ): {
-            "the truth in the most of dA": "(total + EX)[- + x.P * row.size-] + tiny",
+            "the least weight in the most of dA": "return np.maximum(above, [-below-]{+0.0+})",
+            "the least weight less P in the most of dA": "[-(x.P - w.least) * size + -]w.least * EX\n",
+            "the least weight with the error of dP - D in the most of dA": (
+                "(x.P - w.least) * size[- + w.least * EX-]\n"
+            ),
+            "dP with the largest weights in delta": "(weights.change * np.abs(g.dP)[- + weights.most * edP-])",
+            "dP in a mean of products": "np.abs(g.dP)[- + factor * edP-] + row.slack",
+        },
+        "values are off only in layers, whose scores the adversary does not make as uncertain as a mean needs them": {
+            "values that are off in a mean of products": "r = [-moved + -]e.B",
+        },
+        (
+            "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
+            "rounding attacked"
+        ): {
+            "the evaluation of P in the most of dA": "below)[- + evaluated * size-] + change",
+            "the evaluation of P in the change of a weight": "x.P - least)[- + evaluated-])",
+            "the evaluation of P beside the largest weight": "np.fmin(P1A, most[- + evaluated-])",
+            "the evaluation of dP - D beside a mean of products": "keepdims=True)[- + row.slack-]\n    least",
+            "the evaluation of dP - D beside a mean under stored weights": "factor * edP[- + row.slack-])",
+        },
+        "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {
+            "underflow in the defect of weights": (
+                "N[- + x.keys * (weights.eta + np.fmin(w.inverse_sum, divided(x, c)) * w.eta_sum)-]\n"
+            ),
+        },
+    },
+    "error.weight_gradient_bounds": {
+        "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
+            "both factors of dP underflow": "underflow[- + Dv * of_g.eta * off_v-]\n",
+            "roundings make dP's underflow grow": "[-(1 + relative) * -]underflow",
+            "roundings of dO / l in its size": "size, error = size[- + own-], own",
+            "errors of scores in the largest row sum": "0.0)[- + 2 * delta-]\n    return 2",
+        },
+        (
+            "a subnormal beside other absolute terms of the same stage, which leave more of their room "
+            "unused than it takes"
+        ): {
+            "underflow on entry to dP": '"gradient_accumulation")[- + entering-]\n',
+            "cotangents that meet underflowing values": "entering = [-off_v * size_g.sum(-1)[..., :, None] + -]of_g",
+            "values that meet underflowing cotangents": "[..., :, None][- + of_g.eta * size_v.sum(-1)[..., None, :]-]",
+            "underflow of values times 1 / (1 - p) in dP": 'of_v.eta[- + factor_underflow(x, c, "softmax")-]\n',
+            "underflow of dP times 1 / (1 - p)": "lost = x.largest_factor * raised[- + (1 if factor else 0)-]\n",
+        },
+        (
+            "other roundings of the same stage accompany it in every kernel, and leave more of their room "
+            "unused than it takes"
+        ): {
+            "the product of dP with 1 / (1 - p)": "blocks=math.ceil(Dv / c.matrix_block))[-, *factor-]{+,+})",
+            "1 / (1 - p) of dP in the format of stored scores": '"softmax", [-"stored_scores", -]"weight_gradients")',
+            "entry of one factor of dP": "growth([-(of_g.u, 1), -](of_v.u, 1), (left_out",
+            "pieces left out of dP": "(of_v.u, 1), [-(left_out(c, cotangent_format(c), form), 1), -]*roundings",
         },
         (
             "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
         ): {
-            "several underflows of a stored weight's division": ", [-4 * -]softmax.eta + w.eta * w.inverse_sum",
-            "several underflows of recomputed weights": "np.full(x.L.shape, [-4 * -]softmax.eta)",
-            "underflow of both products and sums of dP": "underflow = [-2 * -]terms(c, Dv) * sum",
+            "underflow of both products and sums of dP": "underflow = [-2 * -]raised",
+            "two underflows of dO / l": '_largest_row_sum(x, c) * [-2 * -]rounding(c, "softmax").eta',
+            "the factor 2 of the largest row sum": "return [-2 * -]np.minimum(x.keys",
         },
-        "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {
-            "underflow in the defect of weights": (
-                "N[- + x.keys * (weights.eta + w.inverse_sum * w.eta_sum)-]\n    sizes"
+        "no emulated kernel does what this allows: several tiles or merged parts that a framework differentiates": {
+            "rescale factors in dO / l": "2[- + R-] + 4 * c.lse_merges",
+            "merges in dO / l": "R[- + 4 * c.lse_merges-])",
+        },
+    },
+    "error.reference_gradients": {
+        "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
+            "errors of dP in what is left of references": "np.abs(g.dP)[- + edP-], 0.0)",
+            "errors of delta in what is left of references": "np.abs(g.D)[- + eD-] + dL",
+            "errors of dO in what is left of references": (
+                "x.O, 0.0), [-cotangent_entering(x, g, c)[0]-]{+np.abs(g.cotangent)+}"
             ),
+            "roundings of what is left of references": "return [-(1 + again) * -]left",
+        },
+        (
+            "other roundings of the same stage accompany it in every kernel, and leave more of their room "
+            "unused than it takes"
+        ): {
+            "one of two stores that are left of references": "(stored.u, [-2-]{+1+}))\n",
+            "adding what is left of references": "left[- + again * most * (row.dP + row.D)-]\n",
+            "adding what is left of references to that of dP": "again * most * ([-row.dP + -]row.D)",
+            "adding what is left of references to that of delta": "again * most * (row.dP[- + row.D-])\n",
+            "1 / (1 - p) at the end in what is left of references": (
+                "growth(*division(x, c)[-, *late_roundings(x, c)-])"
+            ),
+            "four more roundings of sums that are left of references": "row.summed(x.keys[- + 4-])",
+            "three of four more roundings of sums that are left of references": "row.summed(x.keys + [-4-]{+1+})",
+            "two of four more roundings of sums that are left of references": "row.summed(x.keys + [-4-]{+2+})",
+            "one of four more roundings of sums that are left of references": "row.summed(x.keys + [-4-]{+3+})",
+            "two more roundings of delta's sum that are left of references": "][- + 2-])) - 1\n    each",
+            "one more rounding of delta's sum that is left of references": "] + [-2-]{+1+})) - 1\n    each",
+            "delta's sum over keys in what is left of references": (
+                "return each[- + row.summed(x.keys + 2) * row.dP-]\n    apart"
+            ),
+            "keys in delta's sum that is left of references": "return each + row.summed([-x.keys + -]2) * row.dP",
+            "two more roundings of delta's sum over keys that are left of references": (
+                "return each + row.summed(x.keys[- + 2-]) * row.dP"
+            ),
+            "one more rounding of delta's sum over keys that is left of references": (
+                "return each + row.summed(x.keys + [-2-]{+1+}) * row.dP"
+            ),
+        },
+        (
+            "a subnormal beside other absolute terms of the same stage, which leave more of their room "
+            "unused than it takes"
+        ): {
+            "underflow of an output that is left of a reference": "np.abs(x.O)[- + e.tiny-])).sum",
+            "underflow of factors of dropout that is left of references": (
+                "return each + x.largest_factor * (entry(c, value_format(x, c)).eta[- + row.lost-]) * row.dO"
+            ),
+            "underflow of factors of dropout beside that of weights": "(steps * softmax[- + row.lost-]) * row.of_v",
+            "underflow of delta's sum that is left of references": "small = [-2 * x.v.shape[-1] * work + -]4 * largest",
+            "underflow of dA that is left of references": "* work + [-4 * largest_weight(x, c) * work + -]2 * stored",
+        },
+        "underflow of a weight is that of dP's and of delta's alike, which cancel in what is left": {
+            "weights that underflow in what is left of references": (
+                "row.dP[- + (steps * softmax + row.lost) * row.of_v-]\n"
+            ),
+            "weights that underflow in the softmax's format": "([-steps * softmax + -]row.lost) * row.of_v",
+        },
+        (
+            "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
+        ): {
+            "several underflows of a weighted value that are left of references": "steps = [-4 * -](1",
+            "several underflows of dA that are left of references": "work + [-4 * -]largest_weight(x, c)",
+            "two underflows of a stored gradient that are left of references": "(x, c) * work + [-2 * -]stored\n",
+            "two underflows of delta's sum that are left of references": "small = [-2 * -]x.v.shape",
+            "a cast that may underflow by errors of the row's maximum": "+ math.log(smallest)[- + 1.0-], prob",
+        },
+        "no emulated kernel does what this allows: several tiles or merged parts that a framework differentiates": {
+            "rescalings and divisions that underflow in what is left of references": (
+                "(1[- + row.w.R.max(axis=-1, keepdims=True, initial=0.0) + renormalizations(x, c)-])\n    of_sums"
+            ),
+            "rescalings that underflow in what is left of references": (
+                "(1 + [-row.w.R.max(axis=-1, keepdims=True, initial=0.0) + -]renormalizations(x, c))\n    of_sums"
+            ),
+            "divisions that underflow in what is left of references": (
+                "initial=0.0)[- + renormalizations(x, c)-])\n    of_sums"
+            ),
+            "what is left of log-sum-exps of parts": (
+                "left = left[- + most * np.where(x.visible, _in_part(row), 0.0).max("
+                "axis=-1, keepdims=True, initial=0.0)-]\n"
+            ),
+            "divisions of each part in a run": "[-row.divided if row.in_parts else -]row.last)\n",
+            "roundings of the division of a part": "return [-relative * self.of_v + -]tiny * self.dO",
+            "four roundings of the division of a part": "growth((softmax.u, [-4 + -]3 * renorm",
+            "roundings of the divisions of each tile": "4[- + 3 * renormalizations(self.x, self.c)-]), (narrow",
+            "the accumulator of a part narrowed to the softmax's format": "self.c))[-, (narrowing.u, 1)-])",
+            "underflow of the division of a part": "return relative * self.of_v[- + tiny * self.dO-]\n",
+            "underflow of a quotient of a part": "tiny = [-3 * softmax.eta + -]self.lost",
+            "underflow of factors of dropout in a part": "tiny = 3 * softmax.eta[- + self.lost-] + divided",
+            "underflow of the narrowed accumulator of a part": (
+                "self.lost[- + divided(self.x, self.c) * narrowing.eta-]\n"
+            ),
+            "merges of a part": "merged = [-(1 + merged_growth(x, c)) * -](1 + row.summed(x.v.shape[-1] + 2)) - 1",
+            "the sum of delta of a part": (
+                "(1 + merged_growth(x, c))[- * (1 + row.summed(x.v.shape[-1] + 2))-] - 1\n    waits"
+            ),
+            "underflow of merges of a part": "row.divided[- + waits * x.largest_factor * row.dO-]\n",
+            "merges of a part in its value": "stored = [-merged * row.of_v + -](1",
+            "divisions of a part in its value": "stored = merged * row.of_v + [-(1 + merged) * row.divided + -]waits",
+            "sums of delta over keys of a part": "row.own + [-row.summed(x.keys + 2) * row.dP + -]moved",
+            "errors of dP in a part": "return stored + [-row.own + -]row.summed",
+            "what is stored of a part": "return [-stored + -]row.own",
+            "roundings of the numerator of a part": "* row.dP + [-moved + -]divided(x, c) * lost",
+            "roundings of weighted values of a part": "moved = [-row.moved * (row.of_v + stored) + -](entry",
+            "underflow on entry in a part": (
+                "(row.of_v + stored)[- + (entry(c, value_format(x, c)).eta + row.lost) * row.dO-]\n    return stored"
+            ),
+            "underflow of a part": "moved[- + divided(x, c) * lost-]\n",
+            "underflow of sums in a part": ("lost = [-4 * terms(c, x.keys) * lost * row.dO + -](_cast_underflow"),
+            "underflow of casts in a part": (
+                "row.dO[- + (_cast_underflow(row) * row.dP).sum(-1, keepdims=True)-]\n    moved"
+            ),
+        },
+        "the adversary does not choose by roundings which key attains the maximum": {
+            "keys of a run that may be below the largest": "low = np.where(x.visible, x.s[- - delta-], -np.inf)",
+            "the largest key of a run that may be above it": "high = np.where(x.visible, x.s[- + delta-], -np.inf)",
+        },
+        (
+            "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
+            "rounding attacked"
+        ): {
+            "a run is no less than its key": "[-np.maximum(found, terms)-]{+found+} + 2.0**-44",
+            "the evaluation of the sum over a run": "np.maximum(found, terms)[- + 2.0**-44 * sums[..., -1:]-], 0.0)",
         },
     },
     "error.dropout_bounds": {
@@ -174,6 +348,8 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "the evaluation of gradients in float64": "error.shape)[- * INFLATION-]",
             "the weights' evaluation in gradients": "out.eta)[- * _widening(alpha, name, error.shape)-]",
+            "the evaluation of a product with a matrix": "np.abs(vectors @ M)[- + 2.0**-40 * apart-]",
+            "the evaluation of a row of dq": 'bound.allowed["dq"][- * amplification(alpha)[..., None]-]\n    return',
             "the evaluation of P k": "shared = np.abs(b.P_slope @ k)[- + evaluated * (b.P_slope @ size)-]",
         },
         ("no emulated kernel does what this allows: gradients that are scaled in a format of another precision"): {

@@ -5,21 +5,22 @@ from __future__ import annotations
 LAYERS: dict[str, dict[str, dict[str, str]]] = {
     "error.projection_bounds": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
-            "errors in the cast of the output of a layer": "(total.size[- + total.error-]) + rounding",
+            "errors of products of heads in sums before the last": "held = [-each.largest-]{+np.abs(each.value)+}.sum",
         },
         (
             "covers the evaluation of a bound in float64, whose errors are too small to be "
             "seen beside any rounding attacked"
         ): {
-            "the evaluation of outputs of heads": "size = np.abs(x.O)[- + np.where(x.keys == 0, 0.0, slack)-]",
+            "the evaluation of errors of weights in the gradient of v": (
+                "(np.abs(dO @ W)[- + 2.0**-40 * (np.abs(dO) @ np.abs(W))-])"
+            ),
             "the evaluation of the output of a layer": 'allowed = {"output": allowed[- * INFLATION-], "lse"',
         },
     },
     "error.operand_bounds": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
-            "errors in the cast of an operand": "(x.size[- + x.error-]) + kept",
             "errors of values in their sizes": "return x.v_size if error is None else x.v_size[- + error-]",
-            "errors of both in dP": "off = of_g @ [-value_sizes(x, c)-]{+np.abs(x.v)+}.swapaxes",
+            "errors of both in dP": "off + of_g @ [-value_sizes(x, c)-]{+np.abs(x.v)+}.swapaxes",
         },
     },
     "error.score_gradient_bounds": {
@@ -28,14 +29,15 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
                 "size = stored + (of_g * (np.abs(x.O) + EO)).sum(-1, keepdims=True), size[- + of_g-]"
             ),
             "errors of cotangents and outputs in delta": "stored + (of_g * (np.abs(x.O)[- + EO-])).sum",
-            "errors of values in roundings of the output in delta": (
-                "numerator_error(x, c, w, x.O, [-off-]{+0.0 * off+})"
-            ),
             "errors of values around delta": (
                 "value_spread.slack(x, c), [-value_spread.around(x, c, row.around, size)-]{+row.around+}"
             ),
-            "errors of the factors of dP in their sizes": (
-                "size_g, size_v = [-cotangent_sizes(g), value_sizes(x, c)-]{+np.abs(g.cotangent), np.abs(x.v)+}"
+        },
+    },
+    "error.weight_gradient_bounds": {
+        ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
+            "errors of values in their sizes in dP": (
+                "cotangent_entering(near, g, c), [-value_sizes(x, c)-]{+np.abs(x.v)+}"
             ),
         },
     },
@@ -54,22 +56,34 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
     },
     "error.running_error": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
-            "errors of x and y, multiplied": "x.error @ y.size[- + x.error @ y.error-]\n",
+            "errors of x and y, multiplied": "x.error @ [-y.largest-]{+np.abs(y.value)+}",
             "errors in roundings of a product": "G * (size[- + error-]) + (1 + G) * tiny\n        enter =",
             "roundings make underflow of a product grow": "G * (size + error) + [-(1 + G) * -]tiny\n        enter =",
             "underflow of x and y on entry": "of_y.eta * rows[- + n * of_x.eta * of_y.eta-]\n",
-            "errors in underflow of y on entry": "(x.size[- + x.error-]).sum(-1",
-            "errors in underflow of x on entry": "(y.size[- + y.error-]).sum(-2",
-            "errors in the roundings of an operation": "error = error + G * (size[- + error-]) + (1 + G) * (round",
+            "errors in underflow of y on entry": "[-x.largest-]{+np.abs(x.value)+}.sum(-1",
+            "errors in underflow of x on entry": "[-y.largest-]{+np.abs(y.value)+}.sum(-2",
             "roundings make underflow of an operation grow": "+ [-(1 + G) * -](roundings * work.eta",
+            "errors in sums of rows": "G * (x.size[- + error-]) + (1 + G) * added",
+            "roundings make underflow of sums of rows grow": "+ [-(1 + G) * -]added * work.eta",
             "errors of a bias in roundings of sums that begin with it": "G * (b.size[- + b.error-])",
             "roundings make underflow of a bias grow": "+ [-(1 + G) * -]loaded.eta",
             "errors of what enters an accumulator": "enters.u * (x.size[- + x.error-]) + terms",
         },
+        (
+            "a subnormal beside other absolute terms of the same stage, which leave more of their room "
+            "unused than it takes"
+        ): {
+            "underflow of every operation": "(1 + G) * ([-roundings * -]work.eta + stores",
+        },
+        "no emulated kernel does what this allows: a quotient of a sum whose terms are divided one by one": {
+            "terms that are divided one by one": "roundings=3, stores=2[-, held=size-])",
+        },
     },
     "error.value_spread": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
-            "errors of values, times those of weights": "return _of_values(x, W, o)[- + x.dropped(W) @ error-]",
+            "errors of values, times those of weights": (
+                "return found[- if of.error is None else found + x.dropped(W) @ of.error-]"
+            ),
             "errors of values in how dP lies around delta": (
                 "np.where(x.visible, [-x.dropped(size @ error.swapaxes(-1, -2)) + -]moved, 0.0)"
             ),
@@ -84,12 +98,17 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             ),
         },
     },
-    "error.bounds": {
+    "error.output_bounds": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
             "errors of values in roundings of the output": "size_v, size_o = [-value_sizes(x, c)-]{+np.abs(x.v)+}, np",
+            "errors of values in the size of the output": (
+                "np.abs(o) + slack[- + value_spread.slack(x, c)-]\n    total_v"
+            ),
+            "errors of values in the output that an LSE multiplies": "G * (np.abs(o) + slack[- + off-]) + off",
             "errors of values in the output, by LSE": "size_v = [-value_sizes(x, c)-]{+np.abs(x.v)+}\n    G, total_v",
+            "an output that values carry": "around = of.of_each(e.slack[- + off-])",
             "errors of values in how they lie around the output": (
-                "value_spread.spread(x, c, w.PA, o)[- + w.PA.sum(-1, keepdims=True) * slack-]"
+                "value_spread.spread(x, w.PA, of)[- + w.PA.sum(-1, keepdims=True) * around-]"
             ),
         },
     },

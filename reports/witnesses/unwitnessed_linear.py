@@ -91,6 +91,7 @@ LINEAR: dict[str, dict[str, dict[str, str]]] = {
     "error.linear_gradient_bounds": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
             "the error of o in the size of linear delta": "(np.abs(x.O)[- + of_o-])",
+            "the error of linear delta in its sums over keys": "x.keys)) * (D[- + of_D-])",
             "the error of the LSE in roundings of -LSE": "(np.abs(x.L)[- + of_L-])",
             "roundings make underflow grow in linear dq": "G * (dw @ b) + [-(1 + G) * -]under",
             "the error of dw in its size in linear dq": "_underflow(e, n), r.dw[- + r.of_dw-]\n    seen, values",
@@ -131,6 +132,9 @@ LINEAR: dict[str, dict[str, dict[str, str]]] = {
                 '(rounding(c, "softmax").u, [-6-]{+2+}), *narrowed)'
             ),
             "sums of linear dk over heads": '"dk": [-summed_over_group(x, contract, dk)-]{+x.over_group(dk.error)+}',
+        },
+        "no emulated kernel does what this allows: one number that is stored twice in one format": {
+            "two stores of one number of the linear backward pass": "summed).u, [-2-]{+1+}) for stage",
         },
         "no emulated kernel does what this allows: states in the backward pass": {
             "entry of states of gradients": 'entries += [[-(entry(c, c.format("partial_outputs")).u, 1), -](prob',
@@ -174,6 +178,11 @@ LINEAR: dict[str, dict[str, dict[str, str]]] = {
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
+            "underflow of linear delta's sum over keys": (
+                'of_D = of_D[- + 4 * terms(e.c, x.keys) * sum_underflow(e.c, "score_accumulation")-]\n'
+            ),
+            "underflow of linear delta for each key": "of_D + 4 * [-terms(e.c, x.keys) * -]sum_underflow",
+            "several underflows of linear delta": "of_D + [-4 * -]terms(e.c, x.keys)",
             "underflow on entry in the linear backward pass": (
                 "entry=[-max(entry(c, form).eta for form in formats)-]{+0.0+},"
             ),

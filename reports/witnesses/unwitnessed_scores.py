@@ -54,8 +54,15 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "the rounding of a folded factor": "[-3 if folds else -]2)",
         },
         "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
+            "roundings of errors that two scores share": "of_pairs - again[- - moved * of_pairs-], 0.0)",
             "both operands underflow": "(sizes[- + d * eta-])",
             "roundings make underflow grow": "(sizes + d * eta))[- * (1 + relative)-]",
+        },
+        "what errors of operands have moved counts as rounded again in full, which leaves as much room": {
+            "roundings that two scores of a pair do not share": "of_pairs[- - again-] - moved",
+        },
+        "perhaps superfluous: a distance is 0 or a normal number, so slope and product alone underflow, once each": {
+            "one of two underflows of a term of ALiBi": "loaded.eta + [-2 * -]made.eta",
         },
         "the kernel holds the softcap in one constant, whose error the quotient and the product cancel": {
             "one rounding of the softcap's inverse": (
@@ -77,7 +84,7 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "underflow of the sum with a bias": "(np.abs(x.s) + delta)[- + stored.eta-] + work.eta",
             "underflow of a bias as it is loaded": "stored.eta[- + work.eta-]",
             "underflow of a bias that is rounded": "np.where(held, 0.0, loaded.u * size[- + loaded.eta-])",
-            "underflow of the product as it is stored": "max(1.0, sigma)[- + stored.eta-]\n    if c.exp",
+            "underflow of the product as it is stored": "max(1.0, sigma)[- + stored.eta-]\n    if c.base2",
             "underflow of the sum with ALiBi": "shift + delta)[- + of_sum-]",
             "underflow of the sum of two": "size + delta)[- + of_sum-]",
             "underflow of what a log-sum-exp is moved by": (
@@ -92,7 +99,7 @@ SCORES: dict[str, dict[str, dict[str, str]]] = {
             "a slope that is rounded as a log-sum-exp is moved": "product = growth([-(loaded.u, 1), -](work.u, 3)",
             "the product that a log-sum-exp is moved by": "growth((loaded.u, 1)[-, (work.u, 3)-]) * shift",
             "the log-sum-exp before it is moved": "largest = L + [-shift + -]product",
-            "underflow of a slope, times the distance": "error + [-(1 + far) * -](loaded.eta + 3",
+            "underflow of a slope, times the distance": "error + [-(1 + far) * -](loaded.eta + 2",
         },
         (
             "with base 2 the terms of score, maximum and LSE leave room for one another: no attack fills "

@@ -5,7 +5,7 @@ from __future__ import annotations
 WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
     "error.far_keys": {
         "a key comes nearer by its rounded product than negligible weights allow only in float64, at scores of 2^60": {
-            "products of base 2 that are rounded before their difference": 'if [-c.exponent == "base2"-]{+False+}:',
+            "products of base 2 that are rounded before their difference": "if [-c.base2-]{+False+}:",
         },
     },
     "error.weight_bounds": {
@@ -35,8 +35,9 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "the reference's rounding in a part's row sum": (
                 "+ c.reference_distance[- + reference_rounding(x, c)-] + 1"
             ),
+            "a rounded reference that may overflow": 'return rounded if [-c.exponent == "base2_fused"-]{+False+} else',
             "the reference's rounding in base 2": (
-                'return [-growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)-]{+np.zer'
+                'rounded = [-growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)-]{+np.zer'
                 "os((*x.s.shape[:-1], 1))+}"
             ),
         },
@@ -101,7 +102,7 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "exact differences have no bias": "plain = [-not x.problem.has_addends and -]x.problem.softcap",
             "exact differences have no softcap": "not x.problem.has_addends[- and x.problem.softcap is None-]",
             "exact differences are to the maximum": "softcap is None[- and c.reference_distance == 0-]",
-            "exact differences are natural": 'plain = plain[- and c.exponent == "natural"-]',
+            "exact differences are natural": "plain = plain[- and not c.base2-]",
             "exact differences have a scale of a power of 2": "(plain[- and is_power_of(2, sigma)-])",
             "exact differences are of exact scores": "return fits[- & (delta.max(axis=-1, keepdims=True) == 0)-]",
         },
@@ -152,7 +153,10 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "with base 2 the terms of score, maximum and LSE leave room for one another: no attack fills "
             "the room of all of them"
         ): {
-            "the reference's rounding": "+ c.reference_distance[- + reference_rounding(x, c)-]",
+            "the reference's rounding": "initial=0.0) + c.reference_distance[- + reference_rounding(x, c)-]",
+            "the reference's rounding in what divides an error": (
+                "    distance = c.reference_distance[- + reference_rounding(x, c)-]\n"
+            ),
             "one rounding of ln 2 in the LSE": "growth((work, [-4-]{+3+}))",
             "half of ln 2 in the LSE": "growth((work, [-4-]{+2+}))",
         },
@@ -161,6 +165,7 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
         ): {
             "several underflows of one weight": "steps = [-4 * -](1 +",
             "underflow at every rescaling": "(1[- + 2 * most-] + 2 * c.lse",
+            "room of a row sum that divides an error": "return [-4 * -]np.exp(np.minimum(distance",
         },
         "no emulated kernel does what this allows: a lazy reference that is lowered again": {
             "a lazy reference magnifies underflow": (
@@ -170,6 +175,10 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
         "weighs as much as the row sum's relative roundings only in rows of hundreds of light keys": {
             "underflow of a weight in the row sum": "steps * [-max(softmax.eta, row_sum.eta)-]{+0.0+}",
             "underflow of the row sum itself": "steps * [-max(softmax.eta, row_sum.eta)-]{+softmax.eta+}",
+        },
+        "a log-sum-exp so far off that a far weight counts leaves every near one without a bound": {
+            "far keys in a mean": "log_high = [-np.where(x.seen & ~x.visible, NEGLIGIBLE, log_high)-]{+log_high+}",
+            "weights of which nothing is known": "wild = x.visible & [-~(alpha <= WILD)-]{+(alpha < 0)+}",
         },
         "no emulated kernel does what this allows: weights that are stored after a row sum of their casts": {
             "the cast where the row sum falls": (
@@ -187,7 +196,42 @@ WEIGHTS: dict[str, dict[str, dict[str, str]]] = {
             "rounding attacked"
         ): {
             "the evaluation of the LSE in float64": "final.eta)[- * INFLATION-]",
+            "the evaluation of an LSE beside its row sum": ", 0.0)[- + 2.0**-48 * EL-]",
+            "the evaluation of intervals of weights": "intervals(x, alpha[- + evaluated-])",
             "the weights' evaluation in float64": "top, 700.0))[- * widen-]",
+        },
+    },
+    "error.output_bounds": {
+        "a product of two errors, which the room of the first-order terms hides at the precision of float16": {
+            "roundings of the row sum that divide a mean": "found[at] = np.maximum(*both)[- / least[at]-]",
+        },
+        (
+            "room for several underflows of one number, in a product, its sum and its scaling; the kernels commit fewer"
+        ): {
+            "one of two underflows of a mean": "outside_hull=[-2 * -]divided(x, c)",
+            "underflow of the normalization": "tiny=[-f * (3 * softmax.eta + lost)-]{+0.0+}\n        + out.eta",
+            "two of three underflows of the normalization": "tiny=f * ([-3 * -]softmax.eta + lost)",
+            "one of two underflows of values on entry to a mean": "total_v) + [-2 * -]f * entering",
+            "one of two underflows of outputs that wait": "entering + [-2 * -]waiting",
+        },
+        (
+            "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
+            "rounding attacked"
+        ): {
+            "the evaluation of the output in a mean": "sizes[at][:, None, :][- + known[at][:, None, :]-]",
+            "the evaluation of the output in sizes": "np.abs(e.o)[- + known-])",
+            "the evaluation of the output that an LSE multiplies": "G * (np.abs(o)[- + slack-] + off) + off",
+        },
+    },
+    "error.weighted_means": {
+        (
+            "covers the evaluation of a bound in float64, whose errors are too small to be seen beside any "
+            "rounding attacked"
+        ): {
+            "values that are close to a mean": "(t > (X[- + m-])[:, None, :])",
+            "the evaluation of a mean": "np.minimum(X, most)[- + 2 * m-])",
+            "the evaluation of the least share": "least[- * (1 - rounded)-], 0.0)",
+            "the evaluation of the largest share": "most[- * (1 + rounded)-], 1.0)",
         },
     },
 }

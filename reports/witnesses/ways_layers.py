@@ -151,9 +151,9 @@ LAYER_WAYS = (
         layer=BiasFirst,
     ),
     _way(
-        "layer of one head, one key, rounded, cotangents too",
+        "layer of one head, two keys, tiny keys, rounded, cotangents too",
         _KEPT | {"operands": NARROW, "multiplicands": NARROW},
-        problem=_ONE | {"form": "float64"},
+        problem=_ONE | {"n": 2, "form": "float64", "keys": 2.0**-15},
     ),
     _way(
         "layer of eight heads, two keys, tiny values, small outputs, tiny biases, in one sum, rounded",
@@ -163,9 +163,9 @@ LAYER_WAYS = (
         layer=InOneSum,
     ),
     _way(
-        "layer of one head, two keys, large values, large keys, delta of P, rounded, cotangents too",
+        "layer of one head, two keys, large values, delta of P, rounded, cotangents too",
         _KEPT | {"delta": "probabilities"},
-        problem=_ONE | {"n": 2, "Sq": 2, "seed": 4, "form": "float64", "values": 8.0, "keys": 8.0},
+        problem=_ONE | {"n": 2, "Sq": 2, "seed": 4, "form": "float64", "values": 8.0},
     ),
     _way(
         "layer of one head, three keys, large values, small queries, narrow operands, rounded, cotangents too",
@@ -177,6 +177,22 @@ LAYER_WAYS = (
         problem=_ONE | {"heads": 5, "seed": 3, "outputs": 2.0**-17},
         layer=HeadByHead,
     ),
+    _way(
+        "layer of five heads, one key, large outputs, head by head",
+        problem=_ONE | {"heads": 5, "seed": 1, "outputs": 8.0},
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of three heads, one key, large bias of the output, head by head",
+        problem=_ONE | {"heads": 3, "seed": 1, "output_projection_bias": np.full((1, 1, 1, 1), 1000.5)},
+        layer=HeadByHead,
+    ),
+    _way(
+        "layer of one head, one key, coarse exponentials",
+        _KEPT | {"exp_error": 2.0**49},
+        problem=_ONE,
+    ),
+    _way("layer of two wide heads, one key", problem=_ONE | {"heads": 2, "head_width": 3, "seed": 18}),
     _way(
         "layer of sixteen heads, one key, matrix unit, head by head",
         _KEPT | _UNIT,
@@ -266,8 +282,8 @@ LAYER_WAYS = (
 
 #: What an attack has beside its way: a cotangent that no narrow format holds.
 LAYER_ATTACKS: dict[str, dict[str, Any]] = {
-    "layer of one head, one key, rounded, cotangents too": {"cotangent": np.full((1, 1, 1, 1), 4 / 3)},
-    "layer of one head, two keys, large values, large keys, delta of P, rounded, cotangents too": {
+    "layer of one head, two keys, tiny keys, rounded, cotangents too": {"cotangent": np.full((1, 1, 1, 1), 4 / 3)},
+    "layer of one head, two keys, large values, delta of P, rounded, cotangents too": {
         "cotangent": np.full((1, 1, 2, 1), 4 / 3)
     },
     "layer of one head, three keys, large values, small queries, narrow operands, rounded, cotangents too": {

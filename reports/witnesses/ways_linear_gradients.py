@@ -28,6 +28,8 @@ def _relu(q: Any, k: Any, v: Any) -> Problem:
 #: Problems by what gradients are of, in the names of ways before a comma.
 _PROBLEMS: dict[str, Problem] = {
     "two keys": _relu([[1.37]], [[1.11], [1.27]], [[1.3], [-0.9]]),
+    "three keys": _relu([[1.37]], [[1.11]] * 3, [[1.3], [-1.3], [2.0**-9]]),
+    "many keys": _relu([[1.37]], [[1.11]] * 80, [[1.3]] * 80),
     "one key": _relu([[1.37]], [[1.11]], [[1.3]]),
     "small sum": _relu([[2.0**-5, 2.0**-5]], [[2.0**-4, 2.0**-5], [2.0**-5, 2.0**-4]], [[1.1], [-1.3]]),
     "exponentials": given(
@@ -64,7 +66,6 @@ def _with(way: Way, dO: float, dL: float) -> dict[str, Any]:
 
 #: Each with dO and dL.
 _ATTACKED: tuple[tuple[Way, float, float], ...] = (
-    (_way("exponentials"), 1.0, 0.0),
     (_way("exponentials", ", dL alone"), 0.0, 1.0),
     (_way("exponentials", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
     (_way("large queries", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
@@ -72,6 +73,7 @@ _ATTACKED: tuple[tuple[Way, float, float], ...] = (
     (_way("light key", ", flushed", _FLUSHED), 1.0, 0.0),
     (_way("light key", ", tiny cotangents"), _SMALL, 0.0),
     (_way("light key", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
+    (_way("many keys", ", delta of P", {**_KEPT, **_OF_P}), 1.0, 0.0),
     (_way("one key"), 1.0, 0.0),
     (_way("small sum"), 1.0, 0.0),
     (_way("small sum", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
@@ -82,9 +84,9 @@ _ATTACKED: tuple[tuple[Way, float, float], ...] = (
     (_way("tiny queries", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
     (_way("tiny values"), 1.0, 0.0),
     (_way("tiny values", ", dL alone"), 0.0, 1.0),
+    (_way("three keys", ", delta of P", {**_KEPT, **_OF_P}), 1.0, 0.0),
     (_way("two keys"), 1.0, 0.0),
     (_way("two keys", ", dL alone"), 0.0, 1.0),
-    (_way("two keys", ", delta of P", {**_KEPT, **_OF_P}), 1.0, 0.0),
     (_way("two keys", ", error of exp", {**_KEPT, **_EXP}), 1.0, 0.0),
     (_way("two keys", ", tiny cotangents, flushed", _FLUSHED), _SMALL, 0.0),
 )

@@ -12,6 +12,12 @@ from ..adversary.cases import EAGER, MERGES, ONE, STORED, TINY, WHOLE, Way
 from ..adversary.problems import NARROW
 from .steps import given
 
+#: Exponentials that are off so far that the largest mean of the values is less than the first order.
+_COARSE: dict[str, Any] = {"exp_error": 2.0**49}
+#: Scores that are off as far when they are rounded to a narrow format.
+_LARGE: dict[str, Any] = {"n": 1, "queries": 16.0, "spread": 16.0, "scale": 1.0}
+_BY_LSE: dict[str, Any] = {"normalize": "by_lse", "kv_tile": None}
+
 OUTPUT_WAYS = (
     Way(name="a weight that dropout keeps", problem=ONE | {"dropped": 0.9}),
     Way(
@@ -48,7 +54,6 @@ OUTPUT_WAYS = (
         contract=MERGES | {"partial_outputs": NARROW, "exp_error": 2.0**48},
         steps=NormalizedSplitAttention,
     ),
-    Way(name="tiny values, one key, normalization", problem=ONE, contract={"softmax": NARROW}),
     Way(
         name="a light key of a large value, by LSE, probabilities",
         problem={"n": 2, "D": 1},
@@ -56,9 +61,75 @@ OUTPUT_WAYS = (
         steps=TwoPasses,
     ),
     Way(
+        name="a larger error of log, by LSE",
+        problem={"n": 2, "seed": 1},
+        contract={"log_error": 2.0**46, "normalize": "by_lse"},
+        steps=TwoPasses,
+    ),
+    Way(
         name="a light key, flushed, by LSE",
         problem={"n": 2, "D": 1},
         contract={"softmax": NARROW, "float16_subnormals": "flushed", "normalize": "by_lse"},
+        steps=TwoPasses,
+    ),
+    Way(name="coarse exponentials", problem={"seed": 1}, contract=_COARSE | WHOLE, order=WHOLE),
+    Way(name="coarse exponentials, V = 1", problem={"n": 3, "queries": 2.0**-5, "value": 1.0}, contract=_COARSE),
+    Way(name="coarse exponentials, one key, dropout", problem={"n": 1, "dropped": 0.9}, contract=_COARSE),
+    Way(
+        name="coarse exponentials, one key, tiny values, flushed",
+        problem=TINY | {"n": 1, "queries": 2.0**-5},
+        contract=_COARSE | {"float16_subnormals": "flushed"},
+    ),
+    Way(
+        name="coarse exponentials, a low key of tiny value, no reference",
+        problem=ONE,
+        contract=_COARSE | {"float16_subnormals": "kept", "reference": "zero", "reference_range": 8.25},
+    ),
+    Way(
+        name="a low key of tiny value, no reference",
+        problem=ONE,
+        contract={"float16_subnormals": "kept", "reference": "zero", "reference_range": 8.25},
+    ),
+    Way(
+        name="coarse exponentials, V = 1, by LSE",
+        problem={"n": 3, "queries": 2.0**-5, "value": 1.0},
+        contract=_COARSE | _BY_LSE,
+        order=WHOLE,
+        steps=TwoPasses,
+    ),
+    Way(
+        name="large scores, one key, by LSE",
+        problem=_LARGE | {"seed": 2},
+        contract=_BY_LSE | {"float16_subnormals": "kept"},
+        order=WHOLE,
+        steps=TwoPasses,
+    ),
+    Way(
+        name="large scores, softcap, one key, by LSE",
+        problem=_LARGE | {"seed": 3, "queries": 8.0, "spread": 8.0, "softcap": 256.0},
+        contract=_BY_LSE,
+        order=WHOLE,
+        steps=TwoPasses,
+    ),
+    Way(
+        name="large stored scores, one key, by LSE",
+        problem=_LARGE | {"seed": 2},
+        contract=_BY_LSE | {"stored_scores": NARROW, "float16_subnormals": "kept"},
+        order=WHOLE,
+        steps=TwoPasses,
+    ),
+    Way(
+        name="large stored scores, one key, tiny values, by LSE, flushed",
+        problem=_LARGE | {"value": 2.0**-16},
+        contract=_BY_LSE | {"stored_scores": NARROW, "float16_subnormals": "flushed"},
+        order=WHOLE,
+        steps=TwoPasses,
+    ),
+    Way(
+        name="large stored scores, two keys, V = 1, by LSE",
+        problem=ONE,
+        contract=_BY_LSE | {"stored_scores": NARROW},
+        order=WHOLE,
         steps=TwoPasses,
     ),
 )
@@ -76,11 +147,15 @@ OUTPUT_ATTACKS: dict[str, dict[str, Any]] = {
     "tinier values, one key, merged, partial": {
         "problem": given([[1]], [[0.5], [0.5]], [[2e-8, 1e-8], [2e-8, 1e-8]], scale=1.0)
     },
-    "tiny values, one key, normalization": {
-        "problem": given([[1]], [[0.5]], [[1.239776611328125e-06, 6.4849853515625e-06]], scale=1.0)
-    },
     "a light key of a large value, by LSE, probabilities": {
         "problem": given([[1]], [[0], [-10.4]], [[0, 0], [1024, 512]], scale=1.0)
+    },
+    "coarse exponentials, a low key of tiny value, no reference": {
+        "problem": given([[1]], [[-8.0]], [[1.3 * 2.0**-14, 2.0**-14]], scale=1.0)
+    },
+    "a low key of tiny value, no reference": {"problem": given([[1]], [[-8.0]], [[2.0**-10, 2.0**-11]], scale=1.0)},
+    "large stored scores, two keys, V = 1, by LSE": {
+        "problem": given([[16.015625]], [[12.3125], [12.3203125]], [[1, 2], [1, 2]], scale=1.0)
     },
     "a light key, flushed, by LSE": {"problem": given([[1]], [[0], [-9.75]], [[0, 0], [1024, 512]], scale=1.0)},
 }

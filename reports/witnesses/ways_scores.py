@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 
 from ..adversary.cases import ALIBI, LIGHT, ONE, OPERANDS, POSITIONS, STORED, TINY, TWO, WHOLE, Way
-from ..adversary.problems import NARROW
+from ..adversary.problems import NARROW, rotary
 from .steps import Pieces, PowersUnderflow, given
 
 _UNIT: dict[str, Any] = {"multiplicands": NARROW, "matrix_rounding": "toward_zero"}
@@ -131,6 +133,18 @@ SCORE_WAYS = (
         problem=ONE | {"scale": 1.0, "queries": 2.0**-9, "spread": 2.0**-6},
         contract=_INNER,
     ),
+    Way(
+        name="ALiBi in bfloat16, a far key",
+        problem=ONE,
+        contract=WHOLE | {"alibi_terms": "bfloat16"},
+        order=WHOLE,
+    ),
+    Way(
+        name="rotary, tiny queries, flushed",
+        made_by=rotary,
+        problem={"n": 1, "seed": 2, "queries": 2.0**-16, "spread": 2.0**8, "scale": 2.0},
+        contract={"float16_subnormals": "flushed"},
+    ),
     Way(name="scale 2.0, operands", problem={"scale": 2.0}, contract=OPERANDS),
     Way(name="a slope nearby, float64 sums", problem={"n": 1, "D": 2}, contract={"multiplicands": "bfloat16"}),
     Way(
@@ -162,6 +176,11 @@ SCORE_ATTACKS: dict[str, dict[str, Any]] = {
     "pieces one by one, output": {"above": (Pieces,)},
     "a slope nearby, float64 sums": {
         "problem": given([[129.4, 129.4]], [[1.003, -0.9782]], [[1, 2]], scale=1.0, softcap=1.0)
+    },
+    "ALiBi in bfloat16, a far key": {
+        "problem": given(
+            [[1]], [*[[-600]] * 257, [0]], [[1, 2]] * 258, scale=1.0, alibi_slopes=np.full((1, 1, 1, 1), 0.011)
+        )
     },
     "a score beyond the softcap": {"problem": given([[1.5]], [[3]], [[1, 2]], scale=1.0, softcap=3.0)},
 }

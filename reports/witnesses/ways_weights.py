@@ -8,7 +8,7 @@ from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention
 
-from ..adversary.cases import LIGHT, MERGES, STORED, TWO, WHOLE, Way
+from ..adversary.cases import EAGER, LIGHT, MERGES, STORED, TWO, WHOLE, Way
 from ..adversary.problems import NARROW
 from .steps import given, many_light
 
@@ -82,6 +82,13 @@ WEIGHT_WAYS = (
         contract=MERGES | {"log_error": 2.0**42},
         steps=NormalizedSplitAttention,
     ),
+    Way(name="two large scores, eager", problem={"n": 2, "D": 1}, **EAGER),
+    Way(
+        name="coarse exponentials, three keys, delta of P",
+        problem={"n": 3},
+        contract=WHOLE | {"delta": "probabilities", "exp_error": 2.0**49},
+        order=WHOLE,
+    ),
     Way(
         name="tiny scores, one key, kept",
         problem={"queries": 2.0**-9, "spread": 2.0**-6, "n": 1},
@@ -91,6 +98,7 @@ WEIGHT_WAYS = (
 
 #: What an attack has beside its way.
 WEIGHT_ATTACKS: dict[str, dict[str, Any]] = {
+    "two large scores, eager": {"problem": given([[16.015625]], [[12.3125], [12.125]], [[1, 2], [-1, 0.5]], scale=1.0)},
     "a low maximum, no reference": {"problem": given([[1]], [[-8.125], [-15.5]], [[0, 0], [1024, 512]], scale=1.0)},
     "many light keys, cast row sum, softmax": {"problem": many_light(-10.4, 0.01)},
     "many keys that flush, cast row sum": {"problem": many_light(-9.75, value=1.0)},

@@ -42,7 +42,7 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the rounding of an exponential": '"exp_error"))[- - math.log1p(-softmax.u)-]',
         },
         ("probabilities", "tiny values, inner, kept", "dv"): {
-            "the score in exp(s - LSE)": "alpha = [-delta + -]softmax.u * (np.abs(x.s - L)",
+            "the score in exp(s - LSE)": "return [-score_error(x, c) + -]exponent_by_lse_error(x, c, EL)",
         },
         ("partial_gradients", "light keys, tf32 to float16", "dv"): {
             "the difference of score and LSE": (
@@ -154,6 +154,41 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("lse", "tiny scores, one key, kept", "lse"): {
             "underflow of the LSE's store": "3 * softmax.eta[- + final.eta-]",
+        },
+        ("several", "many keys that flush, cast row sum", "dk"): {
+            "underflow of the row sum in the LSE of weights": "w.defect[- - np.log1p(-np.minimum(lost, 0.5))-]",
+        },
+        ("several", "coarse exponentials", "output"): {
+            "the largest that a weight may be": "log_high = np.where(x.visible & ~wild, x.log_P[- + alpha-], -np.inf)",
+            "the least that a weight may be": "np.exp(x.log_P[- - alpha-] - largest)",
+        },
+        ("row_sum", "coarse exponentials, V = 1", "output"): {
+            "roundings of the row sum alone, whatever scores are": "return [-w.C + -]divided(x, c) * x.keys * w",
+        },
+        ("output_accumulation", "coarse exponentials, a low key of tiny value, no reference", "output"): {
+            "a row sum as small as its reference allows": "distance = [-c.reference_distance + -]reference_rounding",
+        },
+        ("several", "coarse exponentials, V = 1, by LSE", "output"): {
+            "a weight's own roundings in the row sum": "own = [-w.beside_scores + -]exponent_by_lse",
+            "roundings that are no errors of scores": (
+                "beside_scores=np.where(x.visible, [-alpha - e.delta-]{+0.0 * alpha+}, 0.0)"
+            ),
+            "a weight's own roundings in exp(s - LSE)": "w.beside_scores + [-exponent_by_lse_error(x, c, EL) + -]lse",
+        },
+        ("lse", "large stored scores, one key, by LSE", "output"): {
+            "roundings of the LSE that weights share": "exponent_by_lse_error(x, c, EL)[- + lse_rounding(x, c, w)-]\n",
+            "roundings of the LSE after the row sum": (
+                "return normalization_error(x, c, w)[- + np.where(np.isnan(after), np.inf, after)[..., None]-]"
+            ),
+        },
+        ("row_sum", "large stored scores, two keys, V = 1, by LSE", "output"): {
+            "roundings of the row sum in the LSE": (
+                "return [-normalization_error(x, c, w) + -]np.where(np.isnan(after)"
+            ),
+            "the row sum over the sum of weights": "np.where(lost < 0.5, [-w.defect-]{+0.0 * w.defect+} - np",
+        },
+        ("score_accumulation", "large scores, one key, by LSE", "output"): {
+            "scores that are computed again": "own[- + (repeated_score_error(x, c) if again else 0.0)-], 0.0)",
         },
     },
 }

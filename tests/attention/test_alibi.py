@@ -16,12 +16,8 @@ from attn_spec.error.presets import FP32, FUSED
 from attn_spec.error.score_bounds import row_shift, score_error
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.assertions import (
-    assert_gradients_within_bound,
-    assert_rows_within_bound,
-    assert_within_bound,
-    cotangent,
-)
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_rows_within_bound, assert_within_bound
+from attn_spec.search.cotangents import cotangent
 from attn_spec.search.property import Refutation
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head

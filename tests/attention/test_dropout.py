@@ -26,7 +26,8 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.validation import ProblemError
-from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
+from attn_spec.search.cotangents import cotangent
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 

@@ -13,7 +13,7 @@ from attn_spec.error.presets import FP64
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.search import assertions
+from attn_spec.search import cotangents
 from attn_spec.search.regimes import Recipe
 
 #: Two keys of equal scores: P = 1/2 each, o = 1.
@@ -75,7 +75,7 @@ def test_every_option_has_its_gradients_in_float64(gradients, options):
     c = replace(FP64, **stored)
     order = Order(kv_tile=None if stored else 8)
     subject = Subject(emulate_both("exact", c, order, gradients=gradients, dtypes=("float64",)), "float64")
-    dO, dL = assertions.cotangent(subject, problem), assertions.lse_cotangent(problem)
+    dO, dL = cotangents.cotangent(subject, problem), cotangents.lse_cotangent(problem)
 
     judgement = judge_gradients(problem, subject.contract, dO, subject.gradients(problem, dO, lse_cotangent=dL), dL)
 
@@ -86,7 +86,7 @@ def test_every_option_has_its_gradients_in_float64(gradients, options):
 @pytest.mark.parametrize("sums", ["sequential", "pairwise", "random"])
 def test_tilings_and_orders_change_roundings_only(sums):
     problem = Recipe(batch=2, query_length=9, key_length=37, head_dim=8, value_dim=6, seed=1).problem()
-    dO = assertions.cotangent(Subject(SOUND["sequential"], "float32"), problem)
+    dO = cotangents.cotangent(Subject(SOUND["sequential"], "float32"), problem)
 
     def solve(order):
         return Subject(emulate_both("ordered", PRECISE, order), "float32").gradients(problem, dO)
@@ -101,7 +101,7 @@ def test_tilings_and_orders_change_roundings_only(sums):
 def test_a_narrow_store_of_partial_sums_is_committed():
     problem = Recipe(key_length=64, query_length=3, head_dim=8, value_dim=8, dtype="bfloat16").problem()
     subjects = [Subject(SOUND[name], "bfloat16") for name in ("sequential", "narrow_partial_gradients")]
-    dO = assertions.cotangent(subjects[0], problem)
+    dO = cotangents.cotangent(subjects[0], problem)
 
     wide, narrow = (subject.gradients(problem, dO) for subject in subjects)
 
@@ -115,7 +115,7 @@ def test_sound_kernels_come_near_their_gradient_bounds():
     ratios = []
     for seed in range(30):
         problem = Recipe(query_length=1, key_length=2, dtype="bfloat16", seed=seed).problem()
-        dO = assertions.cotangent(subject, problem)
+        dO = cotangents.cotangent(subject, problem)
         ratios.append(judge_gradients(problem, subject.contract, dO, subject.gradients(problem, dO)).ratio)
 
     assert 0.5 < max(ratios) <= 1

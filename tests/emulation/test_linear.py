@@ -10,7 +10,8 @@ from attn_spec.emulation.linear import SUPPORTS, LinearAttention, LinearGradient
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
+from attn_spec.search.cotangents import cotangent
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 

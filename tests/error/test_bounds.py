@@ -12,6 +12,7 @@ from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.intermediates import intermediates
+from attn_spec.error.output_bounds import LINEAR_UP_TO
 from attn_spec.error.presets import FUSED
 from attn_spec.error.score_bounds import score_error
 from attn_spec.error.weight_bounds import rescalings
@@ -156,7 +157,9 @@ def test_a_looser_contract_never_has_a_smaller_bound(loosening):
         assert in_both.any()
         for name in ("output", "lse"):
             before, after = smaller.allowed[name][in_both], larger.allowed[name][in_both]
-            assert (after >= before * (1 - TINY)).all(), (recipe, name)
+            # What the first order says more than the largest mean is gone where errors of weights are larger.
+            least = before * (1 - (2.5 * LINEAR_UP_TO if name == "output" else TINY))
+            assert (after >= least).all(), (recipe, name)
             grew |= bool((after > before).any())
 
     assert grew

@@ -21,7 +21,9 @@ def test_rows_that_see_no_key_are_outside_the_domain():
 BLIND = np.array([[[[True, True], [False, False]]]])
 #: What is hidden from a query that sees no key, and overflows: as CASES.
 HIDDEN = {
-    "scores": Edge(lambda k: head([1.0, 1.0], [k, 0.0], [1.0, 1.0], mask=BLIND), {"softmax": "float16"}, 2e4, 1e4),
+    "scores": Edge(
+        lambda k: head([1.0, 1.0], [k, 0.0], [1.0, 1.0], mask=BLIND), {"softmax": "float16"}, 2.0**16, 6.5e4
+    ),
     "operands": Edge(
         lambda k: head([[1.0, 1.0]] * 2, [[k, k]] * 2, [1.0, 1.0], mask=BLIND, score_gamma=np.ones((1, 1, 1, 1))),
         {

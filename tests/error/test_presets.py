@@ -1,9 +1,11 @@
 """Which contract to declare: the answers of each kind of kernel are within the bound of the contract chosen for it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from attn_spec import assert_attention
+from attn_spec import assert_attention, assert_attention_gradients
 from attn_spec.error.presets import CHOOSER, PRESETS, describe
 
 
@@ -67,6 +69,8 @@ KINDS = {
     "fp32": (widened, torch.bfloat16),
     "fp64": (lambda *x: tiled(*x)[0], torch.float64),
 }
+#: What is chosen by more than an output without options tells.
+DIFFERENTIATED, ALIBI_MATRIX = (describe(made) for says, made in CHOOSER if "differentiated" in says or "ALiBi" in says)
 CHOSEN = {describe(made): made for _, made in CHOOSER}
 
 
@@ -96,4 +100,69 @@ def test_a_contract_that_promises_more_than_a_kernel_keeps_is_refuted(name, narr
 
 def test_every_preset_is_chosen_by_some_kernel():
     assert set(PRESETS) <= set(CHOSEN)
-    assert set(CHOSEN) == set(KINDS)
+    assert set(CHOSEN) == {*KINDS, DIFFERENTIATED, ALIBI_MATRIX}
+
+
+def cast_before_the_product(q, k, v):
+    """Weights of float32, cast for p.v, as most people write attention."""
+    return (q.float() @ k.float().mT * q.shape[-1] ** -0.5).softmax(-1).to(v.dtype) @ v
+
+
+def in_chunks(q, k, v):
+    """The same in chunks of keys, each with its maximum, through which the framework differentiates too."""
+    m, l, acc = -torch.inf, 0.0, 0.0
+    for first in range(0, k.shape[2], 16):
+        s = q.float() @ k[:, :, first : first + 16].float().mT * q.shape[-1] ** -0.5
+        top = s.amax(-1, keepdim=True)
+        m_new = torch.maximum(m, top) if first else top
+        p, alpha = torch.exp(s - m_new), torch.exp(m - m_new)
+        l = l * alpha + p.sum(-1, keepdim=True)
+        acc, m = acc * alpha + p.to(v.dtype).float() @ v[:, :, first : first + 16].float(), m_new
+    return (acc / l).to(q.dtype)
+
+
+def by_log_sum_exps(q, k, v):
+    """Two parts of the keys, whose weights are exp(s - LSE)."""
+    outs, lses = [], []
+    for part in (slice(0, 20), slice(20, None)):
+        s = q.float() @ k[:, :, part].float().mT * q.shape[-1] ** -0.5
+        lses.append(torch.logsumexp(s, -1, keepdim=True))
+        outs.append(torch.exp(s - lses[-1]).to(v.dtype).float() @ v[:, :, part].float())
+    return (torch.softmax(torch.stack(lses), 0) * torch.stack(outs)).sum(0).to(q.dtype)
+
+
+def differentiated(kernel, dtype, offset=3.0):
+    """The gradients that torch makes of a function, for values around ``offset``: dP is large beside dP - D."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, dO = (torch.randn(1, 2, 40, 16, generator=generator) for _ in range(4))
+    given = [x.to(dtype).requires_grad_() for x in (q, k, v + offset)]
+    gradients = torch.autograd.grad(kernel(*given), given, dO.to(dtype))
+    return dict(zip(("dq", "dk", "dv"), gradients, strict=True)), dO.to(dtype), *(x.detach() for x in given)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("kernel", "contract"),
+    [(cast_before_the_product, DIFFERENTIATED), (in_chunks, "fused"), (by_log_sum_exps, "split_kv")],
+)
+def test_a_function_that_torch_differentiates_keeps_a_gradient_of_weights_in_half(kernel, contract, dtype):
+    made = differentiated(kernel, dtype)
+    declared = {**PRESETS, DIFFERENTIATED: CHOSEN[DIFFERENTIATED]}[contract]
+
+    assert assert_attention_gradients(*made, contract=declared).ratio > 0.001
+    assert assert_attention_gradients(*made).ratio > 0.001
+    with pytest.raises(AssertionError):
+        assert_attention_gradients(*made, contract=replace(declared, weight_gradients="work"))
+
+
+def test_alibi_may_be_a_matrix_of_the_inputs_dtype():
+    q, k, v = problem(torch.bfloat16)
+    q, slopes = torch.cat([8 * q] * 5, 2), torch.tensor([0.73, 0.41])
+    matrix = -(slopes[:, None, None] * abs(torch.arange(40) - torch.arange(40)[:, None])).to(q.dtype)
+    s = q.float() @ k.float().mT * q.shape[-1] ** -0.5 + matrix.float()
+    out = (s.softmax(-1) @ v.float()).to(q.dtype)
+
+    assert assert_attention(out, q, k, v, alibi_slopes=slopes, contract=CHOSEN[ALIBI_MATRIX]).ratio > 0.001
+    assert assert_attention(out, q, k, v, alibi_slopes=slopes).ratio > 0.001
+    with pytest.raises(AssertionError, match=r"within the bound of contract \"fused\(alibi_terms='bfloat16'\)\""):
+        assert_attention(out, q, k, v, alibi_slopes=slopes, contract="fused")

@@ -91,7 +91,9 @@ def test_a_cast_that_changes_nothing_is_not_tried():
     either = dict.fromkeys(("row_sum_of", "score_gradients_of"), "either")
 
     assert len(gradient_readings(replace(FP32, **either).at("float32"))) == 1
-    assert len(gradient_readings(replace(FUSED, **either).at("bfloat16"))) == 4
+    assert len(gradient_readings(replace(FUSED, **either).at("bfloat16"))) == 8
+    assert len(gradient_readings(replace(FUSED, **either, weight_gradients="work").at("bfloat16"))) == 4
+    assert len(gradient_readings(replace(FUSED, stored_scores="input").at("bfloat16"))) == 1
 
 
 def test_the_reading_that_measures_something_is_preferred():

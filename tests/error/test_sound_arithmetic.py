@@ -221,12 +221,13 @@ def test_weights_above_the_range_of_their_format_are_outside_the_domain():
 def test_scores_so_large_that_the_rounding_of_the_reference_overflows_are_outside_the_domain():
     """exp2(s c - fl(m c)) with one rounding is exp2 of the rounding of m c, for the largest score."""
     p = float32_head([2.0**60], [1.5 * 2.0**50], [1.0], scale=1.0)
-    base2, order = replace(PRECISE, exponent="base2"), Order(exponent_folded=True)
-    out = Subject(emulate("k", base2, order), "float32")(p)["output"]
+    fused, order = replace(PRECISE, exponent="base2_fused"), Order(exponent_folded=True)
+    out = Subject(emulate("k", fused, order), "float32")(p)["output"]
 
     assert not np.isfinite(out).all()
-    assert not measure.judge(p, base2.at("float32"), output=out).exercised
-    assert ratio(p, PRECISE, output=out) == np.inf
+    assert not measure.judge(p, fused.at("float32"), output=out).exercised
+    for contract in (PRECISE, replace(PRECISE, exponent="base2"), FUSED):
+        assert ratio(p, contract, output=out) == np.inf
 
 
 @pytest.mark.parametrize("presentation", PRESENTATIONS)

@@ -9,7 +9,8 @@ import torch
 
 from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.judgement.analysis import Analysis
-from attn_spec.judgement.measure import judge, judge_gradients, presets_that_hold
+from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.judgement.other_contracts import presets_that_hold
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
@@ -114,7 +115,7 @@ def test_rows_with_keys_are_judged_alone():
 @pytest.mark.parametrize("empty_row", ["zero", "mean_of_v", "nan"])
 def test_a_row_that_sees_no_key_is_not_judged_where_a_hidden_score_may_overflow(quantity, rows, empty_row):
     """-inf is added to it to hide it: NaN."""
-    hidden = float32_head([[1.0]], [[2.0**15]], [[1.0]], mask=np.zeros((1, 1, 1, 1), dtype=bool))
+    hidden = float32_head([[1.0]], [[2.0**16]], [[1.0]], mask=np.zeros((1, 1, 1, 1), dtype=bool))
     answer = {quantity: np.full(rows, 7.0)}
 
     assert not judge(hidden, replace(FLOAT32, softmax="float16"), empty_row=empty_row, **answer).exercised

@@ -1,15 +1,19 @@
 """Known arithmetic against what a probe finds: nothing it says is wrong."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attn_spec.emulation.arithmetic import rounded
+from attn_spec.emulation.kernels import emulate, emulate_both
+from attn_spec.emulation.sound import PRECISE
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.accumulators import output_accumulator
 from attn_spec.probe.scores import score_format
+from attn_spec.probe.weight_gradients import weight_gradient_format
 
 FORMATS = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16 or tf32", "tf32": "float16 or tf32"}
 
@@ -52,3 +56,16 @@ def test_a_kernel_that_ignores_scores_tells_nothing_of_them():
         return np.broadcast_to(v.mean(2, keepdims=True), v.shape).copy()
 
     assert score_format(Subject(from_callable(mean, framework="numpy"), "float32")).value is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16"])
+def test_the_format_of_gradients_of_weights_is_found(dtype, form):
+    contract = replace(PRECISE, weight_gradients=form, probabilities=dtype)
+    subject = Subject(emulate_both("known", contract, dtypes=(dtype,)), dtype)
+
+    assert weight_gradient_format(subject).value == FORMATS[form]
+
+
+def test_a_kernel_without_gradients_tells_nothing_of_them():
+    assert weight_gradient_format(Subject(emulate("forward", PRECISE), "float32")) is None

@@ -64,7 +64,7 @@ def test_a_shape_is_examined_without_options_and_with_each_in_usual_use():
     found = asked_shapes.recipes(subject, 7)
 
     told = [asked_shapes.described(recipe) for recipe in found]
-    assert told[:3] == [f"{SHAPE} normal", f"{SHAPE} large", f"{SHAPE} causal=True large"]
+    assert told[:3] == [f"{SHAPE} normal+v_waves", f"{SHAPE} large", f"{SHAPE} causal=True large"]
     options = {name for recipe in found for name in recipe.problem().options()}
     assert {"causal", "window", "mask", "bias", "softcap", "rotary", "gqa", "dv", "cross"} <= options
     assert len(found) == 2 * len(told) / 2 == 2 * sum(text.startswith(str(SHAPE)) for text in told)
@@ -92,7 +92,7 @@ def test_a_sound_kernel_holds_and_the_verdict_says_what_was_looked_at(kernel):
     assert (row.verdict, case) == (Verdict.HELD, None), row.message
     assert row.examples == len(row.looked_at) == len(asked_shapes.recipes(asked(kernel), 0))
     chance = "a defect in 1 % of them is missed with a probability of 0.3 at most"
-    assert row.looked_at[0] == f"{SHAPE} normal: 256 of 2400 rows, 128 of them at random: {chance}"
+    assert row.looked_at[0] == f"{SHAPE} normal+v_waves: 256 of 2400 rows, 128 of them at random: {chance}"
     assert 0 < row.ratio < 1
 
 
@@ -149,8 +149,8 @@ def test_a_shape_that_the_kernel_does_not_declare_is_told_and_claims_nothing():
 
     assert (row.verdict, row.message) == (Verdict.NOT_CLAIMED, "the kernel does not declare cross, dv, gqa")
     assert both.verdict is Verdict.HELD
-    assert both.looked_at[0] == f"{SHAPE} normal: nothing, the kernel does not declare cross, dv, gqa"
-    assert both.looked_at[2] == f"{square} normal: all 80 rows"
+    assert both.looked_at[0] == f"{SHAPE} normal+v_waves: nothing, the kernel does not declare cross, dv, gqa"
+    assert both.looked_at[2] == f"{square} normal+v_waves: all 80 rows"
 
 
 def test_a_call_without_memory_refutes_nothing():

@@ -10,7 +10,7 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES
-from attn_spec.search import assertions, hidden_keys
+from attn_spec.search import assertions, cotangents, hidden_keys
 from attn_spec.search.property import Refutation, recording
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.strategies import named
@@ -87,7 +87,7 @@ def test_bits_are_claimed_for_deterministic_kernels_that_rescale_at_once():
 def test_randomness_depends_on_the_values_alone():
     again = Recipe(query_length=4, key_length=6, head_dim=8, value_dim=2).problem()
     other = Recipe(query_length=4, key_length=6, head_dim=8, value_dim=2, seed=1).problem()
-    first, second, third = (assertions.randomness(problem).random() for problem in (PROBLEM, again, other))
+    first, second, third = (cotangents.randomness(problem).random() for problem in (PROBLEM, again, other))
     assert first == second != third
 
 
@@ -148,7 +148,7 @@ def examples(strategy):
 
 
 def test_right_gradients_are_within_their_bounds_and_their_ratio_is_observed():
-    dO = assertions.cotangent(BACKWARD, PROBLEM)
+    dO = cotangents.cotangent(BACKWARD, PROBLEM)
     with recording() as observations:
         judgement = assertions.assert_gradients_within_bound(BACKWARD, PROBLEM, dO, BACKWARD.gradients(PROBLEM, dO))
     assert [m.name for m in judgement.measurements] == ["dq", "dk", "dv"]
@@ -156,7 +156,7 @@ def test_right_gradients_are_within_their_bounds_and_their_ratio_is_observed():
 
 
 def test_a_wrong_gradient_is_refuted_with_its_worst_element():
-    dO = assertions.cotangent(BACKWARD, PROBLEM)
+    dO = cotangents.cotangent(BACKWARD, PROBLEM)
     found = BACKWARD.gradients(PROBLEM, dO)
     found["dk"][0, 0, 2, 3] += 1.0
     with pytest.raises(Refutation, match=r"dk\[0, 0, 2, 3\] is .* the truth is .* 1 of 48 are outside") as error:
@@ -166,7 +166,7 @@ def test_a_wrong_gradient_is_refuted_with_its_worst_element():
 
 def test_the_errors_allowed_without_the_truth_are_those_allowed_with_it():
     problem = Recipe(query_heads=2, query_length=4, key_length=6, head_dim=8, value_dim=2, bias="normal@B1QK").problem()
-    dO = assertions.cotangent(BACKWARD, problem)
+    dO = cotangents.cotangent(BACKWARD, problem)
     judgement = assertions.assert_gradients_within_bound(BACKWARD, problem, dO, BACKWARD.gradients(problem, dO))
     allowed = assertions.gradient_errors_allowed(BACKWARD, problem, dO)
     assert list(allowed) == ["dq", "dk", "dv", "dbias"]
@@ -189,8 +189,8 @@ def test_cotangents_depend_on_the_problem_alone_are_numbers_of_the_output_dtype_
         problem = Recipe(
             query_heads=2, query_length=3, key_length=2, value_dim=2, dtype="bfloat16", seed=seed
         ).problem()
-        dO = assertions.cotangent(subject, problem)
-        np.testing.assert_array_equal(dO, assertions.cotangent(subject, problem))
+        dO = cotangents.cotangent(subject, problem)
+        np.testing.assert_array_equal(dO, cotangents.cotangent(subject, problem))
         assert bits.is_representable(dO, "bfloat16")
         forms.add((dO != 0).sum(axis=(2, 3)).max() if len(np.unique(dO)) <= 2 else "normal")
     assert forms == {"normal", 1, 6}
@@ -198,12 +198,12 @@ def test_cotangents_depend_on_the_problem_alone_are_numbers_of_the_output_dtype_
 
 def test_cotangents_of_no_queries_are_empty():
     empty = Recipe(query_length=1, key_length=2).problem().replace(q=np.zeros((1, 1, 0, 1)))
-    assert assertions.cotangent(BACKWARD, empty).shape == (1, 1, 0, 1)
-    assert assertions.lse_cotangent(empty).shape == (1, 1, 0)
+    assert cotangents.cotangent(BACKWARD, empty).shape == (1, 1, 0, 1)
+    assert cotangents.lse_cotangent(empty).shape == (1, 1, 0)
 
 
 def test_the_cotangent_of_the_log_sum_exp_is_exact_in_every_dtype():
-    dL = assertions.lse_cotangent(PROBLEM)
+    dL = cotangents.lse_cotangent(PROBLEM)
     assert all(bits.is_representable(dL, dtype) for dtype in DTYPES)
     assert len(np.unique(dL)) > 1
 
@@ -228,7 +228,7 @@ def test_a_leak_of_unseen_values_into_a_gradient_is_refuted(deterministic):
         return {**found, "dq": found["dq"] + 2.0**-16 * problem.v[0, 0, 0, 0]}
 
     problem = Recipe(query_length=2, key_length=20, head_dim=8, value_dim=2, mask="leading_hidden").problem()
-    dO = assertions.cotangent(BACKWARD, problem)
+    dO = cotangents.cotangent(BACKWARD, problem)
     hidden_keys.assert_unseen_keys_reach_no_gradient(BACKWARD, problem, dO)
     with pytest.raises(Refutation):
         hidden_keys.assert_unseen_keys_reach_no_gradient(with_gradients(leak, deterministic=deterministic), problem, dO)

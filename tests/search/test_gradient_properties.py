@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given
 from attn_spec.emulation.sound import SOUND
 from attn_spec.error.intermediates import intermediates
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import assertions
+from attn_spec.search import cotangents
 from attn_spec.search.property import load_all
 from attn_spec.search.search import DRAWS, OutOfBudget
 
@@ -87,4 +87,4 @@ def test_a_search_draws_every_broadcast_of_a_bias():
 @pytest.mark.parametrize("size", [2.0**n for n in range(-3, 4)])
 def test_cotangents_of_every_size_are_drawn(size):
     problems = drawn("gradients.query_and_key_gradients_are_within_their_bounds")
-    assert any(size / 2 < np.abs(assertions.cotangent(SUBJECT, p)).max(initial=0.0) <= 2 * size for p in problems)
+    assert any(size / 2 < np.abs(cotangents.cotangent(SUBJECT, p)).max(initial=0.0) <= 2 * size for p in problems)

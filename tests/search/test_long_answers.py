@@ -7,7 +7,7 @@ import pytest
 
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import assertions, long_answers
+from attn_spec.search import assertions, long_answers, long_problems
 from attn_spec.search.cases import case_of
 from attn_spec.search.property import Refutation, load_all, recording
 from attn_spec.search.regimes import Recipe
@@ -21,13 +21,13 @@ PROBLEM = Recipe(
 @pytest.fixture
 def short_of_memory(monkeypatch):
     """So little memory that the problem is long."""
-    monkeypatch.setattr(long_answers, "MEMORY", 2**20)
-    assert long_answers.is_long(PROBLEM)
+    monkeypatch.setattr(long_problems, "MEMORY", 2**20)
+    assert long_problems.is_long(PROBLEM)
 
 
 def test_a_problem_is_long_when_the_theorems_would_take_a_gibibyte():
-    assert not long_answers.is_long(Recipe(query_length=2**10, key_length=2**11).problem())
-    assert long_answers.is_long(Recipe(query_length=2**11 + 1, key_length=2**10).problem())
+    assert not long_problems.is_long(Recipe(query_length=2**10, key_length=2**11).problem())
+    assert long_problems.is_long(Recipe(query_length=2**11 + 1, key_length=2**10).problem())
 
 
 def test_a_right_answer_is_within_its_bound_in_blocks_too(short_of_memory):
@@ -42,7 +42,7 @@ def test_a_wrong_element_is_the_same_one_in_blocks(name, monkeypatch):
     wrong[name][1, 2, 30] += 1.0
     with pytest.raises(Refutation) as whole:
         assertions.assert_within_bound(SUBJECT, PROBLEM, wrong, name)
-    monkeypatch.setattr(long_answers, "MEMORY", 2**20)
+    monkeypatch.setattr(long_problems, "MEMORY", 2**20)
     with pytest.raises(Refutation, match=r"looked at all 296 rows$") as blocks:
         assertions.assert_within_bound(SUBJECT, PROBLEM, wrong, name)
     claim = load_all()["accuracy.output_is_within_its_bound"]

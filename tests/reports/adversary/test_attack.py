@@ -127,7 +127,7 @@ def test_a_constant_folded_into_the_exponent_is_one_number():
 
     assert case.problem.projects
     assert case.order.exponent_folded
-    assert case.contract.exponent == "base2"
+    assert case.contract.exponent == "base2_fused"
     assert faults(strongest([("", "", case)])) == []
 
 

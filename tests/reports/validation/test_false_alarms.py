@@ -69,14 +69,14 @@ def unchanged(uniform):
 
 
 def test_random_sound_kernels_are_accused_of_nothing():
-    """A sample: 19 kernels, each with another few of the properties."""
+    """A sample: 20 kernels, each with another few of the properties."""
     total, claims = Alarms(), theorems()
 
-    for seed in range(1, 38, 2):
-        total.add(examine(random_kernel(seed), claims[seed % 17 :: 17]))
+    for seed in (*range(1, 38, 2), 49):
+        total.add(examine(random_kernel(seed), claims[(seed + 1) % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
-    assert total.kernels == 19
+    assert total.kernels == 20
     assert total.examples > 120
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
     families = {claim.id.partition(".")[0] for claim in claims} - {"asked_shapes"}

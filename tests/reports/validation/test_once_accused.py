@@ -5,17 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
+from torch.nn.functional import elu
 
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
-from attn_spec.kernels.declaration import kernel
+from attn_spec.error.presets import PRESETS
+from attn_spec.kernels.declaration import from_callable, kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound, cotangent
+from attn_spec.numbers import bits
+from attn_spec.problem.problem import Problem
+from attn_spec.search.assertions import assert_gradients_within_bound, assert_within_bound
+from attn_spec.search.cotangents import cotangent
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Refutation, load_all
 from attn_spec.search.regimes import Recipe
@@ -98,6 +104,24 @@ def test_values_that_a_power_of_two_scales_do_not_underflow(problem):
     assert (problem.v == np.rint(problem.v)).all()
 
 
+def linear_as_usual(q, k, v, *, feature_map="elu_plus_one"):
+    """Linear attention as repositories have it: 1 / N, and the state sum b v^T, in the inputs' dtype."""
+    a, b = elu(q) + 1, elu(k) + 1
+    inverse = 1 / torch.einsum("bhld,bhd->bhl", a, b.sum(dim=2))
+    return torch.einsum("bhld,bhmd,bhl->bhlm", a, torch.einsum("bhnd,bhnm->bhmd", b, v), inverse)
+
+
+def test_values_may_overflow_when_they_are_multiplied_by_8():
+    """100 * 100 * 8 is beyond float16, of which the contract says nothing."""
+    subject = Subject(from_callable(linear_as_usual, framework="torch"), "float16")
+    given = {name: np.full((1, 1, 1, 1), x) for name, x in (("q", 99.0), ("k", 99.0), ("v", 1.0))}
+    problem = Problem(**given, dtype="float16", feature_map="elu_plus_one")
+
+    load_all()["online_rescaling.scaling_v_by_a_power_of_two_scales_the_output"].check(subject, problem)
+
+    assert np.isinf(subject(problem.replace(v=8 * problem.v))["output"]).all()
+
+
 def test_a_bias_over_a_power_of_two_may_have_more_bits_than_the_quotient():
     """The scale is 1/8, so only the bias, cut to the accumulator's eleven bits, is rounded."""
     kernel = emulate("bias_first", replace(PRECISE, score_accumulation="float16"), Order(bias_first=True))
@@ -171,3 +195,29 @@ def test_a_zero_that_nobody_sees_has_the_cosine_0():
     for name, found in sound.gradients(problem, dO).items():
         with pytest.raises(Refutation):
             assert_gradients_within_bound(sound, problem, dO, {name: found * np.nan})
+
+
+@kernel(
+    framework="torch",
+    dtypes=("float32",),
+    contract=replace(PRESETS["fp32"], backward_weights="stored", weight_gradients="work", kv_tile=None),
+    supports=("backward",),
+)
+def divided_last(q, k, v):
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    p = torch.exp(s - s.max(-1, keepdim=True).values)
+    return p @ v / p.sum(-1, keepdim=True)
+
+
+def test_rounding_leaves_something_of_the_gradient_of_a_maximum():
+    """The key that attains it gets what the sums p v and l make of - sum P (dP - D), which is 0 in exact arithmetic."""
+    one = Recipe(query_length=1, key_length=64, head_dim=2, value_dim=1, dtype="float32").problem()
+    problem = one.replace(q=bits.nearest(one.q / 128, "float32"), v=bits.nearest(100 + one.v / 64, "float32"))
+    dO = bits.nearest(np.random.default_rng(0).standard_normal(problem.output_shape), "float32")
+    subject = Subject(divided_last, "float32")
+
+    found = subject.gradients(problem, dO)
+
+    assert_gradients_within_bound(subject, problem, dO, found)
+    with pytest.raises(Refutation):
+        assert_gradients_within_bound(subject, problem, dO, {"dv": np.zeros(problem.v.shape)})

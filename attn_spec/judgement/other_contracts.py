@@ -1,0 +1,91 @@
+"""Which other contracts an answer outside its bound keeps: presets, and the declared one with one field changed.
+
+A hint for whoever reads a refutation: no verdict depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attn_spec.error.contract import STAGES, ResolvedContract
+from attn_spec.error.presets import PRESETS, describe
+from attn_spec.judgement.analysis import analysis_of
+from attn_spec.judgement.measure import Judgement, judge, judge_gradients
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.problem import Problem
+
+#: Contracts named at most.
+MOST = 3
+#: What sound kernels do that their authors did not declare, a field each, of the forward pass and of the backward pass.
+FORWARD: dict[str, Any] = {
+    "alibi_terms": "input",
+    "rotary_tables": "input",
+    "row_sum_of": "either",
+    "lse_merges": 1,
+    "scale_on": "operands",
+}
+BACKWARD: dict[str, Any] = {
+    "weight_gradients": "input",
+    "delta": "either",
+    "backward_weights": "either",
+    "score_gradients_of": "either",
+    "partial_gradients": "input",
+}
+
+
+def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
+    """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
+    known = analysis_of(problem)
+    fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
+    return [name for name, contract in fitting.items() if _holds(judge(known, contract, **answer))]
+
+
+def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: Any) -> list[str]:
+    """Contracts under which an answer is within its bound: the declared one but for a field, then presets."""
+    known = analysis_of(problem)
+
+    def holds(other: ResolvedContract) -> bool:
+        return _holds(judge(known, other, **answer))
+
+    return [*_that_hold(contract, problem.dtype, FORWARD, holds), *presets_that_hold(problem, **answer)][:MOST]
+
+
+def gradient_contracts_that_hold(
+    contract: ResolvedContract,
+    problem: Problem,
+    dO: np.ndarray,
+    found: Mapping[str, np.ndarray],
+    dL: np.ndarray | None = None,
+) -> list[str]:
+    """Contracts that differ from the declared one in one field, under which gradients are within their bounds."""
+
+    def holds(other: ResolvedContract) -> bool:
+        return _holds(judge_gradients(problem, other, dO, found, dL))
+
+    return _that_hold(contract, problem.dtype, BACKWARD | FORWARD, holds)[:MOST]
+
+
+def _that_hold(
+    contract: ResolvedContract, dtype: str, fields: Mapping[str, Any], holds: Callable[[ResolvedContract], bool]
+) -> list[str]:
+    return [describe(other, dtype) for other in _changed(contract, dtype, fields) if holds(other)]
+
+
+def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) -> Iterator[ResolvedContract]:
+    """The contract with each of these fields changed alone, where that promises less; none of one with alternatives."""
+    for name, said in fields.items() if not contract.alternatives else ():
+        value, own = dtype if said == "input" else said, getattr(contract, name)
+        if name in STAGES and own in FORMATS and FORMATS[own].precision <= FORMATS[value].precision:
+            continue
+        if name == "lse_merges" and (contract.normalize != "after_product" or own):
+            continue
+        if value != own:
+            yield replace(contract, **{name: value})
+
+
+def _holds(judgement: Judgement) -> bool:
+    return judgement.exercised and not judgement.refuted

@@ -1,0 +1,280 @@
+"""The power of a verdict: which errors the judgement that an answer passed would have refuted.
+
+Errors are planted: in place of the answer stands that of a neighbouring problem in float64 (``neighbours``), or zeros,
+a mean, another row, each rounded to the dtype of the answer. It is given to the same judgement, under the same
+contract. What is not refuted would not have been noticed either if the kernel had returned it.
+
+An error is counted once for all problems of a place, and seen if it is refuted in any of them. One that changes no
+number of the rounded answer is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from attn_spec.error.contract import STAGES, ResolvedContract
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.judgement.analysis import Analysis
+from attn_spec.judgement.measure import Judgement, judge, judge_gradients
+from attn_spec.judgement.neighbours import made, next_along, other_edges, share_lost, without_options
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.problem import Problem
+
+#: Shares of the keys that are lost, in percent.
+SHARES = (1, 10)
+#: Where keys are lost, in words.
+PLACES = {"start": "at the start", "middle": "in the middle", "end": "at the end"}
+#: Of how many keys of a row a share is lost that is no single key.
+FEWEST = 2
+#: Words for a window whose edge is a key off.
+EDGE = "with an edge of its window a key off"
+#: Another scale, which a kernel mistakes for its own.
+OFF = 1.01
+#: Of the largest number of an answer, what float64's own roundings make at most.
+ROUNDOFF = 2.0**-44
+#: Answers by quantity.
+Answer = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planting:
+    """One problem that was judged: the answers of neighbours are held against it as that of the kernel was."""
+
+    problem: Problem
+    contract: ResolvedContract
+    #: Conventions, as of :func:`judge`.
+    agreed: Mapping[str, str]
+    #: Whether a log-sum-exp is judged too.
+    lse: bool = False
+    #: The cotangent [B, Hq, Sq, Dv] where gradients are judged, and which, and not the output.
+    cotangent: np.ndarray | None = None
+    gradients: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """An error that no problem of a place refutes."""
+
+    words: str
+    #: Largest error / bound that it reached.
+    ratio: float
+    #: What of the contract would have to say more for it to be refuted, and the ratio then; empty if nothing would.
+    hidden_by: str
+    sharper: float
+
+    def __str__(self) -> str:
+        by = f", hidden by {self.hidden_by}" if self.hidden_by else ""
+        return f"{self.words} ({self.ratio:.2g} of the error allowed{by})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """What was planted in one place, and what of it would not have been refuted."""
+
+    #: A dtype, and "small problems" or a shape.
+    dtype: str
+    where: str
+    planted: tuple[str, ...]
+    unseen: tuple[Unseen, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Inverse of :meth:`to_json`."""
+        unseen = tuple(Unseen(**one) for one in document["unseen"])
+        return cls(**{**document, "planted": tuple(document["planted"]), "unseen": unseen})
+
+    @property
+    def seen(self) -> int:
+        """How many would have been refuted."""
+        return len(self.planted) - len(self.unseen)
+
+    def __str__(self) -> str:
+        not_seen = f"; not seen: {'; '.join(map(str, self.unseen))}" if self.unseen else ""
+        return f"{self.seen} of {len(self.planted)} planted errors{not_seen}"
+
+
+def power(asked: Iterable[Planting], *, dtype: str, where: str) -> Power:
+    """Plant errors in the problems of one place."""
+    nearest: dict[str, _Tried] = {}
+    for one in asked:
+        for words, answer in planted(one):
+            if (before := nearest.get(words)) is None or not before.refuted:
+                found = _Tried(one, answer, judged(one, one.contract, answer))
+                if found.judgement.exercised and (before is None or found.beats(before)):
+                    nearest[words] = found
+    unseen = [_unseen(words, tried) for words, tried in nearest.items() if not tried.refuted]
+    return Power(dtype=dtype, where=where, planted=tuple(nearest), unseen=tuple(unseen))
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A planted answer and what was said of it."""
+
+    asked: Planting
+    answer: Answer
+    judgement: Judgement
+
+    @property
+    def refuted(self) -> bool:
+        return self.judgement.refuted
+
+    def beats(self, other: _Tried) -> bool:
+        """Whether this is nearer to a refutation."""
+        return (self.refuted, self.judgement.ratio) > (other.refuted, other.judgement.ratio)
+
+
+def judged(one: Planting, contract: ResolvedContract, answer: Answer) -> Judgement:
+    """What is said of an answer to the problem under a contract."""
+    if one.cotangent is not None:
+        return judge_gradients(one.problem, contract, one.cotangent, answer)
+    given: dict[str, Any] = {**answer, **one.agreed}
+    return judge(one.problem, contract, **given)
+
+
+# Planting
+
+
+def planted(one: Planting) -> Iterator[tuple[str, Answer]]:
+    """Wrong answers that differ from the rounded right one, with words for each."""
+    problem = one.problem
+    if not (~problem.empty_output_rows).any():
+        return
+    right = right_answer(one)
+    for words, wrong in _wrong(one):
+        rounded = _rounded(one, wrong)
+        if any(_differs(rounded[name], right[name]) for name in rounded):
+            yield words, rounded
+
+
+@np.errstate(invalid="ignore")
+def _differs(wrong: np.ndarray, right: np.ndarray) -> bool:
+    """Whether some number is another, and not by the roundings of the float64 that both were found in."""
+    size = np.abs(np.where(np.isfinite(right), right, 0.0)).max(initial=0.0)
+    return bool(np.any(~(np.abs(wrong - right) <= ROUNDOFF * size) & ~bits.identical(wrong, right)))
+
+
+def right_answer(one: Planting) -> Answer:
+    """The truth in float64, rounded."""
+    return _rounded(one, _answer(one, one.problem))
+
+
+def _wrong(one: Planting) -> Iterator[tuple[str, Answer]]:
+    yield from _of_itself(one, _answer(one, one.problem))
+    for words, other in _neighbours(one.problem):
+        yield words, _answer(one, other)
+
+
+def _answer(one: Planting, problem: Problem) -> Answer:
+    """What a kernel that solves a problem exactly returns."""
+    x = intermediates(problem)
+    if one.cotangent is not None:
+        found = gradient_intermediates(x, one.cotangent).gradients
+        return {name: found[name] for name in one.gradients}
+    seen = x.keys[..., 0] > 0
+    output = np.where(problem.empty_output_rows[..., None], 0.0, x.output)
+    return {"output": output} | ({"lse": np.where(seen, x.L[..., 0], -np.inf)} if one.lse else {})
+
+
+def _of_itself(one: Planting, right: Answer) -> Iterator[tuple[str, Answer]]:
+    """The right answer put down wrongly."""
+    if one.cotangent is not None:
+        for name, x in right.items():
+            yield f"{name} of zeros", right | {name: np.zeros(x.shape)}
+            yield f"{name} negated", right | {name: -x}
+            yield f"{name} of the next row", right | {name: np.roll(x, -1, 2)}
+            yield f"{name} of the next head", right | {name: np.roll(x, -1, 1)}
+        if {"dk", "dv"} <= right.keys() and right["dk"].shape == right["dv"].shape:
+            yield "dk and dv exchanged", right | {"dk": right["dv"], "dv": right["dk"]}
+        return
+    output, v = right["output"], one.problem.v
+    if not one.problem.projects and v.shape[2] >= output.shape[2]:
+        yield "the values", right | {"output": one.problem.per_query_head(v)[:, :, : output.shape[2]]}
+    yield "zeros", right | {"output": np.zeros(output.shape)}
+    yield "the mean of the values", right | {"output": Analysis(one.problem).of_equal_scores.intermediates.output}
+    yield "the next row", right | {"output": np.roll(output, -1, 2)}
+
+
+def _neighbours(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    changes: list[tuple[str, dict[str, object]]] = []
+    seen = int(problem.visible.sum(axis=-1).max(initial=0))
+    for where, place in PLACES.items():
+        if seen > 1:
+            changes.append((f"a key lost {place}", share_lost(problem, 0.0, where=where)))
+        for share in SHARES:
+            if share * seen >= 100 * FEWEST:
+                lost = share_lost(problem, share / 100, where=where)
+                changes.append((f"{share} % of the keys lost {place}", lost))
+    if problem.feature_map is None:
+        changes.append(("the scale 1 % off", {"scale": OFF * problem.scale_value}))
+        changes.append(("without a scale", {"scale": 1.0}))
+    for axis, words in (("H", "another kv head"), ("B", "another batch entry")):
+        if not (problem.projects and axis == "H"):
+            changes.append((words, next_along(problem, axis)))
+    changes += [(EDGE if words.startswith("with window") else words, to) for words, to in other_edges(problem)]
+    yield from made(problem, [*changes, *without_options(problem)])
+
+
+def _rounded(one: Planting, answer: Answer) -> Answer:
+    formats = {"output": one.contract.output, "lse": one.contract.lse}
+    return {
+        name: bits.nearest(x, formats.get(name) or one.problem.dtype_of(name[1:], one.contract.gradients))
+        for name, x in answer.items()
+    }
+
+
+# What hides an error
+
+
+def _unseen(words: str, tried: _Tried) -> Unseen:
+    ratio, best, by = tried.judgement.ratio, tried.judgement.ratio, ""
+    for field, contract in _sharper(tried.judgement.contract, tried.asked):
+        found = judged(tried.asked, contract, tried.answer).ratio
+        if found > 1.05 * best:
+            best, by = found, field
+    return Unseen(words=words, ratio=ratio, hidden_by=by, sharper=best)
+
+
+def _sharper(c: ResolvedContract, one: Planting) -> Iterator[tuple[str, ResolvedContract]]:
+    """The reading that explained an answer with one field that says more, and words for what it says now."""
+    wide = "float64" if c.score_accumulation == "float64" else "float32"
+    changes: list[tuple[str, Any]] = [
+        (stage, wide)
+        for stage in STAGES
+        if (own := getattr(c, stage)) in FORMATS and FORMATS[own].precision < FORMATS[wide].precision
+        if stage not in ("output", "gradients")
+    ]
+    n = max(one.problem.key_length, 1)
+    changes += [(name, value) for name, value in _WHOLE.items() if getattr(c, name) not in (value, None)]
+    if c.kv_tile is not None and c.kv_tile < min(n, LARGE_TILE):
+        changes.append(("kv_tile", LARGE_TILE))
+    if c.summation_depth is None and n > LARGE_TILE:
+        changes.append(("summation_depth", LARGE_TILE + n // LARGE_TILE))
+    for name, value in changes:
+        if name != "lse_merges" or c.normalize != "by_lse":
+            yield f"{name}={getattr(c, name)!r}", replace(c, **{name: value})
+
+
+#: What fields are where they cost least.
+_WHOLE: dict[str, Any] = {"lse_merges": 0, "scale_on": "scores", "alibi": "distance", "matrix_rounding": None}
+#: Keys of a large tile.
+LARGE_TILE = 128
+
+
+def line(found: Iterable[Power]) -> str:
+    """One line on all places, with the first of what was not seen."""
+    found = list(found)
+    planted, unseen = sum(len(one.planted) for one in found), [(one, each) for one in found for each in one.unseen]
+    words = f"power: {planted - len(unseen)} of {planted} planted errors would be refuted"
+    if not unseen:
+        return words
+    (place, first), more = unseen[0], len(unseen) - 1
+    return f"{words}; not seen: {first}, {place.dtype}, {place.where}{f', and {more} more' if more else ''}"

@@ -1,0 +1,103 @@
+"""Where errors are planted to tell the power of a verdict: problems as the search draws them, and shapes asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import hypothesis
+import numpy as np
+from hypothesis import Phase
+
+from attn_spec.judgement.power import Planting, Power, power
+from attn_spec.judgement.row_sample import RowSample
+from attn_spec.search.asked_shapes import recipes
+from attn_spec.search.assertions import differentiable
+from attn_spec.search.cotangents import cotangent
+from attn_spec.search.draws import of_the_seed_alone
+from attn_spec.search.long_problems import is_long
+from attn_spec.search.strategies import TAME, problems
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attn_spec.kernels.subject import Subject
+    from attn_spec.problem.problem import Problem
+    from attn_spec.search.regimes import Recipe
+
+#: Small problems for each pass, and rows of each head of a shape.
+PROBLEMS, ROWS = 8, 16
+#: Batch entries and kv heads of a shape that errors are planted in, at most.
+HEADS = 2
+#: The properties that hold answers against their bounds.
+OUTPUTS = "accuracy.output_is_within_its_bound"
+GRADIENTS = "gradients.query_and_key_gradients_are_within_their_bounds"
+SHAPES = "asked_shapes.sampled_rows_are_within_their_bounds"
+#: Where they are, in words.
+SMALL, SMALL_BACKWARD = "small problems", "gradients of small problems"
+
+
+def powers(subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda claim: True) -> Iterator[Power]:
+    """The power at small problems, of gradients of such, and at each shape asked for.
+
+    ``is_examined`` says of the property that looks at such problems whether it is examined at all.
+    """
+    if is_examined(OUTPUTS):
+        small = _drawn(problems(subject, without=("empty",), regimes=TAME), seed)
+        yield power([_asked(subject, problem) for problem in small], dtype=subject.dtype, where=SMALL)
+    if subject.supports("backward") and is_examined(GRADIENTS):
+        small = _drawn(differentiable(subject, without=("empty",), regimes=TAME), seed)
+        yield power([_backward(subject, problem) for problem in small], dtype=subject.dtype, where=SMALL_BACKWARD)
+    if "query_projection" in subject.kernel.limits.always or not is_examined(SHAPES):
+        return
+    for shape in subject.shapes:
+        every = recipes(replace(subject, shapes=(shape,)), seed)
+        asked = (_asked(subject, _some_rows(recipe, seed)) for recipe in every)
+        yield power(asked, dtype=subject.dtype, where=str(shape))
+
+
+def _asked(subject: Subject, problem: Problem) -> Planting:
+    agreed = subject.conventions
+    return Planting(
+        problem=problem,
+        contract=subject.contract,
+        agreed={"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse},
+        lse=subject.supports("lse") and agreed.lse_base == "e",
+    )
+
+
+def _backward(subject: Subject, problem: Problem) -> Planting:
+    one = _asked(subject, problem)
+    return replace(one, cotangent=cotangent(subject, problem), gradients=("dq", "dk", "dv"))
+
+
+def _some_rows(recipe: Recipe, seed: int) -> Problem:
+    """Rows of a problem of that shape, of few heads: what a row is judged by depends on no other head."""
+    kv_heads = min(recipe.kv_heads, HEADS)
+    few = replace(recipe, batch=min(recipe.batch, HEADS), kv_heads=kv_heads, query_heads=kv_heads)
+    problem = few.problem()
+    one = problem.take("B", [0]).head(0)
+    return problem.rows(RowSample(ROWS, seed).of(one, 0).index)
+
+
+def _drawn(strategy: SearchStrategy[Problem], seed: int) -> list[Problem]:
+    """So many problems, none of them long."""
+    found: dict[bytes, Problem] = {}
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=2 * PROBLEMS,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(hypothesis.HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass
+    )
+    @hypothesis.given(strategy)
+    def collect(problem: Problem) -> None:
+        if not is_long(problem) and np.any(problem.visible.sum(axis=-1) > 1):
+            found.setdefault(problem.digest(), problem)
+
+    with of_the_seed_alone():
+        collect()
+    return list(found.values())[-PROBLEMS:]

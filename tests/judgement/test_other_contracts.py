@@ -1,0 +1,66 @@
+"""The hint of a refutation names contracts that the answer keeps, and none that it breaks."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from attn_spec.error.presets import FP32, FUSED, UNDECLARED, describe
+from attn_spec.judgement.measure import judge_gradients
+from attn_spec.judgement.other_contracts import MOST, contracts_that_hold, gradient_contracts_that_hold
+from attn_spec.numbers import bits
+from attn_spec.search.regimes import Recipe
+
+
+def problem(**options):
+    return Recipe(dtype="float32", query_length=8, key_length=32, head_dim=16, value_dim=16, **options).problem()
+
+
+def test_a_preset_that_explains_an_answer_is_named():
+    one = problem()
+    answer = bfloat16_products(one)
+
+    named = contracts_that_hold(FP32.at("float32"), one, output=answer)
+
+    assert 0 < len(named) <= MOST
+    assert "fp32" not in named
+
+
+def bfloat16_products(one):
+    """Attention whose q and k have 8 bits each."""
+    q, k = ((x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32).astype(float) for x in (one.q, one.k))
+    s = q @ k.swapaxes(-1, -2) * one.scale_value
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True) @ one.v).astype(np.float32).astype(float)
+
+
+def test_nothing_is_named_for_an_answer_that_no_contract_explains():
+    one = problem()
+
+    assert contracts_that_hold(FUSED.at("float32"), one, output=np.zeros(one.output_shape)) == []
+
+
+def test_gradients_of_weights_that_a_framework_keeps_in_half_are_explained_by_the_field_that_says_so():
+    one = Recipe(dtype="bfloat16", query_length=8, key_length=64, head_dim=16, value_dim=64).problem()
+    one = one.replace(v=bits.nearest(8 + one.v, "bfloat16"))  # dP - D cancels
+    dO = bits.nearest(np.random.default_rng(0).standard_normal(one.output_shape), "bfloat16")
+    q, k, v = (torch.tensor(x, dtype=torch.float32).requires_grad_() for x in (one.q, one.k, one.v))
+    p = torch.softmax(q @ k.mT * one.scale_value, dim=-1)
+    (p.bfloat16() @ v.bfloat16()).backward(torch.tensor(dO).bfloat16())
+    found = {"dq": bits.nearest(q.grad.numpy().astype(float), "bfloat16")}
+    stored = {"normalize": "before_product", "backward_weights": "stored", "delta": "probabilities"}
+    contract = replace(FUSED, **stored, weight_gradients="float32").at("bfloat16")
+
+    assert judge_gradients(one, contract, dO, found).refuted
+    named = gradient_contracts_that_hold(contract, one, dO, found)
+    assert any("weight_gradients='bfloat16'" in name for name in named)
+
+
+def test_nothing_is_named_beside_alternatives():
+    assert describe(UNDECLARED) == "undeclared"
+    assert (
+        gradient_contracts_that_hold(
+            UNDECLARED.at("float32"), problem(), np.ones((1, 1, 8, 16)), {"dq": np.zeros((1, 1, 8, 16))}
+        )
+        == []
+    )

@@ -1,0 +1,68 @@
+"""Problems that a contract says too little of are drawn inside its range, and what was asked for stays."""
+
+import pytest
+
+from attn_spec import kernel as declare
+from attn_spec.error.contract import Contract
+from attn_spec.error.presets import EAGER, FUSED
+from attn_spec.judgement.analysis import analysis_of
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.ranges import within_range
+from attn_spec.search.regimes import Recipe
+
+SHAPE = {"query_length": 8, "key_length": 24, "head_dim": 16, "value_dim": 8}
+
+
+def subject(contract, dtype):
+    kernel = declare(framework="numpy", dtypes=(dtype,), contract=contract)(lambda q, k, v: v)
+    return Subject(kernel, dtype)
+
+
+def said(problem, contract):
+    """The share of the output that a contract says something of."""
+    bound = analysis_of(problem).truth_and_bound(contract.at(problem.dtype))[1]
+    return bound.domain_of("output").mean()
+
+
+@pytest.mark.parametrize(
+    ("contract", "recipe"),
+    [
+        (EAGER, {"dtype": "float16", "regime": "huge", "size": 32.0}),
+        (FUSED, {"dtype": "float16", "feature_map": "exp", "size": 8.0}),
+        (Contract(reference="zero", reference_range=8.0), {"dtype": "float32", "size": 8.0}),
+    ],
+)
+def test_a_problem_that_a_contract_says_little_of_is_made_smaller(contract, recipe):
+    asked = Recipe(**SHAPE | recipe)
+
+    found = within_range(subject(contract, asked.dtype), asked, (), backward=False)
+
+    assert said(asked.problem(), contract) < 0.9
+    assert said(found, contract) > 0.97
+    assert found.score_shape == asked.problem().score_shape
+
+
+def test_a_problem_inside_the_range_is_left_as_it_is():
+    asked = Recipe(dtype="float16", **SHAPE)
+
+    found = within_range(subject(EAGER, "float16"), asked, (), backward=True)
+
+    assert found.digest() == asked.problem().digest()
+
+
+def test_a_shift_that_was_asked_for_stays():
+    asked, contract = Recipe(dtype="float32", shift=300.0, **SHAPE), Contract(reference="zero", reference_range=8.0)
+    kernel = subject(contract, "float32")
+
+    free, fixed = (within_range(kernel, asked, fields, backward=False) for fields in ((), ("shift",)))
+
+    assert said(free, contract) > 0.97
+    assert free.recipe.shift == 0
+    assert fixed.recipe.shift == 300
+
+
+def test_a_problem_that_nothing_brings_inside_is_its_own():
+    asked = Recipe(dtype="float32", **SHAPE)
+    contract = Contract(reference="zero", reference_range=1e-30)
+
+    assert within_range(subject(contract, "float32"), asked, (), backward=False).digest() == asked.problem().digest()
