@@ -1,0 +1,99 @@
+"""Why a gross error is accepted: an arithmetic within the contract whose answer is nearly as far off.
+
+The adversary chooses every rounding of an emulated kernel of the reading that explained the error, for the element
+where the error is largest beside its bound. What it reaches there a sound kernel might answer: to refute the error
+would be to accuse that kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights, TiledGradients
+from attn_spec.emulation.forward import TiledAttention
+from attn_spec.emulation.linear import LinearAttention, LinearGradients
+from attn_spec.emulation.passes import steps_of
+from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.weight_gradient_bounds import divides_cotangent
+from attn_spec.judgement.power import judged
+from attn_spec.problem.quantities import QUANTITIES
+
+from ..adversary.attack import Attack, errors
+from .cells import Cell
+
+#: The share of an error that explains it.
+ENOUGH = 0.5
+
+
+def explained(cell: Cell) -> float:
+    """How far off an arithmetic within the contract answers, as a share of the error, at its worst element."""
+    name, at, error = _worst(cell)
+    part = _part(cell, name, at)
+    largest = 0.0
+    for order in _orders(cell.one.contract):
+        found = errors(replace(part, order=order, steps=_steps(cell, order)), (name,))
+        largest = max([largest, *(one.error / error for one in found)])
+        if largest >= ENOUGH:
+            break
+    return largest
+
+
+def _worst(cell: Cell) -> tuple[str, tuple[int, ...], float]:
+    """The element of the largest error beside its bound: quantity, place and error."""
+    measured = judged(cell.one, cell.one.contract, cell.answer).worst
+    at = measured.worst
+    return measured.name, at, float(np.abs(measured.got[at] - measured.truth.value[at]))
+
+
+def _orders(c: ResolvedContract) -> Iterator[Order]:
+    """What the contract leaves open and matters most: where the scale goes, how many tiles there are, what dS is."""
+    scalings = ("roots", "query", "folded") if c.scale_on == "operands" else ("roots",)
+    for expands in (False, True) if c.delta == "probabilities" else (False,):
+        for scaling in scalings:
+            for tile in {c.kv_tile, None}:
+                yield Order(kv_tile=tile, fused=False, scaling=scaling, expands_dS=expands)
+
+
+def _part(cell: Cell, name: str, at: tuple[int, ...]) -> Attack:
+    """The attack on one element, of the row or the heads that it depends on and nothing else."""
+    one, problem, dO = cell.one, cell.one.problem, cell.one.cotangent
+    cotangents = np.zeros(problem.output_shape) if dO is None else dO
+    batch, head, place, *column = at
+    if "Q" in QUANTITIES[name].axes:
+        problem, cotangents, place = problem.rows([place]), cotangents[:, :, [place]], 0
+        heads, part = [head], problem if problem.projects else problem.head(head)
+    else:
+        heads = range(head * problem.group, (head + 1) * problem.group)
+        part = problem if problem.projects else problem.take("H", [head])
+    if not problem.projects:
+        cotangents, head = cotangents[:, heads], 0
+    return Attack(
+        problem=part,
+        contract=one.contract,
+        gradients=_gradients(cell),
+        cotangent=None if dO is None else cotangents,
+        places={name: [(batch, head, place, *column)]},
+    )
+
+
+def _steps(cell: Cell, order: Order) -> type[TiledAttention]:
+    c = cell.one.contract
+    if cell.one.problem.feature_map is not None:
+        return LinearAttention
+    if c.lse_merges:
+        return RingAttention if c.merging == "difference" else NormalizedSplitAttention
+    return steps_of(c, order)
+
+
+def _gradients(cell: Cell) -> type[TiledGradients]:
+    c = cell.one.contract
+    if cell.one.problem.feature_map is not None:
+        return LinearGradients
+    if c.backward_weights != "stored" or c.normalize == "by_lse":
+        return TiledGradients
+    return DifferentiatedProduct if divides_cotangent(c) else StoredWeights
