@@ -19,6 +19,7 @@ from attn_spec.error.score_bounds import (
     farthest_key,
     last_factor,
     may_add_bias_first,
+    product_sizes,
     row_shift,
     scaled_error,
     score_error,
@@ -95,7 +96,7 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     folded = sigma * math.log2(math.e) * max(1.0, 1 / cap if cap else 0.0) * (1 + growth((work, 4)))
     in_products = max(1.0, folded) if c.scale_on == "operands" else 1.0
     # Errors are infinite of a hidden key without an operand, see operands_fit.
-    products = (x.magnitude + finite(dot_product_error(x, c))) * in_products
+    products = (finite(product_sizes(x, c)) + finite(dot_product_error(x, c))) * in_products
     inside = _most(products) <= c.largest("score_accumulation", "inner_accumulation", "stored_scores")
     scaled = np.abs(x.scaled) + finite(scaled_error(x, c))
     inside &= _most(scaled * (1.0 if cap is None else max(1.0, 1 / cap))) <= largest

@@ -18,7 +18,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept, repeated_keys
 from attn_spec.error.products import sums
 from attn_spec.error.roundoff import conversion, growth, rounding
-from attn_spec.error.running_error import Approximation, RunningErrors, given
+from attn_spec.error.running_error import Approximation, RowErrors, RunningErrors, given
 from attn_spec.numbers.formats import FORMATS, Format
 
 
@@ -28,6 +28,20 @@ class OperandError:
 
     q: np.ndarray
     k: np.ndarray
+    #: Once more, where all of a vector has a part in common.
+    q_rows: RowErrors | None
+    k_rows: RowErrors | None
+
+    def moves(self, x: Intermediates) -> np.ndarray:
+        """How far they move the product q'.k', [B, Hq, Sq, Sk]: what a vector has in common, by that share of it."""
+        e, f = self.q, self.k.swapaxes(-1, -2)
+        moved = x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2) + f)
+        if self.q_rows is None or self.k_rows is None:
+            return moved
+        a, b = self.q_rows.own, self.k_rows.own.swapaxes(-1, -2)
+        of_q, of_k = self.q_rows.common, self.k_rows.common.swapaxes(-1, -2)
+        common, own = of_q + of_k + of_q * of_k, x.q_size @ b + a @ (x.k_size.swapaxes(-1, -2) + b)
+        return np.fmin(moved, common * np.abs(x.dot) + (1 + common) * own)
 
 
 def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
@@ -43,16 +57,17 @@ def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
     if score.plain:
         return None
     lengths = (np.linalg.norm(given, axis=-1, keepdims=True) for given in (x.problem.q, repeated_keys(x.problem)))
-    q, k = (np.where(norm < score.shortest, np.inf, e) for norm, e in zip(lengths, _errors(x, c), strict=True))
-    return OperandError(q, k)
+    q, k = _operands(x, c)
+    of_q, of_k = (np.where(n < score.shortest, np.inf, of.error) for n, of in zip(lengths, (q, k), strict=True))
+    return OperandError(of_q, of_k, q.rows, k.rows)
 
 
 @kept
 @np.errstate(all="ignore")
-def _errors(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of q' and k', infinite where an operation could overflow or divide by 0."""
+def _operands(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation]:
+    """q' and k' as they are stored, of infinite error where an operation could overflow or divide by 0."""
     A, score, (q, k, p) = RunningErrors(c), x.score, _given(x, c)
-    return _stored(score.queries.value(A, q, p)).error, _stored(score.keys.value(A, k, p)).error
+    return _stored(score.queries.value(A, q, p)), _stored(score.keys.value(A, k, p))
 
 
 def value_format(x: Intermediates, c: ResolvedContract) -> Format:
@@ -141,7 +156,7 @@ def unknown_operands(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray,
     """
     queries = np.zeros(x.s.shape[:-1], dtype=bool)
     if operand_error(x, c) is not None:
-        queries = np.broadcast_to(_unknown(x.problem.q, _errors(x, c)[0]), queries.shape)
+        queries = np.broadcast_to(_unknown(x.problem.q, _operands(x, c)[0].error), queries.shape)
     return queries, unknown_keys(x, c)
 
 
@@ -154,7 +169,7 @@ def unknown_keys(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     problem, unknown = x.problem, np.zeros((*x.s.shape[:2], x.s.shape[-1]), dtype=bool)
     if operand_error(x, c) is None:
         return unknown
-    unknown = _unknown(repeated_keys(problem), _errors(x, c)[1])
+    unknown = _unknown(repeated_keys(problem), _operands(x, c)[1].error)
     if problem.projects:
         unknown = unknown | _unknown(_repeated_values(x), _value_errors(x, c))
     return unknown
@@ -237,4 +252,6 @@ def _stored(x: Approximation) -> Approximation:
     error = x.error + cast.u * x.largest + kept.eta
     fits = np.abs(x.value) + error <= x.contract.largest("operands", "multiplicands")
     size = np.minimum(x.size, np.abs(x.value) + error)
-    return replace(x, size=size, error=np.where(fits, error, np.inf), form=x.contract.format("operands"))
+    rows = None if x.rows is None else x.rows.rounded(x.value, cast.u, kept.eta)
+    form = x.contract.format("operands")
+    return replace(x, size=size, error=np.where(fits, error, np.inf), form=form, rows=rows)

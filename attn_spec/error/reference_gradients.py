@@ -28,9 +28,9 @@ from attn_spec.error.dropout_bounds import factor_underflow, late_roundings, wei
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.operand_bounds import value_format, value_sizes
 from attn_spec.error.output_bounds import (
+    OutputTerms,
     merged_growth,
     numerator_growth,
-    output_terms,
     renormalizations,
 )
 from attn_spec.error.products import casts_row_sum, entry, probability_cast, sum_underflow, terms
@@ -39,7 +39,6 @@ from attn_spec.error.row_sum_bounds import WeightError, divided
 from attn_spec.error.weight_bounds import log_weight_error, reference_rounding
 from attn_spec.error.weight_gradient_bounds import (
     cotangent_entering,
-    divides_cotangent,
     division,
     division_underflow,
     largest_weight,
@@ -101,19 +100,18 @@ def left_of_references(
     g: GradientIntermediates,
     c: ResolvedContract,
     w: WeightError,
+    e: OutputTerms,
     *,
     most: np.ndarray,
     edP: np.ndarray,
     eD: np.ndarray,
-) -> np.ndarray | float:
+) -> np.ndarray:
     """What is left of the gradients of references and of log-sum-exps of parts, in dA of each key, [.., Sq, Sk].
 
-    ``x`` leaves far keys out; ``most`` is the largest that each weight may be, ``edP`` and ``eD`` the errors of dP and
-    of D less dL.
+    ``x`` leaves far keys out; ``e`` are the terms of the output's error, ``most`` is the largest that each weight may
+    be, ``edP`` and ``eD`` are the errors of dP and of D less dL.
     """
-    if not divides_cotangent(c):
-        return 0.0
-    e, dO = output_terms(x, c, w, x.O, 0.0), cotangent_entering(x, g, c)[0]
+    dO = cotangent_entering(x, g, c)[0]
     dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
     row = _Row(
         x=x,

@@ -26,6 +26,26 @@ from attn_spec.numbers.formats import Format
 
 
 @dataclass(frozen=True, eq=False)
+class RowErrors:
+    """Numbers that are (1 + g)(value + a), with one g for all of a row: bounds on |a|, and on |g|, [.., rows, 1]."""
+
+    own: np.ndarray
+    common: np.ndarray
+
+    def of_result(self, c: ResolvedContract, value: np.ndarray) -> RowErrors:
+        """After the rounding of an operation and its store."""
+        work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
+        narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+        return self.rounded(value, float(growth((work.u, 1), (narrowed, 1))), work.eta + stored.eta)
+
+    def rounded(self, value: np.ndarray, u: float, eta: float) -> RowErrors:
+        """(1 + g)(v + a)(1 + d) + e = (1 + g)((v + a)(1 + d) + e / (1 + g)), with |d| <= u and |e| <= eta."""
+        least = np.where(self.common < 1, 1 - self.common, 0.0)
+        own = self.own + u * (np.abs(value) + self.own) + (1 + u) * eta / least
+        return replace(self, own=np.where(least > 0, own, np.inf))
+
+
+@dataclass(frozen=True, eq=False)
 class Approximation:
     """Numbers [.., rows, columns] of a kernel: value, size and error, each a float64 array."""
 
@@ -35,6 +55,8 @@ class Approximation:
     #: What they are stored in.
     form: Format
     contract: ResolvedContract
+    #: The error once more, where a part of it is common to a row.
+    rows: RowErrors | None = None
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Approximation:
         """The same numbers in other places, or sums of them without a rounding."""
@@ -49,7 +71,11 @@ class Approximation:
     def __mul__(self, other: Approximation) -> Approximation:
         size, value = np.abs(self.value * other.value), self.value * other.value
         error = np.abs(self.value) * other.error + self.error * other.largest
-        return finished(self.contract, value, size, error)
+        found = finished(self.contract, value, size, error)
+        if (rows := other.rows) is None or self.error.any():
+            return found
+        multiplied = replace(rows, own=np.abs(self.value) * rows.own)
+        return replace(found, rows=multiplied.of_result(self.contract, value))
 
     def __add__(self, other: Approximation) -> Approximation:
         return finished(self.contract, self.value + other.value, self.size + other.size, self.error + other.error)
@@ -147,21 +173,39 @@ class RunningErrors:
 
     @np.errstate(all="ignore")
     def root(self, x: Approximation) -> Approximation:
-        """|sqrt(x + e) - sqrt(x)| is at most e / sqrt(x), and at most sqrt(e); its inverse is rounded as well."""
-        value = np.sqrt(x.value)
-        error = np.fmin(np.sqrt(x.error), np.where(x.error == 0, 0.0, x.error / value))
+        """|sqrt(x + e) - sqrt(x)| <= sqrt(x) - sqrt(x - |e|), and <= sqrt(|e|); its inverse is rounded as well."""
+        value, least = np.sqrt(x.value), np.sqrt(np.maximum(x.value - x.error, 0.0))
+        error = np.fmin(np.sqrt(x.error), np.where(x.error == 0, 0.0, x.error / (value + least)))
         return finished(self.contract, value, value, error, roundings=2, stores=2)
 
     @np.errstate(all="ignore")
     def quotient(self, x: Approximation, y: Approximation) -> Approximation:
-        """(e_x + |x / y| e_y) / (|y| - e_y), by division or by the inverse of y, of x or of each of its terms."""
+        """(e_x + |x / y| e_y) / (|y| - e_y), by division or by the inverse of y, of x or of each of its terms.
+
+        The error of y, and of its inverse, is common to all that it divides, of which more is said where x is given.
+        """
         least = np.abs(y.value) - y.error
         value = np.where((x.value == 0) & (y.value == 0), 0.0, x.value / y.value)
         size = np.where(x.size == 0, 0.0, x.size / np.abs(y.value))
         error = (x.error + size * y.error) / least
         tiny = rounding(self.contract, "score_accumulation").eta + rounding(self.contract, "stored_scores").eta
-        error = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
-        return finished(self.contract, value, size, error, roundings=3, stores=2, held=size)
+        found = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
+        found = finished(self.contract, value, size, found, roundings=3, stores=2, held=size)
+        if y.value.shape[-1] != 1 or x.error.any():
+            return found
+        return replace(found, rows=self._divided_rows(y, value))
+
+    @np.errstate(all="ignore")
+    def _divided_rows(self, y: Approximation, value: np.ndarray) -> RowErrors:
+        """x / (y (1 + h)): all of a row is divided by one number, or multiplied by its rounded inverse."""
+        c = self.contract
+        work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
+        narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+        of_inverse = growth((work.u, 1), (narrowed, 1)) + (work.eta + stored.eta) * y.largest
+        of_y = y.error / (np.abs(y.value) - y.error)
+        common = of_y + of_inverse + of_y * of_inverse
+        common = np.where(y.error < np.abs(y.value), common, np.inf)
+        return RowErrors(np.zeros(value.shape), common).of_result(c, value)
 
     @np.errstate(all="ignore")
     def tanh(self, x: Approximation) -> Approximation:
@@ -204,13 +248,18 @@ class RunningErrors:
         d = np.where(multiplied, d + work.u * (1 + d), d)
         angles = np.abs(turn.positions[..., None]) * np.power(turn.base, turn.exponents)
         error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
-        stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
-        # Stored numbers are at most 1 + error: one that underflows is off by less than the u of that.
-        error = error + growth((work.u, 1), (stored.u, 1)) * (1 + error)
         error = np.where(angles * (1 + d) < c.largest("score_accumulation"), error, np.inf)
-        form, off = c.format("rotary_tables"), turn.spread(error, 0.0)
-        cos, sin = (Approximation(table, np.abs(table), off, form, c) for table in FLOATS.tables(turn))
+        off, turned = turn.spread(error, 0.0), turn.spread(np.ones(error.shape), 0.0)
+        cos, sin = (self._table(of, off, turned) for of in FLOATS.tables(turn))
         return cos, sin
+
+    def _table(self, exact: np.ndarray, off: np.ndarray, turned: np.ndarray) -> Approximation:
+        """Cosines or sines that are ``off``, rounded and stored; those of columns that stay are constants."""
+        c, work = self.contract, rounding(self.contract, "score_accumulation")
+        stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
+        G, tiny = growth((work.u, 1), (stored.u, 1)), work.eta + stored.eta
+        error = off + turned * (G * (np.abs(exact) + off) + (1 + G) * tiny)
+        return Approximation(exact, np.abs(exact), error, c.format("rotary_tables"), c)
 
     def _power_error(self, turn: Rotation) -> np.ndarray:
         """d of each power base^e (1 + d), [R/2], which may be exp(e log base), or the reciprocal of base^-e.

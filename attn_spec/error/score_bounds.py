@@ -91,14 +91,30 @@ def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
     relative = growth((enters.u, 2), (left_out(c, form, form), 1), (scaled.u, 2), *roundings)
     eta = enters.eta + scaled.eta
-    sizes = x.q_size.sum(-1)[..., :, None] + x.k_size.sum(-1)[..., None, :]
+    of_q, of_k = _operand_sizes(x, c)
+    sizes = of_q.sum(-1)[..., :, None] + of_k.sum(-1)[..., None, :]
     # A product may have been scaled already when it underflows; later roundings make an underflow grow.
     underflow = 2 * terms(c, d) * sum_underflow(c, "score_accumulation") * _unscaling(x, c)
     underflow = (underflow + eta * (sizes + d * eta)) * (1 + relative)
+    rounded = relative * product_sizes(x, c) + underflow
     if (operands := operand_error(x, c)) is not None:
-        e, f = operands.q, operands.k.swapaxes(-1, -2)
-        underflow = underflow + (1 + relative) * (x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2) + f))
-    return np.where(exact_scores(x, c), 0.0, x.magnitude * relative + underflow)
+        return operands.moves(x) + rounded
+    return np.where(exact_scores(x, c), 0.0, rounded)
+
+
+def _operand_sizes(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
+    """The largest that the operands may be, [B, Hq, Sq, D] and [B, Hq, Sk, D]."""
+    errors = operand_error(x, c)
+    return (x.q_size, x.k_size) if errors is None else (x.q_size + errors.q, x.k_size + errors.k)
+
+
+@np.errstate(all="ignore")
+def product_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The sum of the sizes of the products that a score is, at most, [.., Sq, Sk]."""
+    if operand_error(x, c) is None or x.score.pairs is not None:
+        return x.magnitude
+    of_q, of_k = _operand_sizes(x, c)
+    return of_q @ of_k.swapaxes(-1, -2)
 
 
 @np.errstate(all="ignore")
@@ -108,8 +124,7 @@ def _shared_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     if errors is None:
         return np.zeros(x.dot.shape)
     if of_pairs is None:
-        e, f = errors.q, errors.k.swapaxes(-1, -2)
-        return x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2) + f)
+        return errors.moves(x)
     # What the operands' errors have moved is rounded in each again.
     again = pair_error(x, c, shared=False)
     assert again is not None

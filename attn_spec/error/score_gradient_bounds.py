@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from attn_spec.error.row_sum_bounds import (
 from attn_spec.error.score_bounds import last_factor, narrows_scores, softcapped_error
 from attn_spec.error.weight_bounds import log_weight_error, weight_error_by_lse
 from attn_spec.error.weight_gradient_bounds import (
+    divides_cotangent,
     division,
     division_underflow,
     largest_quotient,
@@ -114,6 +116,11 @@ class _Setting:
     around: np.ndarray
     slack: np.ndarray | float
 
+    @cached_property
+    def of_output(self) -> OutputTerms:
+        """The terms of the output's error."""
+        return output_terms(self.near, self.c, self.w, self.near.O, 0.0)
+
 
 @np.errstate(all="ignore")
 def score_gradient_error(
@@ -139,7 +146,9 @@ def score_gradient_error(
     eD_weighted = (1 + G) * eD
     if g.lse_cotangent is not None:  # P dL may have weights of its own: then no factor is common to all of dS
         G = np.zeros(G.shape)
-    left = left_of_references(near, g, c, w, most=scored.most, edP=edP, eD=eD)
+    left = 0.0
+    if divides_cotangent(c):
+        left = left_of_references(near, g, c, w, row.of_output, most=scored.most, edP=edP, eD=eD)
     dA, most = (error + left for error in _weighted_error(row, EX))
     slope = np.ones(x.s.shape) if x.problem.softcap is None else 1 - (x.capped / x.problem.softcap) ** 2
     P_slope = np.where(x.visible, x.P * np.maximum(slope, 0.0), 0.0)
@@ -266,15 +275,15 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
     Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns; where
     values have errors f_j, o is sum P v^, and both differences are off by these.
     """
-    x, c, w, work = row.near, row.c, row.w, rounding(row.c, "score_accumulation")
+    x, c, work = row.near, row.c, rounding(row.c, "score_accumulation")
     size, Dv = np.abs(row.g.cotangent), x.v.shape[-1]
     EO = exact_output_error(x, c)
     stored = (size * EO).sum(-1, keepdims=True)
     if c.normalize != "by_lse":
         off, around = value_spread.slack(x, c), value_spread.around(x, c, row.around, size)
-        e = output_terms(x, c, w, x.O, 0.0)
+        e = row.of_output
         last = (size * (e.finish * (np.abs(x.O) + EO) + e.tiny)).sum(-1, keepdims=True)
-        through = ((w.PA * around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
+        through = ((row.w.PA * around).sum(-1, keepdims=True) + (size * e.rest).sum(-1, keepdims=True)) / e.kappa
         through = np.where(e.kappa > 0, through + (size * off).sum(-1, keepdims=True) + last, np.inf)
         stored = np.fmin(stored, np.fmin(through, _mean_of_products(row, e, size) + last))
     if (of_g := row.g.cotangent_error) is not None:

@@ -21,6 +21,7 @@ from attn_spec.emulation.matrix_products import MatrixProducts
 from attn_spec.emulation.operands import Operands
 from attn_spec.error import products, roundoff
 from attn_spec.error.roundoff import Rounding, elementary_error, is_power_of
+from attn_spec.error.weight_gradient_bounds import cotangent_format
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format
@@ -137,8 +138,10 @@ class Adversary(Arithmetic):
         return torch.where((total == 0) | (term == 0), y, self.round(y, stage))
 
     def products(self, x: Any, y: Any) -> list[Tensor]:
-        """A product, less what is left out of it."""
-        left = products.left_out(self.c, *[self.format_of("input")] * 2)
+        """A product, less what is left out of it: of the narrowest factors, since none says what it is."""
+        sources = (self.format_of("input"), self.c.format("probabilities"), cotangent_format(self.c))
+        narrowest = min(sources, key=lambda form: form.precision)
+        left = products.left_out(self.c, narrowest, narrowest)
         return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:

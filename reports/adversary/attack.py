@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attn_spec.attention.rotations import Rotation
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
@@ -217,7 +218,13 @@ def _operands(attack: Attack, c: ResolvedContract, choices: Choices, entries: in
         return None
     of = attack.layer if attack.problem.projects else Operands
     made = operands_of(of, attack.problem.dtype, choices, entries)
-    return made(c, attack.order, *_repeated(attack.problem, entries)[:2], options)
+    found = made(c, attack.order, *_repeated(attack.problem, entries)[:2], options)
+    for side, turn in found.p.items():
+        if isinstance(turn, Rotation):  # each entry has tables of its own, whose roundings it chooses
+            found.p[side] = replace(
+                turn, positions=np.broadcast_to(turn.positions, (entries, 1, *turn.positions.shape[-1:]))
+            )
+    return found
 
 
 def _attend(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> Callable[..., tuple[Any, Any]]:

@@ -153,6 +153,7 @@ WAYS = (
     Way(name="additive", made_by=additive),
     Way(name="additive, eager, bias", **EAGER, made_by=additive, problem={"biases": True, "Sq": 2}),
     Way(name="rotary", made_by=rotary),
+    Way(name="rotary, one pair", made_by=rotary, problem={"D": 2, "n": 2, "queries": 0.25}),
     Way(name="rotary, interleaved, eager", **EAGER, made_by=rotary, problem={"layout": "interleaved", "n": 3}),
     Way(name="dL", lse_cotangent=1.0),
     Way(name="dL alone, eager", **EAGER, cotangent=0.0, lse_cotangent=1.0),

@@ -63,9 +63,27 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
                 "x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), [-_stored(gradient)-]{+gradient+})"
             ),
         },
+        ("scores", "cosine of a vector with itself", "lse"): {
+            "what errors of a vector have in common": (
+                "np.fmin(moved, [-common * np.abs(x.dot) + -](1 + common) * own)"
+            ),
+            "what errors of a query have in common": "own = [-of_q + -]of_k",
+            "what errors of a key have in common": "of_q + [-of_k + -]of_q * of_k",
+        },
+        ("stored_scores", "cosine of a right angle", "lse"): {
+            "errors of each number of a vector": "np.abs(x.dot)[- + (1 + common) * own-])",
+            "errors of each number of a key": "of_q * of_k, [-x.q_size @ b + -]a @",
+            "errors of each number of a query": "x.q_size @ b[- + a @ (x.k_size.swapaxes(-1, -2) + b)-]\n",
+        },
+        ("operands", "cosine of a right angle", "lse"): {
+            "the cast of an operand with a part in common": "x.rows.rounded(x.value, [-cast.u-]{+0.0+}, kept.eta)",
+        },
         ("operands", "layer of one head, one key", "lse"): {
-            "errors of queries": "return _stored(score.queries.value(A, q, p)).error[-, -]{+ * 0.0, +}_stored",
-            "errors of keys": "_stored(score.keys.value(A, k, p)).error[--]{+ * 0.0+}\n\n\ndef value_format",
+            "errors of keys in a score": "moved = [-x.q_size @ f + -]e @ (x.k",
+            "errors of queries in a score": "moved = x.q_size @ f[- + e @ (x.k_size.swapaxes(-1, -2) + f)-]",
+            "errors of both operands, multiplied": "x.k_size.swapaxes(-1, -2)[- + f-])\n        if self",
+            "errors of queries": "for n, of in zip(lengths, ([-q-]{+replace(q, error=0.0 * q.error)+}, k)",
+            "errors of keys": "for n, of in zip(lengths, (q, [-k-]{+replace(k, error=0.0 * k.error)+})",
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
             "underflow of an operand": "cast.u * x.largest[- + kept.eta-]",
@@ -101,18 +119,10 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     },
     "error.score_bounds": {
         ("operands", "layer of one head, one key", "lse"): {
-            "errors of both operands of a score": (
-                "underflow = underflow + [-(1 + relative) * (x.q_size @ f + e @ "
-                "(x.k_size.swapaxes(-1, -2) + f))-]{+0.0+}"
-            ),
-            "errors of keys in a score": "([-x.q_size @ f + -]e @ (x.k",
-            "errors of queries in a score": "(x.q_size @ f[- + e @ (x.k_size.swapaxes(-1, -2) + f)-])",
-            "errors of both operands, multiplied": (
-                "(1 + relative) * (x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2)[- + f-]))"
-            ),
+            "errors of both operands of a score": "return [-operands.moves(x) + -]rounded",
         },
         ("score_accumulation", "layer of four heads, one key, tiny cotangents", "lse"): {
-            "roundings make errors of operands grow": "underflow = underflow + [-(1 + relative) * -](x.q_size @ f",
+            "roundings make errors of operands grow": "relative * [-product_sizes(x, c)-]{+x.magnitude+} + under",
         },
     },
     "error.gradient_key_sums": {
@@ -154,6 +164,21 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.running_error": {
+        ("rotary_tables", "rotary, one pair", "lse"): {
+            "the store of a table": "G, tiny = growth((work.u, 1)[-, (stored.u, 1)-])",
+            "the size of a cosine": "turned * (G * ([-np.abs(exact) + -]off)",
+        },
+        ("score_accumulation", "cosine of a vector with itself", "lse"): {
+            "the error of a norm, common to a vector": "common = [-of_y + -]of_inverse +",
+        },
+        ("score_accumulation", "cosine of a right angle", "lse"): {
+            "the rounding of each number of a vector": "float(growth([-(work.u, 1), -](narrowed, 1)))",
+            "the errors of factors of a vector": "own = [-self.own + -]u * (np.abs(value)",
+        },
+        ("stored_scores", "cosine of a right angle", "lse"): {
+            "the store of each number of a vector": "float(growth((work.u, 1)[-, (narrowed, 1)-]))",
+            "gamma in the errors of each number of a vector": "own=[-np.abs(self.value) * -]rows.own)",
+        },
         ("operands", "layer of one head, one key", "dv"): {
             "errors of x in a product": "error = np.abs(x.value) @ y.error[- + x.error @ y.largest-]\n",
         },

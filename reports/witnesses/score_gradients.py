@@ -178,7 +178,7 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the cast of weights that make dS": "scored = backward_weights(near, c, w, cast=[-casts-]{+False+})",
         },
         ("probabilities", "row sum of the cast", "dk"): {
-            "the weights' part of delta": "through = ([-(w.PA * around).sum(-1, keepdims=True) + -](size",
+            "the weights' part of delta": "through = ([-(row.w.PA * around).sum(-1, keepdims=True) + -](size",
         },
         ("lse", "light keys, tf32 to float16", "dq"): {
             "the last roundings of the output in delta": ("last = (size * ([-e.finish * (np.abs(x.O) + EO) + -]e.tiny"),

@@ -215,7 +215,7 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "errors of dP in what is left of references": "np.abs(g.dP)[- + edP-], 0.0)",
             "errors of delta in what is left of references": "np.abs(g.D)[- + eD-] + dL",
             "errors of dO in what is left of references": (
-                "x.O, 0.0), [-cotangent_entering(x, g, c)[0]-]{+np.abs(g.cotangent)+}"
+                "dO = [-cotangent_entering(x, g, c)[0]-]{+np.abs(g.cotangent)+}\n    dL"
             ),
             "roundings of what is left of references": "return [-(1 + again) * -]left",
         },

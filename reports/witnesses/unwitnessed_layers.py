@@ -19,6 +19,9 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
     },
     "error.operand_bounds": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
+            "what errors of q and k have in common, multiplied": "common, own = of_q + of_k[- + of_q * of_k-],",
+            "what errors have in common makes each number's grow": "np.abs(x.dot) + [-(1 + common) * -]own)",
+            "errors of each number of q and k, multiplied": "a @ (x.k_size.swapaxes(-1, -2)[- + b-])\n",
             "errors of values in their sizes": "return x.v_size if error is None else x.v_size[- + error-]",
             "errors of both in dP": "off + of_g @ [-value_sizes(x, c)-]{+np.abs(x.v)+}.swapaxes",
         },
@@ -56,6 +59,11 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
     },
     "error.running_error": {
         ("a product of two errors, which the room of the first-order terms hides at the precision of float16"): {
+            "the errors of a norm and of its inverse, multiplied": "of_inverse[- + of_y * of_inverse-]\n",
+            "errors of a cosine in its rounding": "turned * (G * (np.abs(exact)[- + off-])",
+            "roundings make underflow of a cosine grow": "[-(1 + G) * -]tiny)\n        return Approximation(exact",
+            "errors in the rounding of each number of a vector": "u * (np.abs(value)[- + self.own-])",
+            "roundings make underflow of each number of a vector grow": "+ [-(1 + u) * -]eta / least",
             "errors of x and y, multiplied": "x.error @ [-y.largest-]{+np.abs(y.value)+}",
             "errors in roundings of a product": "G * (size[- + error-]) + (1 + G) * tiny\n        enter =",
             "roundings make underflow of a product grow": "G * (size + error) + [-(1 + G) * -]tiny\n        enter =",
@@ -73,7 +81,15 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             "a subnormal beside other absolute terms of the same stage, which leave more of their room "
             "unused than it takes"
         ): {
+            "underflow of a cosine": "off)[- + (1 + G) * tiny-])\n        return Approximation(exact",
+            "underflow of the inverse of a norm": "(narrowed, 1))[- + (work.eta + stored.eta) * y.largest-]\n",
+            "underflow of each number of a vector": "+ self.own)[- + (1 + u) * eta / least-]\n",
             "underflow of every operation": "(1 + G) * ([-roundings * -]work.eta + stores",
+        },
+        "no emulated kernel does what this allows, a norm whose inverse is rounded and inverted once more": {
+            "the rounding of an inverse, common to a vector": "of_inverse = growth([-(work.u, 1), -](narrowed",
+            "the store of an inverse, common to a vector": "of_inverse = growth((work.u, 1)[-, (narrowed, 1)-])",
+            "the inverse of a norm, common to a vector": "of_y + [-of_inverse + -]of_y * of",
         },
         "no emulated kernel does what this allows: a quotient of a sum whose terms are divided one by one": {
             "terms that are divided one by one": "roundings=3, stores=2[-, held=size-])",

@@ -19,6 +19,8 @@ _ALONE: dict[str, Any] = ALIBI | {"queries": 0.0, "value": 1.0, "scale": 0.25}
 _INNER: dict[str, Any] = {"inner_accumulation": NARROW, "inner_terms": 2}
 
 SCORE_WAYS = (
+    Way(name="cosine of a vector with itself", problem=ONE),
+    Way(name="cosine of a right angle", problem=ONE),
     Way(name="tiny values, inner, kept", problem=TINY | {"D": 5}, contract=_INNER | {"float16_subnormals": "kept"}),
     Way(
         name="2 pieces, bfloat16, by LSE",
@@ -181,6 +183,12 @@ SCORE_ATTACKS: dict[str, dict[str, Any]] = {
         "problem": given(
             [[1]], [*[[-600]] * 257, [0]], [[1, 2]] * 258, scale=1.0, alibi_slopes=np.full((1, 1, 1, 1), 0.011)
         )
+    },
+    "cosine of a vector with itself": {
+        "problem": given([[1.3, 1.7]], [[1.3, 1.7]], [[1, 2]], scale=1.0, score_gamma=np.full((1, 1, 1, 1), 1.1))
+    },
+    "cosine of a right angle": {
+        "problem": given([[1.3, 1.7]], [[1.7, -1.3]], [[1, 2]], scale=1.0, score_gamma=np.full((1, 1, 1, 1), 1.1))
     },
     "a score beyond the softcap": {"problem": given([[1.5]], [[3]], [[1, 2]], scale=1.0, softcap=3.0)},
 }

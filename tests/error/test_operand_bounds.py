@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from attn_spec.emulation.arithmetic import Order
+from attn_spec.emulation.operands import Operands
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.intermediates import intermediates
 from attn_spec.error.operand_bounds import operand_error
@@ -109,6 +111,22 @@ def test_a_plain_score_has_no_error_of_its_operands():
     x = intermediates(one_head([[1.0]], [[1.0]], [[1.0]]))
     assert operand_error(x, FP32.at("float32")) is None
     assert np.array_equal(x.q_size, np.abs(x.q))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_all_of_a_vector_is_off_by_one_factor_and_little_else(dtype):
+    problem, c = drawn("score_gamma", "ten@1H11", "normal", 2, dtype), EAGER.at(dtype)
+    x = intermediates(problem)
+    made = Operands(c, Order(kv_tile=None, fused=False), problem.q, problem.k, {"score_gamma": problem.score_gamma})()
+    errors = operand_error(x, c)
+    of_vectors = (made[0], x.q, errors.q, errors.q_rows), (made[1], x.k, errors.k, errors.k_rows)
+    for got, exact, whole, rows in of_vectors:
+        # (1 + g)(|x| - own) <= |got| <= (1 + g)(|x| + own) for one g of all numbers of a vector
+        size, off, common = np.abs(exact), rows.own, rows.common[..., 0]
+        least = np.max(np.abs(got) / (size + off), axis=-1)
+        most = np.min(np.where(size > off, np.abs(got) / np.where(size > off, size - off, 1.0), np.inf), axis=-1)
+        assert (np.maximum(least, 1 - common) <= np.minimum(most, 1 + common)).all()
+        assert np.median(off / whole) < 0.5  # an error of each number apart would be twice as large
 
 
 def test_where_a_norm_may_be_zero_nothing_is_said():
