@@ -81,6 +81,8 @@ class Adversary(Arithmetic):
         return self.chosen(x, roundoff.rounding(self.c, stage), self.c.format(stage))
 
     def convert(self, x: Any, stage: str, source: str) -> Tensor:
+        if stage == "row_sum":  # of weights that may have been cast, to numbers that no format tells
+            return self.chosen(x, products.row_sum_entry(self.c), self.c.format(stage))
         return self.chosen(x, roundoff.conversion(self.c, stage, self.format_of(source)), self.c.format(stage))
 
     def format_of(self, source: str) -> Format:

@@ -45,7 +45,7 @@ def _values(*v: float, **options: Any) -> Problem:
 
 
 def _scored(*scores: float, **options: Any) -> Problem:
-    return _given([[1]], [[each] for each in scores], [[1], [3]][: len(scores)], **options)
+    return _given([[1]], [[each] for each in scores], [[1], *[[3]] * (len(scores) - 1)], **options)
 
 
 def _outside(name: str, **options: Any) -> bool:
@@ -164,6 +164,34 @@ DOMAIN: dict[str, Row] = {
         _DOMAIN,
         'x.largest_factor <= [-c.largest("probabilities", "multiplicands", "softmax")-]{+np.inf+}',
         lambda: _silent(_values(1, 3), probabilities="float16", reference_slack=12.0),
+    ),
+    "a weight that dropout raises": (
+        _DOMAIN,
+        "top * grown * [-x.largest_factor-]{+1.0+} <= c",
+        lambda: _silent(
+            _scored(7.75, dropout_p=0.97, dropout_keep=np.ones((1, 1, 1, 1), dtype=bool)),
+            probabilities="float16",
+            reference_range=8.0,
+            **_ZERO,
+        ),
+    ),
+    "weights of scores that are off, of no maximum": (
+        _DOMAIN,
+        'if [-c.reference != "maximum"-]{+False+}:  # which is one',
+        lambda: _silent(
+            _given([[1, 1, 1]], [[4096, 2.0**-12, -4096]], [[1]]),
+            probabilities="float16",
+            reference_range=1.0,
+            **_NARROW,
+            **_ZERO,
+        ),
+    ),
+    "the reciprocal of a row sum above 1 of normalized weights": (
+        _DOMAIN,
+        "normal = weighs_one[- or c.reference_distance > 0-]\n",
+        lambda: _silent(
+            _scored(*[8.0] * 21), softmax="float16", normalize="before_product", reference_range=8.0, **_ZERO
+        ),
     ),
     "the sum that is divided by the row sum": (
         _DOMAIN,

@@ -23,6 +23,15 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.output_bounds": {
+        ("several", "a low key that dropout keeps", "output"): {
+            "dropout raises what underflows in a narrowed accumulator": "+ [-f * -]parts * divided",
+        },
+        ("several", "low keys in many parts", "output"): {
+            "parts of a row that are narrowed": "+ f * [-parts * -]divided",
+        },
+        ("several", "a cast that dropout repeats", "output"): {
+            "a second cast, relative to the first": "([-u / (1 - u)-]{+u+}, max(casts",
+        },
         ("softmax", "dropout, weights", "output"): {
             "the product with 1 / (1 - p)": "        [-*factor_roundings(x, c, *weight_stages(c)),-]\n        (entry",
         },

@@ -57,6 +57,14 @@ SCORES: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.products": {
+        ("several", "a row sum of weights that the cast flushes", "lse"): {
+            "a row sum of what a cast only flushes": "and probability_cast(c)[- != EXACT-]{+.u > 0+}",
+        },
+        ("several", "a row sum of weights of two pieces", "lse"): {
+            "pieces that enter a row sum together": (
+                'stages += ["probabilities", "multiplicands"][- if c.multiplicand_pieces == 1 else ["probabilities"]-]'
+            ),
+        },
         ("several", "2 pieces, bfloat16, by LSE", "output"): {
             "what the last piece leaves": "Rounding([-one.u**pieces-]{+0.0+}, 4",
             "products of pieces that are left out": "if [-i + j >= P-]{+i + j > P+})",

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attn_spec.emulation.split import NormalizedSplitAttention
 from attn_spec.problem.problem import Problem
 
 from ..adversary.arithmetic import Adversary
@@ -31,6 +32,12 @@ class PowersUnderflow(Adversary):
         y = super().times(x, constant, stage)
         tiny = y.detach().abs() < self.c.format(stage).smallest_normal
         return torch.where(tiny, self.round(x * constant, stage), y)
+
+
+class ManyParts(NormalizedSplitAttention):
+    """Parts of one key each."""
+
+    splits = 38
 
 
 def given(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any], **options: Any) -> Problem:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.passes import TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention
 
 from ..adversary.cases import EAGER, MERGES, ONE, STORED, TINY, WHOLE, Way
 from ..adversary.problems import NARROW
-from .steps import given
+from .steps import ManyParts, given
 
 #: Exponentials that are off so far that the largest mean of the values is less than the first order.
 _COARSE: dict[str, Any] = {"exp_error": 2.0**49}
@@ -18,7 +20,17 @@ _COARSE: dict[str, Any] = {"exp_error": 2.0**49}
 _LARGE: dict[str, Any] = {"n": 1, "queries": 16.0, "spread": 16.0, "scale": 1.0}
 _BY_LSE: dict[str, Any] = {"normalize": "by_lse", "kv_tile": None}
 
+#: Weights of a fixed reference, the largest of which is far below 1.
+_LOW: dict[str, Any] = {"softmax": NARROW, "float16_subnormals": "kept", "reference": "zero", "reference_range": 8.001}
+_HALF_UNIT: dict[str, Any] = {"multiplicands": "bfloat16", "row_sum_of": "cast", "reference": "zero"}
+
+#: The mask of dropout of one key, which is kept.
+KEPT = np.ones((1, 1, 1, 1), dtype=bool)
+
 OUTPUT_WAYS = (
+    Way(name="a low key that dropout keeps", contract=_LOW, order={"dropout_on": "output"}),
+    Way(name="low keys in many parts", contract=_LOW | {"reference_range": 6.001, "lse_merges": 1}, steps=ManyParts),
+    Way(name="a cast that dropout repeats", contract=_HALF_UNIT | {"exp_error": 2.0**49, "reference_range": 0.31}),
     Way(name="a weight that dropout keeps", problem=ONE | {"dropped": 0.9}),
     Way(
         name="a probability that dropout keeps",
@@ -136,6 +148,15 @@ OUTPUT_WAYS = (
 
 #: What an attack has beside its way.
 OUTPUT_ATTACKS: dict[str, dict[str, Any]] = {
+    "a low key that dropout keeps": {
+        "problem": given([[1]], [[-8]], [[2.0**-10, 2.0**-11]], scale=1.0, dropout_p=0.9, dropout_keep=KEPT)
+    },
+    "low keys in many parts": {
+        "problem": given([[1]], [[-6], *[[-9.5]] * 37], [[0, 0], *[[1.3 * 2.0**-10, 1.5 * 2.0**-10]] * 37], scale=1.0)
+    },
+    "a cast that dropout repeats": {
+        "problem": given([[1]], [[-0.3]], [[-0.0172, -0.0234]], scale=1.0, dropout_p=0.9, dropout_keep=KEPT)
+    },
     "tiny values, one key, merged, partial": {
         "problem": given(
             [[1]],

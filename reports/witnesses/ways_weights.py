@@ -94,6 +94,23 @@ WEIGHT_WAYS = (
         problem={"queries": 2.0**-9, "spread": 2.0**-6, "n": 1},
         contract={"float16_subnormals": "kept"},
     ),
+    Way(
+        name="a row sum of weights that the cast flushes",
+        contract=dict.fromkeys(("softmax", "probabilities", "multiplicands"), NARROW)
+        | {"float16_subnormals": "flushed_on_entry", "row_sum_of": "cast"}
+        | WHOLE,
+        order=WHOLE,
+    ),
+    Way(
+        name="a row sum of weights of two pieces",
+        contract=dict.fromkeys(("multiplicands", "row_sum"), "bfloat16")
+        | {"multiplicand_pieces": 2, "row_sum_of": "cast", "reference": "zero", "reference_range": 1.31},
+    ),
+    Way(
+        name="a score that may be far lower, no reference",
+        contract=dict.fromkeys(("score_accumulation", "stored_scores"), "bfloat16")
+        | {"softmax": NARROW, "float16_subnormals": "kept", "reference": "zero", "reference_range": 3.01},
+    ),
 )
 
 #: What an attack has beside its way.
@@ -102,4 +119,11 @@ WEIGHT_ATTACKS: dict[str, dict[str, Any]] = {
     "a low maximum, no reference": {"problem": given([[1]], [[-8.125], [-15.5]], [[0, 0], [1024, 512]], scale=1.0)},
     "many light keys, cast row sum, softmax": {"problem": many_light(-10.4, 0.01)},
     "many keys that flush, cast row sum": {"problem": many_light(-9.75, value=1.0)},
+    "a row sum of weights that the cast flushes": {
+        "problem": given([[1]], [[0], *[[-9.75]] * 200], [[0, 1], *[[1, 0.5]] * 200], scale=1.0)
+    },
+    "a row sum of weights of two pieces": {"problem": given([[1]], [[-1.3]], [[1, 2]], scale=1.0)},
+    "a score that may be far lower, no reference": {
+        "problem": given([[1] * 10], [[80, *[-0.375] * 8, -80]], [[1.3 * 2.0**-10, 2.0**-10]], scale=1.0)
+    },
 }

@@ -70,6 +70,11 @@ WEIGHTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.row_sum_bounds": {
+        ("several", "a score that may be far lower, no reference", "output"): {
+            "errors of scores in the least row sum": (
+                "distance = distance + [-log_weight_error(x, c).delta-]{+0.0 * x.s+}.max"
+            ),
+        },
         ("row_sum", "ring by difference, an answer near 0", "output"): {
             "row sums of merges by a difference": "alpha[- + merged_row_sum_error(c)-], 0.0)",
             "roundings of row sums that are merged by a difference": (
