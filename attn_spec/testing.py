@@ -19,7 +19,7 @@ import numpy as np
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.outside import why_outside
 from attn_spec.error.presets import UNDECLARED, as_contract, describe
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings_of
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, Tally, judge_parts
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.key_sample import KeySample
@@ -241,7 +241,7 @@ class Asked:
         place = f"{tally.name}[{', '.join(map(str, self._as_given(tally.name, at)))}]"
         if tally.name in ("output", "lse"):
             problem = self.made.head(at[0], 0 if self.made.layer else at[1]).rows(np.array(at[2:3]))
-            reasons = (why_outside(problem, c) for c in readings(self.contract.at(self.made.dtype)))
+            reasons = (why_outside(problem, c) for c in readings_of(self.contract.at(self.made.dtype), problem))
             return f"{place}: {next(filter(None, reasons), 'it may overflow')}"
         return f"{place}: a gradient, or what it is made of, may overflow"
 

@@ -34,7 +34,7 @@ import numpy as np
 from attn_spec.error.bounds import forward_bound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings, readings_of
 from attn_spec.error.rounding_model import (
     Roundings,
     Systematic,
@@ -115,7 +115,7 @@ def valid_rows(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
         return np.zeros(x.O.shape[:-1], dtype=bool)
     valid = forward_bound(x, contract).in_domain & (x.keys[..., 0] >= FEWEST_KEYS)
     weights = np.exp(np.where(x.visible, x.s, np.inf).min(axis=-1, initial=np.inf) - x.M[..., 0])
-    for c in readings(contract):
+    for c in readings_of(contract, x.problem):
         deviation = log_weight_variance(x, roundings(x, c), systematic(x, c))
         significant = np.where(x.P > SIGNIFICANT, deviation, 0.0).max(axis=-1, initial=0.0)
         valid &= significant < LARGEST_DEVIATION**2
@@ -142,7 +142,7 @@ def enough(rows: np.ndarray) -> bool:
 
 def deviation(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
     """sigma: root of the variance proxy of each output [.., Sq, Dv], in the reading where it is smallest."""
-    return np.sqrt(np.minimum.reduce([_model(x, c)[2] for c in readings(contract)]))
+    return np.sqrt(np.minimum.reduce([_model(x, c)[2] for c in readings_of(contract, x.problem)]))
 
 
 @np.errstate(all="ignore")
@@ -151,7 +151,7 @@ def size(x: Intermediates, contract: ResolvedContract, error: np.ndarray, rows: 
 
     An error of unknown size is to be given at its smallest.
     """
-    tests = (_size(x, c, error, rows) for c in readings(contract))
+    tests = (_size(x, c, error, rows) for c in readings_of(contract, x.problem))
     return min(tests, key=lambda test: test.ratio)
 
 
@@ -164,7 +164,9 @@ def bias(
     Each error is known to +- ``radius``.
     """
     radius = np.broadcast_to(radius, error.shape)
-    tests = (max(_biases(x, c, error, rows, radius), key=lambda test: test.ratio) for c in readings(contract))
+    tests = (
+        max(_biases(x, c, error, rows, radius), key=lambda test: test.ratio) for c in readings_of(contract, x.problem)
+    )
     return min(tests, key=lambda test: test.ratio)
 
 

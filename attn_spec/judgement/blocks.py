@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings_of
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.engine import Engine, engine_of
@@ -198,7 +198,12 @@ def judge_parts(
     def judged(reading: ResolvedContract) -> RowJudgement:
         return _judged(parts() if callable(parts) else iter(parts), reading, sample, **how)
 
-    return best(judged, readings(contract))
+    return best(judged, readings_of(contract, first_of(parts).problem))
+
+
+def first_of(parts: Sequence[Any] | Callable[[], Iterator[Any]]) -> Any:
+    """One of the parts, which are all of one call."""
+    return next(iter(parts() if callable(parts) else parts))
 
 
 def _judged(parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:

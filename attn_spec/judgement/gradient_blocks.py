@@ -20,9 +20,9 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_blocks import FinishedKeys, bound_of, finished_keys
 from attn_spec.error.gradient_key_sums import ALL, Keys
-from attn_spec.error.readings import gradient_readings
+from attn_spec.error.readings import gradient_readings_of
 from attn_spec.judgement.best_reading import best
-from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally
+from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally, first_of
 from attn_spec.judgement.gradient_glance import is_glanced, left_open
 from attn_spec.judgement.gradient_groups import (
     THEOREMS,
@@ -93,7 +93,7 @@ def judge_gradient_parts(
             judging.add(part)
         return judging.judgement
 
-    return best(judged, gradient_readings(contract))
+    return best(judged, gradient_readings_of(contract, first_of(parts).problem))
 
 
 @dataclass

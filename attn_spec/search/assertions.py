@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_spec.error.operand_bounds import unknown_operands
 from attn_spec.error.presets import describe
-from attn_spec.error.readings import gradient_readings, readings, readings_of
+from attn_spec.error.readings import gradient_readings_of, readings, readings_of
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
@@ -78,7 +78,7 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
     and cut these keys into one tile more. Where hidden tiles round as well, nothing is said.
     """
     contract = _one_tile_more(subject.contract, problem.key_length)
-    if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings(contract)):
+    if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings_of(contract, problem)):
         judgement = judged(subject, problem, rows, contract)
         means = subject.conventions.empty_row == "mean_of_v"  # of all keys of the call
         compared = judgement.of_rows_with_keys() if means else judgement
@@ -115,7 +115,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
     """Whether the operand of a query or key, seen or not, may overflow; q and k themselves do not."""
-    x, definite = analysis_of(problem), readings(subject.contract)
+    x, definite = analysis_of(problem), readings_of(subject.contract, problem)
     unknown = (of.any() for c in definite for of in unknown_operands(x.intermediates, c))
     return bool(problem.score_option) and any(unknown)
 
@@ -147,7 +147,7 @@ def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) 
     For laws that tie gradients to one another: no true gradient enters.
     """
     known = gradient_analysis_of(problem, dO)
-    bounds = [known.bound(reading) for reading in gradient_readings(subject.contract)]
+    bounds = [known.bound(reading) for reading in gradient_readings_of(subject.contract, problem)]
     return {
         name: np.maximum.reduce([np.where(bound.domain_of(name), bound.allowed[name], np.inf) for bound in bounds])
         for name in known.backward.gradients

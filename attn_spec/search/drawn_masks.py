@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
 from attn_spec.error.mask_statistics import least_likely
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings_of
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.limits import NotTaken
@@ -132,7 +132,9 @@ def not_counted(subject: Subject) -> str:
     drawn = {"dtype": subject.dtype, "regime": "uniform", "head_dim": 16, "value_dim": dim}
     p, columns = min(CHANCES), columns_of_keys(Recipe(key_length=max(LONG), **drawn).problem())
     known = analysis_of(with_mask(columns, p, np.ones((1, 1, 1, 1), dtype=bool)))
-    allowed = [known.truth_and_bound(reading)[1].allowed["output"] for reading in readings(subject.contract)]
+    allowed = [
+        known.truth_and_bound(reading)[1].allowed["output"] for reading in readings_of(subject.contract, columns)
+    ]
     # A mask that drops has another bound, so twice what must be.
     certain = (np.array(allowed) * columns.key_length * (1 - p) < 1 / 4).all()
     return "" if certain else f"its contract leaves open how many of {columns.key_length} keys {dim} columns stand for"
@@ -141,7 +143,7 @@ def not_counted(subject: Subject) -> str:
 def is_shown(subject: Subject, problem: Problem, p: float) -> bool:
     """Whether no visible weight of the problem can be rounded to 0 if it is kept, by the theorem of the output."""
     whole = with_mask(columns_of_keys(problem), p, np.ones((1, 1, 1, 1), dtype=bool))
-    for reading in readings(subject.contract):
+    for reading in readings_of(subject.contract, whole):
         truth, bound = analysis_of(whole).truth_and_bound(reading)
         least = truth["output"].value - truth["output"].radius - bound.allowed["output"]
         known = bound.in_domain[..., None] & (least[..., : problem.key_length] > 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attn_spec.attention.scores import parameters_of
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings_of
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.search.assertions import (
@@ -106,6 +106,6 @@ def _contents(
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
     """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
     stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
-    kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings(subject.contract))
+    kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings_of(subject.contract, problem))
     limit = min(FORMATS[problem.dtype].largest, kept)
     return limit / (64.0 * np.abs(vectors).sum(axis=-1).max(initial=1.0))

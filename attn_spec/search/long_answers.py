@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from attn_spec.error.presets import describe
-from attn_spec.error.readings import readings
+from attn_spec.error.readings import readings_of
 from attn_spec.judgement.blocks import RowJudgement, blocks_of, judge_parts, parts_of
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.gradient_parts import gradient_parts_of
@@ -103,7 +103,7 @@ def _assert_inside(
             raise Refutation(f"{_text(tally.worst)}; looked at {judgement}", worst=tally.worst)
     if in_part and isinstance(problem.recipe, Recipe):
         observe_sample(f"{described(problem.recipe)}: {judgement}")
-    if len(readings(subject.contract)) > 1:
+    if len(readings_of(subject.contract, problem)) > 1:
         observe_reading(describe(judgement.contract, problem.dtype))
     return judgement
 

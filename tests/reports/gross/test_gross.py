@@ -1,10 +1,15 @@
 """A sample of the table of gross errors, and what the command says of an error that nothing explains."""
 
+import numpy as np
 import pytest
+import torch
 from attn_spec.reports.gross import report
 from attn_spec.reports.gross.cells import MEMBERS, cells
 from attn_spec.reports.gross.explanation import ENOUGH, explained
 from attn_spec.reports.gross.report import main, tabulated
+
+from attn_spec.problem.options import OPTIONS
+from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 
 NARROW = ("float16", "bfloat16")
 #: Members of which every gross gradient is refuted at N(0, 1).
@@ -18,6 +23,37 @@ def test_gross_answers_are_refuted_or_explained(member):
     assert not table.accused
     assert sum(table.errors.values()) > 100
     assert [cell for cell in table.accepted if explained(cell) < ENOUGH] == []
+
+
+def said_of_a_call(cell):
+    """What the assertion says of the answer of a cell."""
+    problem = cell.one.problem
+
+    def tensor(x, name=""):
+        found = torch.tensor(x)
+        return found.to(getattr(torch, problem.dtype_of(name))) if found.is_floating_point() else found
+
+    used = {name: x for name, row in OPTIONS.items() if row.is_used(x := getattr(problem, name))}
+    options = {name: tensor(x, name) if isinstance(x, np.ndarray) else x for name, x in used.items()}
+    tensors, answer = map(tensor, (problem.q, problem.k, problem.v)), {n: tensor(x) for n, x in cell.answer.items()}
+    try:
+        if cell.one.cotangent is None:
+            assert_attention(answer["output"], *tensors, contract=cell.contract, **options)
+        else:
+            dO, convention = tensor(cell.one.cotangent), {"empty_row": "zero"}
+            assert_attention_gradients(answer, dO, *tensors, contract=cell.contract, **options, **convention)
+    except (NotAttention, NotJudged) as said:
+        return type(said)
+    return None
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_an_assertion_says_of_an_answer_what_the_table_says(member):
+    backward = member == "linear, elu"
+    for cell in cells((member,), ("float16",), (16,), (1.0,), (None,), backward=backward):
+        if backward or "output" in cell.answer:
+            expected = NotAttention if cell.refuted else NotJudged if cell.silent else None
+            assert said_of_a_call(cell) is expected, str(cell)
 
 
 @pytest.mark.parametrize("member", PLAIN)
