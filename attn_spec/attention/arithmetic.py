@@ -22,6 +22,9 @@ class _Arrays(ABC):
     def shifted(self, y: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:  # noqa: ARG002 - what the sums are of
         return y + b
 
+    def as_operand(self, x: np.ndarray) -> np.ndarray:
+        return x
+
     def swapped(self, x: np.ndarray, turn: Rotation) -> np.ndarray:
         return turn.swapped(x)
 

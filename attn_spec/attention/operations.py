@@ -21,6 +21,9 @@ class Arithmetic(Protocol):
     def shifted(self, y: Any, b: Any, x: Any) -> Any:
         """y + b for a product y of the rows of x, whose sums b may be any term of."""
 
+    def as_operand(self, x: Any) -> Any:
+        """x, a result that may be stored as operands are before it goes on."""
+
     def transposed(self, x: Any) -> Any:
         """Rows as columns."""
 

@@ -70,14 +70,19 @@ class Score:
     otherwise: Score | None = None
 
 
+def _norm(A: Arithmetic, x: Any) -> Any:
+    return A.as_operand(A.root(A.total(x * x)))
+
+
 def _unit(A: Arithmetic, x: Any) -> Any:
-    return A.quotient(x, A.root(A.total(x * x)))
+    return A.as_operand(A.quotient(x, _norm(A, x)))
 
 
 def _pulled_from_unit(A: Arithmetic, x: Any, t: Any) -> Any:
     """The gradient of x for that of u = x / |x|: (t - u (u.t)) / |x|."""
     u = _unit(A, x)
-    return A.quotient(t - u * A.total(u * t), A.root(A.total(x * x)))
+    along = A.as_operand(A.total(A.as_operand(u * t)))
+    return A.quotient(A.as_operand(t - A.as_operand(u * along)), _norm(A, x))
 
 
 def _over_rows(A: Arithmetic, x: Any) -> Any:
@@ -108,7 +113,7 @@ def _with_bias(layer: Operand, option: str = "score_bias") -> Operand:
 
     def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
         found = layer.value(A, x, p)
-        return A.shifted(found, p[option], x) if option in p else found
+        return A.shifted(A.as_operand(found), p[option], x) if option in p else found
 
     def pull(A: Arithmetic, x: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
         of_x, found = layer.pull(A, x, p, t)
@@ -120,7 +125,7 @@ def _with_bias(layer: Operand, option: str = "score_bias") -> Operand:
 def _through_scaled_unit(A: Arithmetic, k: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
     """gamma is a factor of all entries of k / |k|."""
     gamma = p["score_gamma"]
-    return _pulled_from_unit(A, k, gamma * t), {"score_gamma": _over_rows(A, A.total(t * _unit(A, k)))}
+    return _pulled_from_unit(A, k, A.as_operand(gamma * t)), {"score_gamma": _over_rows(A, A.total(t * _unit(A, k)))}
 
 
 def _bent(A: Arithmetic, x: Any, y: Any, p: Mapping[str, Any]) -> Any:
@@ -146,12 +151,12 @@ def _turned(side: str) -> Operand:
 
     def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
         cos, sin = A.tables(p[side])
-        return x * cos + A.swapped(x, p[side]) * sin
+        return A.as_operand(x * cos) + A.as_operand(A.swapped(x, p[side]) * sin)
 
     def pull(A: Arithmetic, x: Any, p: Mapping[str, Any], t: Any) -> tuple[Any, dict[str, Any]]:
         del x
         cos, sin = A.tables(p[side])
-        return t * cos - A.swapped(t, p[side]) * sin, {}
+        return A.as_operand(t * cos) - A.as_operand(A.swapped(t, p[side]) * sin), {}
 
     return Operand(value=value, pull=pull)
 

@@ -50,6 +50,8 @@ class Order:
     alibi_from: str = "query"
     #: Whether a bias, of scores or of a projection, is rounded to the format of scores before it is added.
     bias_rounded: bool = False
+    #: Whether each result of a formula of operands is stored as they are, such as a projection before its bias.
+    results_stored: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False
     #: What dropout multiplies by 1 / (1 - p): the "weights" it keeps, the "probabilities" that they are stored as, the

@@ -34,7 +34,8 @@ class Layer(Operands):
         heads, bias = self.of_heads(o), self.p.get("output_projection_bias")
         total = self.output_one_by_one(heads) if self.steps.order.sums == "pairwise" else self.output_of_all(heads)
         if bias is not None:
-            total = self.execution(self.steps).shifted(total, bias, heads)
+            A = self.execution(self.steps)
+            total = A.shifted(A.as_operand(total, "output"), bias, heads)
         return self.steps.convert(total.values, "output", total.source)
 
     def output_one_by_one(self, o: Number) -> Number:

@@ -66,6 +66,12 @@ class Execution:
         total = self.steps.add_products(lambda t: (a[..., t, None], b[..., None, t, :]), count, "score_accumulation")
         return self.stored(total)
 
+    def as_operand(self, x: Number, stage: str = "operands") -> Number:
+        """A result that the order stores, in the format of operands or of another stage."""
+        if not self.steps.order.results_stored:
+            return x
+        return replace(x, values=self.steps.convert(x.values, stage, x.source), source=stage)
+
     def shifted(self, y: Number, b: Number, x: Number) -> Number:  # noqa: ARG002 - what the sums are of
         return y + self.loaded(b)
 

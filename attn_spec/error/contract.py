@@ -47,8 +47,8 @@ class Contract:
     #: Format scores are kept in between operations, one rounding per operation: scale, softcap, bias and ALiBi, in this
     #: order; where it is as wide as score_accumulation these two, divided by the scale, may be added first.
     stored_scores: str = "work"
-    #: Format of the operands of a score other than q.k, when they are finished (``attention.scores``): both passes read
-    #: the same ones.
+    #: Format of the operands of a score other than q.k (``attention.scores``); both passes read the same ones. A result
+    #: on the way to them may be stored in it, as frameworks do that evaluate a formula operation by operation.
     operands: str = "input"
     #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated,
     #: from positions that are exact integers.

@@ -17,8 +17,8 @@ from attn_spec.attention.scores import Operand, parameters_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept, repeated_keys
 from attn_spec.error.products import sums
-from attn_spec.error.roundoff import conversion, growth, rounding
-from attn_spec.error.running_error import Approximation, RowErrors, RunningErrors, given
+from attn_spec.error.roundoff import growth
+from attn_spec.error.running_error import Approximation, RowErrors, RunningErrors, given, stored
 from attn_spec.numbers.formats import FORMATS, Format
 
 
@@ -67,7 +67,7 @@ def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
 def _operands(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation]:
     """q' and k' as they are stored, of infinite error where an operation could overflow or divide by 0."""
     A, score, (q, k, p) = RunningErrors(c), x.score, _given(x, c)
-    return _stored(score.queries.value(A, q, p)), _stored(score.keys.value(A, k, p))
+    return stored(score.queries.value(A, q, p)), stored(score.keys.value(A, k, p))
 
 
 def value_format(x: Intermediates, c: ResolvedContract) -> Format:
@@ -88,7 +88,7 @@ def value_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
 @np.errstate(all="ignore")
 def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     v = given(c, _repeated_values(x), FORMATS[x.problem.dtype])
-    return _stored(x.score.values.value(RunningErrors(c), v, parameters_given(x, c))).error
+    return stored(x.score.values.value(RunningErrors(c), v, parameters_given(x, c))).error
 
 
 def _repeated_values(x: Intermediates) -> np.ndarray:
@@ -113,7 +113,7 @@ def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) ->
         return g
     dO = given(c, g.of_output, c.format("output"))
     nothing = given(c, np.zeros(x.O.shape), c.format("operands"))  # matters to the gradient of W_O alone
-    of_heads = _stored(outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0])
+    of_heads = stored(outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0])
     return replace(g, cotangent_error=of_heads.error)
 
 
@@ -139,7 +139,7 @@ def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Appro
     """The gradients of v and of parameters, per query head, for that of v' [B, Hq, Sk, U]."""
     c = gradient.contract
     v = given(c, finite(_repeated_values(x)), FORMATS[x.problem.dtype])
-    return x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), _stored(gradient))
+    return x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), stored(gradient))
 
 
 def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
@@ -188,7 +188,7 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[A
     score, (q, k, p) = x.score, _given(x, c)
     q, k = (of.changed(finite) for of in (q, k))
     operand: Operand = {"q": score.queries, "k": score.keys}[name]
-    return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, _stored(gradient))
+    return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, stored(gradient))
 
 
 def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
@@ -244,14 +244,3 @@ def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, App
     sides = (x.q, x.q_size, errors.q), (x.k, x.k_size, errors.k)
     q, k = (Approximation(value, size, e + G * (size + e), form, c) for value, size, e in sides)
     return q, k, _given(x, c)[2]
-
-
-def _stored(x: Approximation) -> Approximation:
-    """A finished operand in its format, which is one number whatever it is a sum of."""
-    cast, kept = conversion(x.contract, "operands", x.form), rounding(x.contract, "operands")
-    error = x.error + cast.u * x.largest + kept.eta
-    fits = np.abs(x.value) + error <= x.contract.largest("operands", "multiplicands")
-    size = np.minimum(x.size, np.abs(x.value) + error)
-    rows = None if x.rows is None else x.rows.rounded(x.value, cast.u, kept.eta)
-    form = x.contract.format("operands")
-    return replace(x, size=size, error=np.where(fits, error, np.inf), form=form, rows=rows)

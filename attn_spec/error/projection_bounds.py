@@ -23,7 +23,7 @@ from attn_spec.error.operand_bounds import heads_contract, parameters_given, val
 from attn_spec.error.option_gradient_bounds import parameter_errors
 from attn_spec.error.roundoff import conversion, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
-from attn_spec.error.running_error import Approximation, RunningErrors, finished, given
+from attn_spec.error.running_error import Approximation, RunningErrors, finished, given, stored
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
 
 
@@ -96,11 +96,12 @@ def _projected(x: Intermediates, o: Approximation, p: dict[str, Approximation]) 
 
 
 def _shifted(x: Intermediates, total: Approximation, o: Approximation) -> Approximation:
-    """With b_O, where there is one."""
+    """With b_O, where there is one: it may be added to an output that is stored."""
     p = parameters_given(x, o.contract)
     if "output_projection_bias" not in p:
         return total
-    return RunningErrors(o.contract).shifted(total, p["output_projection_bias"].changed(lambda part: part[:, :1]), o)
+    bias = p["output_projection_bias"].changed(lambda part: part[:, :1])
+    return RunningErrors(o.contract).shifted(stored(total, "output"), bias, o)
 
 
 def _side_by_side(per_head: np.ndarray) -> np.ndarray:

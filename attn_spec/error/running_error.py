@@ -114,6 +114,16 @@ def finished(
     return Approximation(value, size, np.where(fits, error, np.inf), c.format("stored_scores"), c)
 
 
+def stored(x: Approximation, stage: str = "operands") -> Approximation:
+    """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
+    cast, kept = conversion(x.contract, stage, x.form), rounding(x.contract, stage)
+    error = x.error + cast.u * x.largest + kept.eta
+    fits = np.abs(x.value) + error <= x.contract.largest(stage, "multiplicands")
+    size = np.minimum(x.size, np.abs(x.value) + error)
+    rows = None if x.rows is None else x.rows.rounded(x.value, cast.u, kept.eta)
+    return replace(x, size=size, error=np.where(fits, error, np.inf), form=x.contract.format(stage), rows=rows)
+
+
 class RunningErrors:
     """The operations under a resolved contract."""
 
@@ -143,6 +153,10 @@ class RunningErrors:
         """Where a factor fits the format of multiplicands, as all numbers of a narrower range do."""
         largest = self.contract.largest("multiplicands")
         return (x.form.largest <= largest) | (x.largest < largest)
+
+    def as_operand(self, x: Approximation) -> Approximation:
+        """A framework that evaluates a formula operation by operation stores each result in the format of operands."""
+        return stored(x)
 
     def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
         """The sums of y may begin with b, which then passes the n additions of their terms.

@@ -153,6 +153,8 @@ WAYS = (
     Way(name="additive", made_by=additive),
     Way(name="additive, eager, bias", **EAGER, made_by=additive, problem={"biases": True, "Sq": 2}),
     Way(name="rotary", made_by=rotary),
+    Way(name="rotary, results stored", made_by=rotary, order={"results_stored": True}),
+    Way(name="cosine, results stored", made_by=cosine, order={"results_stored": True}),
     Way(name="rotary, one pair", made_by=rotary, problem={"D": 2, "n": 2, "queries": 0.25}),
     Way(name="rotary, interleaved, eager", **EAGER, made_by=rotary, problem={"layout": "interleaved", "n": 3}),
     Way(name="dL", lse_cotangent=1.0),

@@ -44,6 +44,7 @@ LAYERS = (
     _way("layer, head by head", _BIASES | {"heads": 4, "head_width": 1}, layer=HeadByHead),
     _way("layer, biases first", _BIASES | {"width": 3, "inputs": 0.25}, layer=BiasFirst),
     _way("layer, biases rounded", _BIASES | {"form": "float64"}, order={"bias_rounded": True}),
+    _way("layer, results stored", _BIASES | {"seed": 8}, order={"results_stored": True}),
     _way("layer, numbers rounded", _BIASES | {"form": "float64", "seed": 1}),
     _way(
         "layer, eager",

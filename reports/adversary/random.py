@@ -64,7 +64,7 @@ def random_attack(seed: int) -> Attack:
     if (apart := np.random.default_rng([seed, 1])).random() < LAYERS:  # so that they change no other draw
         problem, layer = _layer(apart), one_of(apart, (Layer, HeadByHead, BiasFirst, InOneSum))
         contract = replace(contract, operands=one_of(apart, ("float64", "float64", *_FORMATS)))
-        order = replace(order, bias_rounded=bool(apart.random() < 0.3))
+        order = replace(order, bias_rounded=bool(apart.random() < 0.3), results_stored=bool(apart.random() < 0.3))
     if (of_dP := np.random.default_rng([seed, 2])).random() < LAYERS:
         contract = replace(contract, weight_gradients=one_of(of_dP, _FORMATS))
         contract = replace(contract, alibi_terms=one_of(of_dP, ("float64", *_FORMATS)))

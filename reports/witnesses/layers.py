@@ -7,6 +7,9 @@ from __future__ import annotations
 
 LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     "error.projection_bounds": {
+        ("output", "layer, results stored", "output"): {
+            "an output that is stored before its bias is added": '.shifted([-stored(total, "output")-]{+total+}, bias',
+        },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
             "errors of heads in the output of a layer": (
                 'error = np.where(x.keys == 0, 0.0, [-heads.allowed["output"]-]{+0.0 * x.O+})'
@@ -17,8 +20,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("output", "layer of one head, two keys, tiny queries, tiny keys, biases, large cotangents", "output"): {
             "the bias of the output": (
-                "return [-RunningErrors(o.contract).shifted(total, "
-                'p["output_projection_bias"].changed(lambda part: part[:, :1]), o)-]{+total+}'
+                'return [-RunningErrors(o.contract).shifted(stored(total, "output"), bias, o)-]{+total+}'
             ),
             "the cast of the output of a layer": "found = total.error + [-cast.u * total.largest + -]rounding",
         },
@@ -47,20 +49,23 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.operand_bounds": {
+        ("operands", "layer of one head, one key", "output"): {
+            "the outputs of heads are operands": (
+                "return [-replace(c, output=c.operands) if x.problem.projects else -]c"
+            ),
+        },
         ("several", "layer of one head, two keys, tiny keys, rounded, cotangents too", "dv"): {
-            "errors in the cast of an operand": "cast.u * [-x.largest-]{+np.abs(x.value)+}",
             "the format of the cotangent of a layer": (
                 'given(c, g.of_output, [-c.format("output")-]{+c.format("operands")+})'
             ),
         },
         ("operands", "layer of one head, one key", "dv"): {
-            "the cast of an operand": "error = x.error + [-cast.u * x.largest + -]kept.eta",
             "errors of cotangents of heads": "cotangent_error=of_heads.error[--]{+ * 0.0+})",
             "the store of cotangents of heads": (
-                "of_heads = [-_stored(-]outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0][-)-]"
+                "of_heads = [-stored(-]outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0][-)-]"
             ),
             "the store of the gradient of a value": (
-                "x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), [-_stored(gradient)-]{+gradient+})"
+                "x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), [-stored(gradient)-]{+gradient+})"
             ),
         },
         ("scores", "cosine of a vector with itself", "lse"): {
@@ -75,9 +80,6 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "errors of each number of a key": "of_q * of_k, [-x.q_size @ b + -]a @",
             "errors of each number of a query": "x.q_size @ b[- + a @ (x.k_size.swapaxes(-1, -2) + b)-]\n",
         },
-        ("operands", "cosine of a right angle", "lse"): {
-            "the cast of an operand with a part in common": "x.rows.rounded(x.value, [-cast.u-]{+0.0+}, kept.eta)",
-        },
         ("operands", "layer of one head, one key", "lse"): {
             "errors of keys in a score": "moved = [-x.q_size @ f + -]e @ (x.k",
             "errors of queries in a score": "moved = x.q_size @ f[- + e @ (x.k_size.swapaxes(-1, -2) + f)-]",
@@ -86,16 +88,12 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "errors of keys": "for n, of in zip(lengths, (q, [-k-]{+replace(k, error=0.0 * k.error)+})",
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
-            "underflow of an operand": "cast.u * x.largest[- + kept.eta-]",
             "errors of values": (
                 "return np.where(np.any(x.seen, axis=2)[..., None], [-_value_errors(x, c)-]{+0.0 * x.v+}, 0.0)"
             ),
-            "the outputs of heads are operands": (
-                "return [-replace(c, output=c.operands) if x.problem.projects else -]c"
-            ),
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "dk"): {
-            "the store of the gradient of an operand": '{"q": q, "k": k}[name], p, [-_stored(gradient)-]{+gradient+})',
+            "the store of the gradient of an operand": '{"q": q, "k": k}[name], p, [-stored(gradient)-]{+gradient+})',
         },
     },
     "error.value_spread": {
@@ -164,6 +162,23 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
     },
     "error.running_error": {
+        ("several", "layer of one head, two keys, tiny keys, rounded, cotangents too", "dv"): {
+            "errors in the cast of an operand": "cast.u * [-x.largest-]{+np.abs(x.value)+}",
+        },
+        ("operands", "layer of one head, one key", "dv"): {
+            "the cast of an operand": "error = x.error + [-cast.u * x.largest + -]kept.eta",
+            "errors of x in a product": "error = np.abs(x.value) @ y.error[- + x.error @ y.largest-]\n",
+        },
+        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
+            "underflow of an operand": "cast.u * x.largest[- + kept.eta-]",
+            "errors of a summand": ("self.value + other.value, self.size + other.size, [-self.error + -]other.error)"),
+        },
+        ("operands", "cosine of a right angle", "lse"): {
+            "the cast of an operand with a part in common": "x.rows.rounded(x.value, [-cast.u-]{+0.0+}, kept.eta)",
+        },
+        ("operands", "rotary, results stored", "lse"): {
+            "a result that is stored before it goes on": 'operands."""\n        return [-stored(x)-]{+x+}',
+        },
         ("rotary_tables", "rotary, one pair", "lse"): {
             "the store of a table": "G, tiny = growth((work.u, 1)[-, (stored.u, 1)-])",
             "the size of a cosine": "turned * (G * ([-np.abs(exact) + -]off)",
@@ -178,12 +193,6 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         ("stored_scores", "cosine of a right angle", "lse"): {
             "the store of each number of a vector": "float(growth((work.u, 1)[-, (narrowed, 1)-]))",
             "gamma in the errors of each number of a vector": "own=[-np.abs(self.value) * -]rows.own)",
-        },
-        ("operands", "layer of one head, one key", "dv"): {
-            "errors of x in a product": "error = np.abs(x.value) @ y.error[- + x.error @ y.largest-]\n",
-        },
-        ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
-            "errors of a summand": ("self.value + other.value, self.size + other.size, [-self.error + -]other.error)"),
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection_bias"): {
             "sums of a product": "1)[-, *factors-])\n        size = np",

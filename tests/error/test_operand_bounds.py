@@ -14,6 +14,7 @@ from attn_spec.error.presets import EAGER, FP32
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.numbers import bits
 from attn_spec.search.regimes import Recipe
+from attn_spec.testing import assert_attention
 from tests.one_head import one_head
 
 REGIMES = ("normal", "large", "integers", "activations", "cancellation", "near_ties", "one_hot")
@@ -111,6 +112,31 @@ def test_a_plain_score_has_no_error_of_its_operands():
     x = intermediates(one_head([[1.0]], [[1.0]], [[1.0]]))
     assert operand_error(x, FP32.at("float32")) is None
     assert np.array_equal(x.q_size, np.abs(x.q))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_may_be_stored_on_the_way_to_operands_that_are(dtype):
+    """Of a projection and its bias little may be left of what is stored in between. One key, so that out is v'."""
+    rng, half = torch.Generator().manual_seed(0), getattr(torch, dtype)
+    q, k = (torch.randn(1, 1, n, 2, generator=rng).to(half) for n in (8, 1))
+    v, W = (1 + torch.rand(*shape, generator=rng).to(half) / 8 for shape in ((1, 1, 1, 2), (1, 1, 2, 2)))
+    one, bias = torch.eye(2, dtype=half)[None, None], -(v @ W.mT)
+    out = (v @ W.mT + bias * 1.01).expand(1, 1, 8, 2)
+    options = {f"{name}_projection": one for name in ("query", "key", "output")} | {"value_projection": W}
+    assert_attention(out, q, k, v, contract="fused", value_projection_bias=bias * 1.01, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_of_a_turn_may_be_stored(dtype):
+    """One key, so that the log-sum-exp is its score, of a query whose two products may cancel."""
+    rng, half = torch.Generator().manual_seed(0), getattr(torch, dtype)
+    q, k, v = (torch.randn(1, 1, n, 2, generator=rng).to(half) for n in (512, 1, 1))
+    angles = torch.arange(512.0)[:, None]
+    first, second = q.float().chunk(2, dim=-1)
+    turned = [(x * angles.cos()).to(half) + (y * angles.sin()).to(half) for x, y in ((first, -second), (second, first))]
+    lse = (torch.cat(turned, dim=-1).float() @ k.float().mT * 2**-0.5).squeeze(-1)
+    turns = {"rotary": "half", "causal_alignment": "top_left"}
+    assert_attention(v.expand(q.shape), q, k, v, lse=lse, contract="fused", **turns)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
