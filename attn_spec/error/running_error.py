@@ -114,6 +114,11 @@ def finished(
     return Approximation(value, size, np.where(fits, error, np.inf), c.format("stored_scores"), c)
 
 
+def _through(x: np.ndarray, y: np.ndarray) -> np.ndarray | float:
+    """The product of errors and sizes: 0 of numbers that are given."""
+    return x @ y if x.any() and y.any() else 0.0
+
+
 def stored(x: Approximation, stage: str = "operands") -> Approximation:
     """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
     cast, kept = conversion(x.contract, stage, x.form), rounding(x.contract, stage)
@@ -140,7 +145,7 @@ class RunningErrors:
         factors = sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))
         G = growth((of_x.u, 1), (of_y.u, 1), (left_out(c, x.form, y.form), 1), *factors)
         size = np.abs(x.value) @ np.abs(y.value)
-        error = np.abs(x.value) @ y.error + x.error @ y.largest
+        error = _through(np.abs(x.value), y.error) + _through(x.error, y.largest)
         rows, columns = x.largest.sum(-1, keepdims=True), y.largest.sum(-2, keepdims=True)
         tiny = of_x.eta * columns + of_y.eta * rows + n * of_x.eta * of_y.eta
         tiny = tiny + 2 * terms(c, n) * sum_underflow(c, "score_accumulation")

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec.attention.scores import score_of
-from attn_spec.error.contract import STAGES, ResolvedContract
+from attn_spec.attention.scores import parameters_of, score_of
+from attn_spec.error.contract import STAGES
+from attn_spec.error.domain import numbers_fit
 from attn_spec.error.gradient_bounds import GradientBound
+from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.readings import gradient_readings_of, readings_of
+from attn_spec.error.theorems import forward_bound, gradient_bound
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.search.cotangents import cotangent
 from attn_spec.search.long_problems import is_long
@@ -30,25 +33,36 @@ if TYPE_CHECKING:
 SIZES = (1.0, 2.0**-3, 2.0**-6, 2.0**-10)
 #: The plainest regime, for a score that says nothing of vectors as short as those of another.
 PLAIN = "normal"
-#: Sums that stay below this share of the largest number overflow in no order, whatever roundings do.
-NEAR = 2.0**-6
-#: The largest cotangent of a search.
-COTANGENT = 64.0
+#: Sums whose terms add up to less than this share of the largest number overflow in no order, whatever roundings do.
+NEAR = 2.0**-4
 
 
 def within_range(subject: Subject, recipe: Recipe, fixed: Collection[str], *, backward: bool) -> Problem:
-    """The problem of a recipe, or of the nearest one that the contract says something of; its own if none is found.
+    """The problem of a recipe, or of a near one that the contract says something of; its own if none is found.
 
-    Fields that are ``fixed`` stay. ``backward``: gradients are asked of it too.
+    Fields that are ``fixed`` stay. ``backward``: gradients are asked of it too. What is inside is taken to stay inside
+    as numbers grow smaller, so that a near recipe is found by halves; but sums of features may become too small.
     """
+
+    def is_inside(problem: Problem) -> bool:
+        tests = _is_surely_inside, _says_enough
+        return any(inside(subject, problem, backward=backward) for inside in tests)
+
     problem = recipe.problem()
-    if _says_enough(subject, problem, backward=backward):
+    if is_inside(problem):
         return problem
-    for other in _smaller(recipe, fixed):
-        found = other.problem()
-        if _says_enough(subject, found, backward=backward):
-            return found
-    return problem
+    others = list(_smaller(recipe, fixed))
+    first, found = 0, others.pop().problem()
+    if not is_inside(found):
+        smaller = (other.problem() for other in others if problem.feature_map is not None)
+        return next(filter(is_inside, smaller), problem)
+    while others[first:]:
+        middle = (first + len(others)) // 2
+        if is_inside(other := others[middle].problem()):
+            found, others = other, others[:middle]
+        else:
+            first = middle + 1
+    return found
 
 
 def _smaller(recipe: Recipe, fixed: Collection[str]) -> Iterator[Recipe]:
@@ -65,44 +79,76 @@ def _smaller(recipe: Recipe, fixed: Collection[str]) -> Iterator[Recipe]:
                 yield replace(recipe, size=size, value_size=value_size)
 
 
-def _says_enough(subject: Subject, problem: Problem, *, backward: bool) -> bool:
-    """Whether the contract says something of nearly all rows that see a key, if that is cheap to find."""
-    sees = ~problem.empty_output_rows
-    readings = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
-    if (
-        not sees.any()
-        or is_long(problem)
-        or any(_is_far_from_overflow(problem, c, backward=backward) for c in readings)
-    ):
+def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> bool:
+    """Whether no sum of products of operands, of values or of cotangents comes near the largest number of any format.
+
+    So are taken problems of which a theorem would say nothing, or not cheaply.
+    """
+    if problem.empty_output_rows.all() or is_long(problem):
         return True
+    choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
+    choices = [c for c in choices if c.reference == "maximum"]
+    score, bent = score_of(problem), problem.softcap is not None or problem.dropout_keep is not None
+    if score.pairs is not None or score.shortest or problem.feature_map is not None or bent or not choices:
+        return False
+    x = analysis_of(problem).intermediates
+    widest = _widest(x)
+    if backward:
+        g = gradient_analysis_of(problem, cotangent(subject, problem)).backward
+        widest = max(widest, _widest_of_gradients(x, g))
+    return any(
+        widest <= NEAR * c.largest(*(stage for stage in STAGES if getattr(c, stage) is not None)) for c in choices
+    )
+
+
+def _says_enough(subject: Subject, problem: Problem, *, backward: bool) -> bool:
+    """Whether the contract says something of nearly all rows that see a key: their domain, whatever the truth is."""
+    x = analysis_of(problem).intermediates
+    choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
+    if problem.feature_map is None:  # scores are cheaper to tell of than all that is made of them
+        choices = tuple(c for c in choices if numbers_fit(x, c)[x.keys[..., 0] > 0].mean() >= LITTLE)
     if not backward:
-        found = analysis_of(problem)
-        return any(found.truth_and_bound(c)[1].domain_of("output")[sees].mean() >= LITTLE for c in readings)
-    gradients = gradient_analysis_of(problem, cotangent(subject, problem))
-    return any(_is_inside(gradients.bound(c)) for c in readings)
+        sees = ~problem.empty_output_rows
+        return any(forward_bound(x, c).domain_of("output")[sees].mean() >= LITTLE for c in choices)
+    if not choices:
+        return False
+    g = gradient_analysis_of(problem, cotangent(subject, problem)).backward
+    return any(_is_inside(gradient_bound(x, g, c)) for c in choices)
 
 
 def _is_inside(bound: GradientBound) -> bool:
     return all(bound.domain_of(name).mean() >= LITTLE for name in bound.allowed)
 
 
-def _is_far_from_overflow(problem: Problem, c: ResolvedContract, *, backward: bool) -> bool:
-    """Whether no sum of a plain score, of values or of cotangents comes near the largest number of any format."""
-    if problem.score_option or problem.projects or problem.feature_map is not None or c.reference != "maximum":
-        return False
-    if problem.softcap is not None or problem.dropout_keep is not None:
-        return False
-    q, k, v = (_largest(x) for x in (problem.q, problem.k, problem.v))
-    scale = abs(problem.scale_value)
+def _widest(x: Intermediates) -> float:
+    """The largest sum of sizes that scores, what is added to them, and outputs are made of, or of what is given."""
+    problem, scale = x.problem, abs(x.problem.scale_value)
     added = 0.0 if problem.bias is None else _largest(np.where(np.isfinite(problem.bias), problem.bias, 0.0))
     if problem.alibi_slopes is not None:
         added += _largest(problem.alibi_slopes) * (problem.query_length + problem.key_length)
-    products = problem.head_dim * q * k * max(scale, 1.0)
-    widest = max(products, added * max(1 / scale if scale else 1.0, 1.0), v * max(problem.key_length, 1))
-    if backward:
-        dP = COTANGENT * problem.v.shape[-1] * max(v, 1.0)
-        widest = max(widest, dP * max(q, k, 1.0) * max(problem.query_length * problem.group, problem.key_length))
-    return widest <= NEAR * c.largest(*(stage for stage in STAGES if getattr(c, stage) is not None))
+    inputs = max(_largest(each) for each in (problem.q, problem.k, problem.v))
+    products = _largest(x.magnitude) * max(scale, 1.0)
+    values = _largest(x.v_size) * max(problem.key_length, 1)
+    return max(products, added * max(1 / scale if scale else 1.0, 1.0), max(inputs, values) * _grown(problem))
+
+
+def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
+    """The same of what gradients are made of."""
+    dO, dS, grown = np.abs(g.cotangent), np.abs(g.dS), _grown(x.problem)
+    dP = _largest(dO @ x.v_size.swapaxes(-1, -2))
+    of_heads = [dS @ x.k_size, dS.swapaxes(-1, -2) @ x.q_size, x.P.swapaxes(-1, -2) @ dO]
+    largest = max(map(_largest, of_heads)) * max(x.problem.group, 1)
+    inputs = max(_largest(each) for each in (x.problem.q, x.problem.k, x.problem.v))
+    rows = 1 if x.score.plain else max(x.problem.query_length, x.problem.key_length) * max(inputs, 1.0)
+    return max(_largest(g.of_output) * grown, dP, largest * max(grown, rows))
+
+
+def _grown(problem: Problem) -> float:
+    """How much larger than its terms the largest sum may be that a matrix of parameters makes."""
+    sums = (
+        np.abs(matrix).sum(axis).max(initial=0.0) for matrix in parameters_of(problem).values() for axis in (-1, -2)
+    )
+    return max([1.0, *sums])
 
 
 def _largest(x: np.ndarray) -> float:

@@ -167,7 +167,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("operands", "layer of one head, one key", "dv"): {
             "the cast of an operand": "error = x.error + [-cast.u * x.largest + -]kept.eta",
-            "errors of x in a product": "error = np.abs(x.value) @ y.error[- + x.error @ y.largest-]\n",
+            "errors of x in a product": "_through(np.abs(x.value), y.error)[- + _through(x.error, y.largest)-]\n",
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
             "underflow of an operand": "cast.u * x.largest[- + kept.eta-]",
@@ -213,7 +213,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             ),
         },
         ("stored_scores", "layer of one head, one key, large outputs, large cotangents", "doutput_projection"): {
-            "errors of y in a product": "error = [-np.abs(x.value) @ y.error + -]x.error @",
+            "errors of y in a product": "error = [-_through(np.abs(x.value), y.error) + -]_through(x.error",
             "the store of an operation": "(work.u, roundings)[-, (narrowed, stores)-])",
         },
         ("several", "layer of two heads, three keys, small values, rounded, multiplicands and output", "output"): {

@@ -64,7 +64,7 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             "roundings make underflow of a cosine grow": "[-(1 + G) * -]tiny)\n        return Approximation(exact",
             "errors in the rounding of each number of a vector": "u * (np.abs(value)[- + self.own-])",
             "roundings make underflow of each number of a vector grow": "+ [-(1 + u) * -]eta / least",
-            "errors of x and y, multiplied": "x.error @ [-y.largest-]{+np.abs(y.value)+}",
+            "errors of x and y, multiplied": "_through(x.error, [-y.largest-]{+np.abs(y.value)+})",
             "errors in roundings of a product": "G * (size[- + error-]) + (1 + G) * tiny\n        enter =",
             "roundings make underflow of a product grow": "G * (size + error) + [-(1 + G) * -]tiny\n        enter =",
             "underflow of x and y on entry": "of_y.eta * rows[- + n * of_x.eta * of_y.eta-]\n",
