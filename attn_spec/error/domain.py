@@ -248,7 +248,7 @@ def score_gradients_fit(
 
     ``near`` leaves far keys out; ``X`` and ``dA`` [B, Hq, Sq, Sk] are the errors of X = dP - D + dL and of dA, ``used``
     those of "output" and "lse" where the backward pass reads them. A row that sees no key has no score gradient, as
-    long as nothing that is hidden overflows.
+    long as nothing that is hidden overflows, of which a weight of 0 makes NaN.
     """
     forward = in_domain(near, c, used.get("output", np.zeros(x.O.shape)))
     if "lse" in used:
@@ -261,7 +261,7 @@ def score_gradients_fit(
     off = _most(X)
     reached = np.maximum(_most(products) + off, np.maximum(delta + dL + off, _most(np.abs(g.X) + X)))
     reached = np.maximum(reached, _early_factor(x) * _most(np.abs(g.dA) + dA))
-    return (forward & (reached <= _largest_score_gradient(c))) | empty_rows_in_domain(x, c)
+    return (forward | empty_rows_in_domain(x, c)) & (reached <= _largest_score_gradient(c))
 
 
 def sums_fit(

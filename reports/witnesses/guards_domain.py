@@ -225,7 +225,7 @@ DOMAIN: dict[str, Row] = {
     ),
     "score gradients of rows outside the forward domain": (
         _DOMAIN,
-        "return ([-forward & -](reached <=",
+        "return [-(forward | empty_rows_in_domain(x, c)) & -](reached <=",
         lambda: _outside("dq"),
     ),
     "log-sum-exps that the backward pass reads": (

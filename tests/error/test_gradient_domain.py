@@ -30,6 +30,9 @@ GRADIENTS = {
         f"dP as {stage} holds it": Edge(lambda z: (head([1.0], [1.0], [z]), 1.0), {stage: "float16"}, 2.0**16, 6.5e4)
         for stage in STAGES
     },
+    "dP of a hidden key, of a row that sees none": Edge(
+        lambda z: (head([1.0], [1.0], [z], mask=np.zeros((1, 1, 1, 1), dtype=bool)), 1.0), NARROW_SCORES, 2.0**16, 6.5e4
+    ),
     "dP - D": Edge(lambda z: (head([1.0], [12.0, 0.0], [z, -z]), 1.0), NARROW_SCORES, 2.0**15, 3.25e4),
     "dS times the scale": Edge(lambda z: (opposite(z, scale=4.0), 1.0), NARROW_SCORES, 2.0**15, 3.2e4),
     "dS times the softcap": Edge(lambda z: (opposite(z, softcap=4.0), 1.0), NARROW_SCORES, 2.0**15, 3.2e4),
