@@ -72,7 +72,7 @@ def _tutorial_prescaled(dout: Tensor, *saved: Tensor, scale: float | None = None
     framework="torch",
     dtypes=HALVES,
     # The scale of the operands is that of the backward pass: k' = half(k scale log2(e)).
-    contract=Contract(matrix_rounding=None, scale_on="operands"),
+    contract=Contract(matrix_rounding=None, exponent="base2_fused", scale_on="operands"),
     supports=("scale", "causal", "dv", "cross", "lse"),
     conventions={"lse_base": "2"},
     positive_scale=True,  # the maximum is that of q.k
@@ -113,7 +113,8 @@ def _tutorial(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
     framework="torch",
     dtypes=HALVES,
     presentation="BSHD",
-    contract=Contract(matrix_rounding=None, partial_gradients="input"),  # dK and dV of each query head wait in half
+    # dK and dV of each query head wait in half.
+    contract=Contract(matrix_rounding=None, exponent="base2_fused", partial_gradients="input"),
     supports=("scale", "causal", "window", "softcap", "gqa", "cross", "empty", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
     positive_scale=True,  # the maximum is that of q.k
@@ -171,6 +172,7 @@ def _flash2(
     framework="torch",
     dtypes=HALVES,
     presentation="BSHD",
+    contract=Contract(exponent="base2_fused"),
     supports=("scale", "causal", "bias", "cross", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
     positive_scale=True,
