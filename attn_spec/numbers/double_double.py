@@ -68,13 +68,16 @@ class DoubleDouble:
         )
 
     def __truediv__(self, other: DoubleDouble) -> DoubleDouble:
-        """The quotient z, and as its radius what x - z y, the residual, shows: (|x - z y| + radii) / |y| at most."""
+        """The quotient z, and as its radius what x - z y, the residual, shows: (|x - z y| + radii) / |y| at most.
+
+        What underflows in that quotient, and in z, is at most TINIEST.
+        """
         first = self.hi / other.hi
         left = self - other * number(first)
         h, l = fast_two_sum(first, left.hi / other.hi)
         z = DoubleDouble(h, l, np.zeros(h.shape))
         least = np.abs(other.hi) * (1 - 2.0**-50) - other.radius
-        return DoubleDouble(h, l, np.where(least > 0, (self - z * other).size / least, np.inf))
+        return DoubleDouble(h, l, np.where(least > 0, (self - z * other).size / least + TINIEST, np.inf))
 
     def __neg__(self) -> DoubleDouble:
         return DoubleDouble(-self.hi, -self.lo, self.radius)
