@@ -122,6 +122,13 @@ def test_rows_without_keys_are_judged_where_the_test_says_how(empty):
         assert_attention(out, q, k, v, attn_mask=mask, empty_row=other)
 
 
+@pytest.mark.parametrize("lengths", [(0, 2, 40), (1, 2, 0)])
+def test_a_call_without_a_row_is_no_pass(lengths):
+    none = torch.zeros(*lengths, 16)
+    with pytest.raises(NotJudged, match="nothing of this answer can be judged: there is none"):
+        assert_attention(none, none, none, none, empty_row="zero")
+
+
 def test_nothing_to_judge_is_no_pass():
     with pytest.raises(NotJudged, match="nothing of this answer can be judged: no query sees a key"):
         assert_attention(q, q, k, v, attn_mask=torch.zeros(40, 40, dtype=torch.bool))

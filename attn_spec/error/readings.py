@@ -32,17 +32,19 @@ def readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
 
 
-def readings_of(c: ResolvedContract, problem: Problem) -> tuple[ResolvedContract, ...]:
-    """Those of the forward pass that say something of a problem; all where none does."""
+def readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
+    """The definite contracts of the forward pass that say something of a problem; all where none does, or of none."""
     return _of_problem(readings(c), problem)
 
 
-def gradient_readings_of(c: ResolvedContract, problem: Problem) -> tuple[ResolvedContract, ...]:
+def gradient_readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
     """The same of the backward pass."""
     return _of_problem(gradient_readings(c), problem)
 
 
-def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem) -> tuple[ResolvedContract, ...]:
+def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) -> tuple[ResolvedContract, ...]:
+    if problem is None:
+        return found
     return tuple(reading for reading in found if not says_nothing(reading, problem)) or found
 
 

@@ -198,12 +198,13 @@ def judge_parts(
     def judged(reading: ResolvedContract) -> RowJudgement:
         return _judged(parts() if callable(parts) else iter(parts), reading, sample, **how)
 
-    return best(judged, readings_of(contract, first_of(parts).problem))
+    return best(judged, readings_of(contract, problem_of(parts)))
 
 
-def first_of(parts: Sequence[Any] | Callable[[], Iterator[Any]]) -> Any:
-    """One of the parts, which are all of one call."""
-    return next(iter(parts() if callable(parts) else parts))
+def problem_of(parts: Sequence[Any] | Callable[[], Iterator[Any]]) -> Problem | None:
+    """The problem of one of the parts, which are all of one call; None of a call without a part."""
+    first = next(iter(parts() if callable(parts) else parts), None)
+    return None if first is None else first.problem
 
 
 def _judged(parts: Iterator[Part], c: ResolvedContract, sample: RowSample | None, **how: Any) -> RowJudgement:

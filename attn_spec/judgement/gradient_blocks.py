@@ -22,7 +22,7 @@ from attn_spec.error.gradient_blocks import FinishedKeys, bound_of, finished_key
 from attn_spec.error.gradient_key_sums import ALL, Keys
 from attn_spec.error.readings import gradient_readings_of
 from attn_spec.judgement.best_reading import best
-from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally, first_of
+from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally, problem_of
 from attn_spec.judgement.gradient_glance import is_glanced, left_open
 from attn_spec.judgement.gradient_groups import (
     THEOREMS,
@@ -93,7 +93,7 @@ def judge_gradient_parts(
             judging.add(part)
         return judging.judgement
 
-    return best(judged, gradient_readings_of(contract, first_of(parts).problem))
+    return best(judged, gradient_readings_of(contract, problem_of(parts)))
 
 
 @dataclass
