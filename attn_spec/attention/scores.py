@@ -66,7 +66,7 @@ class Score:
     shortest: float = 0.0
     #: Whether the operands are q and k themselves.
     plain: bool = False
-    #: The same score of other operands, where kernels multiply in another order.
+    #: The score as a product of other operands, where kernels multiply its factors in another order; None: they do not.
     otherwise: Score | None = None
 
 

@@ -252,7 +252,7 @@ class StoredWeights(TiledGradients):
 
 
 class DifferentiatedProduct(StoredWeights):
-    """What a framework makes of p.to(dtype) @ v / l: weights are not normalized, and dO / l meets them and v.
+    """The backward pass that a framework derives from p.to(dtype) @ v / l, with dO / l for v and for weights before l.
 
     The weights and l are those of the forward pass, whose output is (p v) / l before its cast. What is left of the
     gradient of the maximum goes to the first key that has it.

@@ -164,7 +164,7 @@ class Operands:
     arithmetic: type[MatrixProducts] = MatrixProducts
     execution: type[Execution] = Execution
 
-    #: What :meth:`make` returned.
+    #: The operands q' and k' of this call, once :meth:`make` has computed them.
     made: tuple[np.ndarray, np.ndarray] | None = None
 
     def __init__(self, c: ResolvedContract, order: Order, q: Any, k: Any, options: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ class Operands:
 
     @np.errstate(all="ignore")
     def make(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same, computed."""
+        """Compute q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored."""
         A = self.execution(self.steps)
         found = self.score.queries.value(A, self.q, self.p), self.score.keys.value(A, self.k, self.p)
         q, k = self.stored(found[0]), self.stored(found[1])

@@ -29,11 +29,11 @@ class ForwardBound:
     #: bool [B, Hq, Sq]: of those that see a key; and those that see none, whose answer a convention decides.
     in_domain: np.ndarray
     empty_in_domain: np.ndarray
-    #: That of the log-sum-exp; None: that of the output.
+    #: Rows whose log-sum-exp is in the domain, bool [B, Hq, Sq]; None: those whose output is.
     lse_domain: np.ndarray | None = None
     #: That of the output of a layer, bool [B, 1, Sq]; None: that of its heads.
     output_domain: np.ndarray | None = None
-    #: What a projection makes of the error of the output, [B, Hq, Sq, C], where one was named.
+    #: Error of the output of each head times a matrix W, [B, Hq, Sq, C], where the bound was asked for such a W.
     projected: np.ndarray | None = None
 
     def domain_of(self, name: str) -> np.ndarray:

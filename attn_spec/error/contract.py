@@ -193,7 +193,7 @@ class Contract:
 
     @property
     def base2(self) -> bool:
-        """Whether exponentials are powers of 2."""
+        """Whether the kernel computes exp(x) as exp2(x log2(e))."""
         return self.exponent != "natural"
 
     @property

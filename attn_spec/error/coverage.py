@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from attn_spec.error.contract import Contract
@@ -24,7 +24,7 @@ class Silence:
     reason: str
 
     def words(self, c: Contract) -> str:
-        """What the contract says nothing of, by which field."""
+        """A sentence: the field of a contract, the family of problems that it says nothing of, and the reason."""
         said = f"{self.field}={getattr(c, self.field)!r}"
         return f"a contract with {said} says nothing of {self.family} ({self.option}): {self.reason}"
 
@@ -55,14 +55,19 @@ SILENCES = (
 
 
 def says_nothing(c: Contract, problem: Problem) -> bool:
-    """Whether a contract says nothing of a problem whatever its values are; its alternatives are not asked."""
-    return any(each.unknown(c) and OPTIONS[each.option].is_used(getattr(problem, each.option)) for each in SILENCES)
+    """Whether no theorem of a problem's family knows what a contract says; alternatives of it are not asked."""
+    return any(_unknown(c, problem))
 
 
 def silence_of(c: Contract, problem: Problem) -> str:
-    """What a contract says nothing of, by which field, where it says nothing of a problem."""
+    """Why a contract says nothing of a problem, whatever its values are, in a sentence; empty if it says something."""
+    return next((each.words(c) for each in _unknown(c, problem)), "")
+
+
+def _unknown(c: Contract, problem: Problem) -> Iterator[Silence]:
+    """The reasons for which a contract says nothing of a problem."""
     used = (each for each in SILENCES if OPTIONS[each.option].is_used(getattr(problem, each.option)))
-    return next((each.words(c) for each in used if each.unknown(c)), "")
+    return (each for each in used if each.unknown(c))
 
 
 def silences(c: Contract) -> list[Silence]:

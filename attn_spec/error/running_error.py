@@ -21,8 +21,16 @@ from attn_spec.attention.arithmetic import FLOATS, as_pairs
 from attn_spec.attention.rotations import Rotation
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
-from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
+from attn_spec.error.roundoff import Rounding, conversion, elementary_error, growth, rounding
 from attn_spec.numbers.formats import Format
+
+
+def operation(c: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
+    """So many roundings in the accumulator of scores, and stores as scores are stored, one after the other."""
+    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
+    narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+    u = float(growth((work.u, roundings), (narrowed, stores)))
+    return Rounding(u, roundings * work.eta + stores * stored.eta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +42,8 @@ class RowErrors:
 
     def of_result(self, c: ResolvedContract, value: np.ndarray) -> RowErrors:
         """After the rounding of an operation and its store."""
-        work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-        narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
-        return self.rounded(value, float(growth((work.u, 1), (narrowed, 1))), work.eta + stored.eta)
+        r = operation(c)
+        return self.rounded(value, r.u, r.eta)
 
     def rounded(self, value: np.ndarray, u: float, eta: float) -> RowErrors:
         """(1 + g)(v + a)(1 + d) + e = (1 + g)((v + a)(1 + d) + e / (1 + g)), with |d| <= u and |e| <= eta."""
@@ -105,11 +112,9 @@ def finished(
 
     Numbers of the size ``held`` are rounded and stored; without it, the result alone, which is |value| + ``error``.
     """
-    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-    narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
-    G = growth((work.u, roundings), (narrowed, stores))
+    r = operation(c, roundings, stores)
     rounded = (np.abs(value) if held is None else held) + error
-    error = error + G * rounded + (1 + G) * (roundings * work.eta + stores * stored.eta)
+    error = error + r.u * rounded + (1 + r.u) * r.eta
     fits = size + error <= c.largest("score_accumulation", "stored_scores", "inner_accumulation")
     return Approximation(value, size, np.where(fits, error, np.inf), c.format("stored_scores"), c)
 
@@ -217,10 +222,8 @@ class RunningErrors:
     @np.errstate(all="ignore")
     def _divided_rows(self, y: Approximation, value: np.ndarray) -> RowErrors:
         """x / (y (1 + h)): all of a row is divided by one number, or multiplied by its rounded inverse."""
-        c = self.contract
-        work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-        narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
-        of_inverse = growth((work.u, 1), (narrowed, 1)) + (work.eta + stored.eta) * y.largest
+        c, r = self.contract, operation(self.contract)
+        of_inverse = r.u + r.eta * y.largest
         of_y = y.error / (np.abs(y.value) - y.error)
         common = of_y + of_inverse + of_y * of_inverse
         common = np.where(y.error < np.abs(y.value), common, np.inf)

@@ -108,6 +108,7 @@ def _operand_sizes(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, n
     return (x.q_size, x.k_size) if errors is None else (x.q_size + errors.q, x.k_size + errors.k)
 
 
+@kept
 @np.errstate(all="ignore")
 def product_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """The sum of the sizes of the products that a score is, at most, [.., Sq, Sk]."""

@@ -126,10 +126,11 @@ def _widest(x: Intermediates) -> float:
     added = 0.0 if problem.bias is None else _largest(np.where(np.isfinite(problem.bias), problem.bias, 0.0))
     if problem.alibi_slopes is not None:
         added += _largest(problem.alibi_slopes) * (problem.query_length + problem.key_length)
-    inputs = max(_largest(each) for each in (problem.q, problem.k, problem.v))
     products = _largest(x.magnitude) * max(scale, 1.0)
     values = _largest(x.v_size) * max(problem.key_length, 1)
-    return max(products, added * max(1 / scale if scale else 1.0, 1.0), max(inputs, values) * _grown(problem))
+    return max(
+        products, added * max(1 / scale if scale else 1.0, 1.0), max(_largest_input(problem), values) * _grown(problem)
+    )
 
 
 def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
@@ -138,8 +139,8 @@ def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
     dP = _largest(dO @ x.v_size.swapaxes(-1, -2))
     of_heads = [dS @ x.k_size, dS.swapaxes(-1, -2) @ x.q_size, x.P.swapaxes(-1, -2) @ dO]
     largest = max(map(_largest, of_heads)) * max(x.problem.group, 1)
-    inputs = max(_largest(each) for each in (x.problem.q, x.problem.k, x.problem.v))
-    rows = 1 if x.score.plain else max(x.problem.query_length, x.problem.key_length) * max(inputs, 1.0)
+    length, inputs = max(x.problem.query_length, x.problem.key_length), max(_largest_input(x.problem), 1.0)
+    rows = 1 if x.score.plain else length * inputs
     return max(_largest(g.of_output) * grown, dP, largest * max(grown, rows))
 
 
@@ -149,6 +150,10 @@ def _grown(problem: Problem) -> float:
         np.abs(matrix).sum(axis).max(initial=0.0) for matrix in parameters_of(problem).values() for axis in (-1, -2)
     )
     return max([1.0, *sums])
+
+
+def _largest_input(problem: Problem) -> float:
+    return max(_largest(each) for each in (problem.q, problem.k, problem.v))
 
 
 def _largest(x: np.ndarray) -> float:

@@ -214,7 +214,7 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "pieces left out of a product": "(of_y.u, 1), [-(left_out(c, x.form, y.form), 1), -]*factors",
         },
         ("score_accumulation", "rotary, tiny queries, flushed", "lse"): {
-            "underflow of an operation": "(1 + G) * ([-roundings * work.eta + -]stores",
+            "underflow of an operation": "Rounding(u, [-roundings * work.eta + -]stores",
         },
         ("score_accumulation", _TINY_ROWS, "doutput_projection_bias"): {
             "underflow of sums of rows": "G * (x.size + error)[- + (1 + G) * added * work.eta-]",

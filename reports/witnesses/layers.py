@@ -187,11 +187,10 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the error of a norm, common to a vector": "common = [-of_y + -]of_inverse +",
         },
         ("score_accumulation", "cosine of a right angle", "lse"): {
-            "the rounding of each number of a vector": "float(growth([-(work.u, 1), -](narrowed, 1)))",
+            "the rounding of each number of a vector": "self.rounded(value, [-r.u-]{+0.0+}, r.eta)",
             "the errors of factors of a vector": "own = [-self.own + -]u * (np.abs(value)",
         },
         ("stored_scores", "cosine of a right angle", "lse"): {
-            "the store of each number of a vector": "float(growth((work.u, 1)[-, (narrowed, 1)-]))",
             "gamma in the errors of each number of a vector": "own=[-np.abs(self.value) * -]rows.own)",
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection_bias"): {
@@ -200,7 +199,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "sums of rows": "G = growth((work.u, [-added-]{+0+}))",
         },
         ("score_accumulation", "layer, by LSE", "lse"): {
-            "the roundings of an operation": "G = growth([-(work.u, roundings), -](narrowed",
+            "the roundings of an operation": "u = float(growth([-(work.u, roundings), -](narrowed",
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection"): {
             "underflow of a product": "G * (size + error)[- + (1 + G) * tiny-]\n        enter =",

@@ -70,7 +70,7 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of x and y on entry": "of_y.eta * rows[- + n * of_x.eta * of_y.eta-]\n",
             "errors in underflow of y on entry": "[-x.largest-]{+np.abs(x.value)+}.sum(-1",
             "errors in underflow of x on entry": "[-y.largest-]{+np.abs(y.value)+}.sum(-2",
-            "roundings make underflow of an operation grow": "+ [-(1 + G) * -](roundings * work.eta",
+            "roundings make underflow of an operation grow": "rounded + [-(1 + r.u) * -]r.eta",
             "errors in sums of rows": "G * (x.size[- + error-]) + (1 + G) * added",
             "roundings make underflow of sums of rows grow": "+ [-(1 + G) * -]added * work.eta",
             "errors of a bias in roundings of sums that begin with it": "G * (b.size[- + b.error-])",
@@ -82,13 +82,12 @@ LAYERS: dict[str, dict[str, dict[str, str]]] = {
             "unused than it takes"
         ): {
             "underflow of a cosine": "off)[- + (1 + G) * tiny-])\n        return Approximation(exact",
-            "underflow of the inverse of a norm": "(narrowed, 1))[- + (work.eta + stored.eta) * y.largest-]\n",
+            "underflow of the inverse of a norm": "of_inverse = r.u[- + r.eta * y.largest-]\n",
             "underflow of each number of a vector": "+ self.own)[- + (1 + u) * eta / least-]\n",
-            "underflow of every operation": "(1 + G) * ([-roundings * -]work.eta + stores",
+            "underflow of every operation": "Rounding(u, [-roundings * -]work.eta + stores",
         },
         "no emulated kernel does what this allows, a norm whose inverse is rounded and inverted once more": {
-            "the rounding of an inverse, common to a vector": "of_inverse = growth([-(work.u, 1), -](narrowed",
-            "the store of an inverse, common to a vector": "of_inverse = growth((work.u, 1)[-, (narrowed, 1)-])",
+            "the rounding of an inverse, common to a vector": "of_inverse = [-r.u + -]r.eta",
             "the inverse of a norm, common to a vector": "of_y + [-of_inverse + -]of_y * of",
         },
         "no emulated kernel does what this allows: a quotient of a sum whose terms are divided one by one": {
