@@ -76,12 +76,14 @@ class Approximation:
         return np.abs(self.value) + self.error
 
     def __mul__(self, other: Approximation) -> Approximation:
-        size, value = np.abs(self.value * other.value), self.value * other.value
-        error = np.abs(self.value) * other.error + self.error * other.largest
-        found = finished(self.contract, value, size, error)
-        if (rows := other.rows) is None or self.error.any():
+        value, of_self = self.value * other.value, np.abs(self.value)
+        size, error, is_given = np.abs(value), of_self * other.error, not self.error.any()
+        if not is_given:
+            error += self.error * other.largest
+        found = finished(self.contract, value, size, error, held=size)
+        if (rows := other.rows) is None or not is_given:
             return found
-        multiplied = replace(rows, own=np.abs(self.value) * rows.own)
+        multiplied = replace(rows, own=of_self * rows.own)
         return replace(found, rows=multiplied.of_result(self.contract, value))
 
     def __add__(self, other: Approximation) -> Approximation:
@@ -115,8 +117,13 @@ def finished(
     r = operation(c, roundings, stores)
     rounded = (np.abs(value) if held is None else held) + error
     error = error + r.u * rounded + (1 + r.u) * r.eta
-    fits = size + error <= c.largest("score_accumulation", "stored_scores", "inner_accumulation")
-    return Approximation(value, size, np.where(fits, error, np.inf), c.format("stored_scores"), c)
+    error = _where_it_fits(size + error, error, c.largest("score_accumulation", "stored_scores", "inner_accumulation"))
+    return Approximation(value, size, error, c.format("stored_scores"), c)
+
+
+def _where_it_fits(size: np.ndarray, error: np.ndarray, largest: float) -> np.ndarray:
+    """The errors of numbers of a size, infinite of those beyond the largest."""
+    return error if size.max(initial=0.0) <= largest else np.where(size <= largest, error, np.inf)
 
 
 def _through(x: np.ndarray, y: np.ndarray) -> np.ndarray | float:
@@ -127,11 +134,12 @@ def _through(x: np.ndarray, y: np.ndarray) -> np.ndarray | float:
 def stored(x: Approximation, stage: str = "operands") -> Approximation:
     """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
     cast, kept = conversion(x.contract, stage, x.form), rounding(x.contract, stage)
-    error = x.error + cast.u * x.largest + kept.eta
-    fits = np.abs(x.value) + error <= x.contract.largest(stage, "multiplicands")
-    size = np.minimum(x.size, np.abs(x.value) + error)
+    itself = np.abs(x.value)
+    error = x.error + cast.u * (itself + x.error) + kept.eta
+    largest = itself + error
     rows = None if x.rows is None else x.rows.rounded(x.value, cast.u, kept.eta)
-    return replace(x, size=size, error=np.where(fits, error, np.inf), form=x.contract.format(stage), rows=rows)
+    error = _where_it_fits(largest, error, x.contract.largest(stage, "multiplicands"))
+    return Approximation(x.value, np.minimum(x.size, largest), error, x.contract.format(stage), x.contract, rows)
 
 
 class RunningErrors:

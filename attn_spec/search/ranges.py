@@ -88,8 +88,8 @@ def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> 
         return True
     choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
     choices = [c for c in choices if c.reference == "maximum"]
-    score, bent = score_of(problem), problem.softcap is not None or problem.dropout_keep is not None
-    if score.pairs is not None or score.shortest or problem.feature_map is not None or bent or not choices:
+    score = score_of(problem)
+    if score.pairs is not None or score.shortest or problem.feature_map is not None or not choices:
         return False
     x = analysis_of(problem).intermediates
     widest = _widest(x)
@@ -128,9 +128,8 @@ def _widest(x: Intermediates) -> float:
         added += _largest(problem.alibi_slopes) * (problem.query_length + problem.key_length)
     products = _largest(x.magnitude) * max(scale, 1.0)
     values = _largest(x.v_size) * max(problem.key_length, 1)
-    return max(
-        products, added * max(1 / scale if scale else 1.0, 1.0), max(_largest_input(problem), values) * _grown(problem)
-    )
+    added *= max(1 / scale if scale else 1.0, 1.0)
+    return max(products, added, max(_largest_input(problem), values) * _grown(problem)) * _bent(x)
 
 
 def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
@@ -141,7 +140,13 @@ def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
     largest = max(map(_largest, of_heads)) * max(x.problem.group, 1)
     length, inputs = max(x.problem.query_length, x.problem.key_length), max(_largest_input(x.problem), 1.0)
     rows = 1 if x.score.plain else length * inputs
-    return max(_largest(g.of_output) * grown, dP, largest * max(grown, rows))
+    return max(_largest(g.of_output) * grown, dP, largest * max(grown, rows)) * _bent(x)
+
+
+def _bent(x: Intermediates) -> float:
+    """What a softcap c, or its inverse, and the factor of weights that dropout keeps may multiply a number by."""
+    cap = x.problem.softcap or 1.0
+    return max(cap, 1 / cap) * x.largest_factor
 
 
 def _grown(problem: Problem) -> float:
