@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
 from attn_spec.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
 from attn_spec.search.cases import HOME, InFlight, save
+from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, against
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task
@@ -57,6 +59,8 @@ def certify(
     Raises :class:`CannotRunError`, and :class:`attn_spec.workers.task.WorkersError` with a scheduler.
     """
     progress, output = Progress(), ""
+    if request.seed is None and PROFILES[request.profile].seed is None:
+        request = replace(request, seed=secrets.randbits(32))  # one for all shares
     try:
         if request.scheduler is None:
             output = _examine(request, range(request.workers), progress, watch)

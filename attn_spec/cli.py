@@ -93,7 +93,8 @@ def main() -> None:
 @click.option(
     "--known-defects",
     type=click.Path(path_type=Path),
-    help="TOML file of refutations that are expected, with their reasons: they fail nothing while they last.",
+    help="TOML file of refutations that are expected, with their reasons: they fail nothing while they last. Or own: "
+    "the table beside KERNEL.",
 )
 @click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")

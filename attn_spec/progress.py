@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_spec.isolation.foreign import isolate_word
 from attn_spec.judgement.power import Power
-from attn_spec.kernels.defects import Defect
+from attn_spec.kernels.defects import OWN, Defect
 from attn_spec.search.verdict import Row, Verdict
 
 Event = dict[str, Any]
@@ -58,7 +58,8 @@ class Request:
         pairs += [("profile", self.profile), ("seed", self.seed), ("call-limit", self.call_limit)]
         pairs += [("framework", self.framework), ("contract", self.contract), ("supports", self.supports)]
         pairs += [("isolate", isolate_word(self.isolate)), ("memory", self.memory)]
-        pairs += [("known-defects", self.known_defects and self.known_defects.resolve())]
+        table = self.known_defects
+        pairs += [("known-defects", table if table in (None, OWN) else table.resolve())]
         return [f"--attn-{name}={value}" for name, value in pairs if value is not None]
 
 

@@ -65,7 +65,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "continue": {"type": Path, "help": "run only what has no verdict in this earlier report"},
     "share": {"type": _share, "default": (0, 1), "metavar": "I/N", "help": "examine one of N shares, I/N with I from "
               "0: every N-th property, kernel and dtype"},
-    "known-defects": {"type": Path, "help": "TOML file of refutations that are expected, with their reasons"},
+    "known-defects": {
+        "type": Path,
+        "help": "TOML file of refutations that are expected, with their reasons; or own, the table beside the kernel",
+    },
     "brief": {"action": "store_true", "help": "give each property no more problems than a verdict takes"},
     "isolate": {"default": "auto", "choices": ["auto", "always", "never"], "help": "whether a kernel has a process of "
                 "its own, which cannot touch the judge; default: auto, each that is none of attn-spec's"},
@@ -98,8 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("attn_kernel"):
         with _refusals(session):
             session.examine_kernels()
-        session.describe()
-        session.give_account()
+            session.describe()
+            session.give_account()
 
 
 @contextlib.contextmanager
@@ -228,15 +231,22 @@ def assert_attention(record_property: Callable[[str, object], None]) -> Callable
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say what the verdicts are verdicts of."""
     session = config.stash[_SESSION]
-    if session.rows or session.answers:
+    if session.rows or session.answers or session.changed:
         terminalreporter.section("attn-spec")
         terminalreporter.write_line("\n".join(session.summary()))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Report what would have been refuted, what kernels are made of, and mark the report as whole."""
+    from attn_spec.kernels.kernel import KernelError
+
     own = session.config.stash[_SESSION]
     if not hasattr(session.config, "workerinput"):
         own.weigh()
-    own.give_account()
+    try:
+        own.give_account()
+    except KernelError as error:
+        own.tell("refusal", message=str(error))
+        own.changed = str(error)
+        session.exitstatus = exitstatus = pytest.ExitCode.USAGE_ERROR
     own.tell("end", exit=int(exitstatus))

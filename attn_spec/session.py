@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_spec import faults
 from attn_spec.search.profiles import PROFILES
-from attn_spec.search.verdict import Row, against, denominator
+from attn_spec.search.verdict import Row, Verdict, against, denominator
 from attn_spec.selection import Key
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ ROW, BLOCK, NEAR = "attn_spec_row", "attn_spec_block", "attn_spec_error_over_bou
 SHRUNK = 5
 #: Seconds between two messages on how far a search has come.
 TICK = 0.25
+#: Of a refutation that the kernel's own table expects, where that does not count.
+OWN_TABLE = "  known     the kernel's own table of known defects expects this: it counts with --known-defects own"
 
 
 class Session:
@@ -59,6 +61,8 @@ class Session:
         self.suspects: list[str] = []
         #: Of each answer that somebody's test asserted: its error over the bound, and the test.
         self.answers: list[tuple[float, str]] = []
+        #: Why no verdict counts, where a file of a kernel changed meanwhile.
+        self.changed = ""
         #: What the verdicts would have refuted.
         self.powers: list[Power] = []
         #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
@@ -113,7 +117,10 @@ class Session:
         self.cases += 1
         path = cases.save(case)
         written = script.write(case, claim, subject, path.with_suffix(".py"))
-        return row, failure.block(case, claim, subject, written, row.verdict)
+        block = failure.block(case, claim, subject, written, row.verdict)
+        if row.verdict is Verdict.REFUTED and against(row, subject.kernel.known_defects) is not row:
+            block += f"\n{OWN_TABLE}"
+        return row, block
 
     def check_shapes(self) -> None:
         """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape asked for that memory has no room for."""
@@ -129,8 +136,11 @@ class Session:
         return dataclasses.replace(checked, subjects=subjects)
 
     def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
-        """Those of the kernel's own table, and of the file."""
-        return *kernel.known_defects, *self.known_defects
+        """Those of the file, and of the kernel's own table if that counts: a kernel must not excuse itself."""
+        from attn_spec.kernels.defects import OWN
+
+        counts = not kernel.isolated or self.option("known_defects") == OWN
+        return *(kernel.known_defects if counts else ()), *self.known_defects
 
     def _effort(self) -> Profile:
         """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
@@ -168,7 +178,8 @@ class Session:
         """What is said at the end, of properties and of answers."""
         near = max(self.answers, default=(0.0, ""))
         answers = f"{len(self.answers)} answers judged, up to {near[0]:.2g} of the error allowed: {near[1]}"
-        return (self._of_properties() if self.rows else []) + ([answers] if self.answers else [])
+        changed = [f"no verdict counts: {self.changed}"] if self.changed else []
+        return (self._of_properties() if self.rows else []) + ([answers] if self.answers else []) + changed
 
     def _of_properties(self) -> list[str]:
         """The suspects, which fail no test; what was looked at in part; the denominator, and what is left out of it."""
@@ -224,9 +235,7 @@ class Session:
                 self.tell("power", power=one.to_json())
 
     def give_account(self) -> None:
-        """Report what calls have shown of each kernel by now."""
-        if self.option("report") is None:
-            return
+        """Report what calls have shown of each kernel by now. Raises :class:`KernelError` if a file of it changed."""
         from attn_spec.isolation.foreign import account
 
         for checked in self.preflights or []:
@@ -247,12 +256,13 @@ class Session:
 
     def _read_known_defects(self) -> None:
         """Those of the file, once all are seen to name a property. Raises :class:`KernelError`."""
-        from attn_spec.kernels.defects import DefectError, read
+        from attn_spec.kernels.defects import OWN, DefectError, read
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.search.property import load_all
 
         try:
-            self.known_defects = read(path) if (path := self.option("known_defects")) else ()
+            path = self.option("known_defects")
+            self.known_defects = read(path) if path and path != OWN else ()
         except DefectError as error:
             raise KernelError(str(error)) from error
         self._check_named(path)

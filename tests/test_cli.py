@@ -219,7 +219,7 @@ def test_the_certificate_says_what_was_examined_where_and_how(toy, attn_spec):
 
     assert document["subject"]["spec"] == "toy.py:sound"
     assert document["environment"]["torch"] == importlib.metadata.version("torch")
-    assert document["configuration"]["seed"] == 7
+    assert (document["configuration"]["seed"], document["configuration"]["seed_of_profile"]) == (7, False)
     assert document["configuration"]["only"] == ["accuracy.output"]
     assert document["claims"]["supports"] == ["cross", "dv"]
     assert document["claims"]["contracts"]["float32"]["summary"] == "fused"

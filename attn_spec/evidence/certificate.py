@@ -84,6 +84,9 @@ class Configuration(Model):
     examples: int
     floor: int
     seed: int
+    #: Whether the seed is the profile's, so that every run draws the same problems and a kernel may know them; None
+    #: where a certificate of an earlier version does not say.
+    seed_of_profile: bool | None = None
     #: Shapes that were asked for.
     shapes: tuple[str, ...] = ()
     #: Whether the kernel had a process of its own, and the GiB of addresses that this might have.

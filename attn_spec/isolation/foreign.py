@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,8 @@ def account(kernel: Kernel) -> dict[str, Any]:
     """What calls have shown of a kernel, by the names that a certificate has for it: what it imported, and changed.
 
     Files are those of no installed package, by path from the folder of the kernel's own file, with SHA-256. Files and
-    packages are what the kernel's process tells; there are none of a kernel that runs in this one.
+    packages are what the kernel's process tells; there are none of a kernel that runs in this one. Raises
+    :class:`sources.ChangedError` where one is not what it was before the process started.
     """
     host = kernel.host
     if not hasattr(host, "imported"):
@@ -45,11 +45,9 @@ def account(kernel: Kernel) -> dict[str, Any]:
         return {"imported_sha256": {}, "packages": {}, "changes": [] if state is None else sorted(state.changes)}
     names, packages = host.imported()  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     folder = (kernel.file or Path()).resolve().parent
-    files = {
-        Path(os.path.relpath(path, folder)).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in map(Path, names)
-        if path.is_file()
-    }
+    sources = host.wire.process.sources  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    first = sources.imported(names).items()
+    files = {Path(os.path.relpath(path, folder)).as_posix(): digest for path, digest in first}
     changes = sorted(host.wire.noted)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     return {"imported_sha256": files, "packages": packages, "changes": changes}
 
@@ -60,6 +58,7 @@ def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
         raise KernelError("a kernel has a process of its own on POSIX systems only; say --no-isolate")
     from attn_spec.isolation.process import Process
     from attn_spec.isolation.remote import RemoteFunction, remote_framework
+    from attn_spec.isolation.sources import Sources
     from attn_spec.isolation.wire import Wire
 
     typed, colon, attribute = spec.partition(":")
@@ -68,14 +67,16 @@ def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
         check_file(Path(typed))
         named = str(Path(typed).resolve())
     given = {key: value for key, value in declared.items() if value}
-    process = Process(named + colon + attribute, given, memory)
+    file = named if typed.endswith(".py") else source_of(module_of(spec))
+    sources = Sources(file)
+    process = Process(named + colon + attribute, given, memory, sources)
     try:
         made = declaration(process.loaded())
         wire = Wire(process)
         library = remote_framework(made.framework, wire)
-        name, file = made.attribute or attribute, named if typed.endswith(".py") else source_of(module_of(spec))
+        name = made.attribute or attribute
         functions = RemoteFunction(wire, "call", name), RemoteFunction(wire, "backward", name)
-        return kernel_of(made, spec, *functions, host=library, source=file)
+        return kernel_of(made, spec, *functions, host=library, source=file, source_digest=sources.digest)
     except KernelError as error:
         process.end()
         raise KernelError(str(error).replace(named, typed)) from None

@@ -17,6 +17,7 @@ import numpy as np
 
 from attn_spec.isolation import confinement
 from attn_spec.isolation.channel import Channel, ChannelError, ClosedError, Header
+from attn_spec.isolation.sources import Sources
 from attn_spec.kernels.kernel import KernelError
 
 #: What the new interpreter runs.
@@ -40,7 +41,8 @@ class DiedError(Exception):
 class Process:
     """The process of one kernel. Nothing of this one is inherited but three pipes."""
 
-    def __init__(self, spec: str, declared: Mapping[str, Any], memory: float | None) -> None:
+    def __init__(self, spec: str, declared: Mapping[str, Any], memory: float | None, sources: Sources) -> None:
+        self.sources = sources
         self.load = {"do": "load", "spec": spec, "declared": dict(declared), "memory": memory, "path": _path()}
         self._number = 0
         self._running: _Running | None = None
@@ -48,8 +50,12 @@ class Process:
         self.told: Header | None = None
 
     def begin(self) -> None:
-        """Start the process if there is none, without waiting until it has loaded the kernel."""
+        """Start the process if there is none, without waiting until it has loaded the kernel.
+
+        Raises :class:`ChangedError`.
+        """
         if self._running is None:
+            self.sources.check()
             confinement.hide_memory()
             self._running = _Running()
             self.told = None

@@ -11,6 +11,9 @@ of others:
     link = "https://github.com/..."                     # may be left out
 
 In a ``pyproject.toml`` the same rows are called ``[[tool.attn_spec.defect]]``.
+
+The table beside a kernel that has a process of its own, and so may not be trusted, counts only where the person who
+runs the command says so, ``--known-defects own``: else a kernel would excuse itself.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from attn_spec.numbers.formats import DTYPES
+
+#: In place of a file: the table beside the kernel that is examined.
+OWN = Path("own")
 
 
 class DefectError(Exception):

@@ -122,6 +122,8 @@ class Kernel:
     #: ``module`` tells.
     source: str = ""
     attribute: str = ""
+    #: SHA-256 of that file before the process started.
+    source_digest: str = ""
     #: What :func:`class_of` says of it there.
     source_class: str = ""
     #: The library of its tensors, where they are those of another process; None is that of ``framework`` here.
@@ -222,7 +224,12 @@ class Kernel:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file it was found in; of its bytecode when there is no file."""
+        """SHA-256 of the file it was found in; of its bytecode when there is no file.
+
+        That of a kernel in a process of its own is the one from before that process started.
+        """
+        if self.source_digest:
+            return self.source_digest
         code = getattr(getattr(self.function, "__code__", None), "co_code", b"")
         return hashlib.sha256(self.file.read_bytes() if self.file else code).hexdigest()
 

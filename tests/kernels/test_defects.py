@@ -159,12 +159,13 @@ def certify(attn_spec, folder):
     [
         ("plain", "", 1, "REFUTED  Each output element differs"),
         ("plain", "known.toml", 3, f"known defect   {CLAIM}  (loses the last key. output[0"),
-        ("known", "", 3, f"known defect   {CLAIM}  (loses a key (https://example.org/7). output[0"),
-        ("mended", "", 3, f"mended         {CLAIM}  (no longer seen in 10 problems"),
+        ("known", "own", 3, f"known defect   {CLAIM}  (loses a key (https://example.org/7). output[0"),
+        ("known", "", 1, "own table of known defects expects this: it counts with --known-defects own"),
+        ("mended", "own", 3, f"mended         {CLAIM}  (no longer seen in 10 problems"),
         ("wrong", "", 2, "known defects name no property accuracy.outputs; `attn-spec properties` lists them"),
         (
             "crashes",
-            "",
+            "own",
             3,
             f"known defect   {CLAIM}  (loses a key (https://example.org/7). the kernel crashed the process",
         ),
@@ -188,7 +189,13 @@ def test_certifying_with_known_defects(certify, name, file, code, says):
 
 def test_a_known_defect_is_an_expected_failure_of_pytest(pytester):
     pytester.makepyfile(mine=KERNEL)
-    chosen = ("--attn-kernel=mine.py:known", f"--attn-property={CLAIM}", "-p", "no:cacheprovider")
+    chosen = (
+        "--attn-kernel=mine.py:known",
+        f"--attn-property={CLAIM}",
+        "-p",
+        "no:cacheprovider",
+        "--attn-known-defects=own",
+    )
 
     done = pytester.runpytest_subprocess("--pyargs", "attn_spec.properties.test_accuracy", *chosen)
 

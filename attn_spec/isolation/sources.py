@@ -1,0 +1,96 @@
+"""Digests of the files that a kernel is made of, taken before its process starts: what ran is what a certificate names.
+
+A module may write another text over its own file once it is loaded. So the file of the kernel, and the Python files
+below its folder, are read before any process of the kernel starts. A file from elsewhere is read when the process first
+tells that it has imported it. Whatever was imported must be the same at every start and at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from attn_spec.isolation.imported import INSTALLED
+from attn_spec.kernels.kernel import KernelError
+
+#: Files below a kernel's folder that are read before it starts, the nearest first, and folders that are looked into.
+MOST_FILES, MOST_FOLDERS = 2000, 500
+
+
+class ChangedError(KernelError):
+    """A file that a kernel is made of is no longer what it was when the examination began."""
+
+
+class Sources:
+    """The files of one kernel, as they were before its process first started."""
+
+    def __init__(self, file: str | None) -> None:
+        self.file = Path(file).resolve() if file else None
+        self._first: dict[Path, str] = {}
+        self._used: set[Path] = set()
+        if self.file is not None and self.file.is_file():
+            self._first = {path: digest(path) for path in (self.file, *_below(self.file.parent))}
+            self._used = {self.file}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the kernel's own file; empty where there is none."""
+        return self._first.get(self.file, "") if self.file else ""
+
+    def imported(self, names: Iterable[str]) -> dict[Path, str]:
+        """First digests of these files, which the process has imported. Raises :class:`ChangedError`."""
+        paths = [path for path in map(Path, names) if path.is_file()]
+        self._used |= set(paths)
+        for path in paths:
+            self._first.setdefault(path, digest(path))
+        self.check()
+        return {path: self._first[path] for path in paths}
+
+    def check(self) -> None:
+        """Whether all that was imported is as it was. Raises :class:`ChangedError`."""
+        for path in sorted(self._used):
+            now = digest(path) if path.is_file() else ""
+            if now != self._first[path]:
+                is_now = f"is now {now[:8]}" if now else "is gone"
+                raise ChangedError(
+                    f"{path} changed while the kernel was examined: its SHA-256 began with {self._first[path][:8]} and "
+                    f"{is_now}, so that a certificate would name a file that did not run. Examine the kernel in a "
+                    "folder that nothing writes to, the kernel included"
+                )
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The Python files below a folder, nearest first, but for hidden folders and those of installed packages."""
+    level, looked, found = [folder], 0, 0
+    while level:
+        deeper: list[Path] = []
+        for each in level:
+            looked += 1
+            if looked > MOST_FOLDERS:
+                return
+            for entry in _entries(each):
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith(".") and entry.name not in {*INSTALLED, "__pycache__"}:
+                        deeper.append(Path(entry.path))
+                elif entry.name.endswith(".py") and entry.is_file():
+                    found += 1
+                    if found > MOST_FILES:
+                        return
+                    yield Path(entry.path).resolve()
+        level = deeper
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, in order; nothing of one that may not be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []

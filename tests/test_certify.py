@@ -1,0 +1,20 @@
+"""What certify asks its processes for."""
+
+import pytest
+
+from attn_spec import certify
+from attn_spec.progress import Request
+
+
+@pytest.mark.parametrize(("profile", "given"), [("certify", None), ("certify", 5), ("smoke", None)])
+def test_a_seed_that_is_drawn_is_one_for_all_shares(profile, given, monkeypatch):
+    asked = []
+    monkeypatch.setattr(certify, "_examine", lambda request, *_: asked.append(request.arguments()) or "")
+    for _ in range(2):
+        with pytest.raises(certify.CannotRunError, match="no property was examined"):
+            certify.certify(Request(kernel="mine.py:attention", profile=profile, seed=given, workers=2))
+
+    seeds = [option for options in asked for option in options if option.startswith("--attn-seed=")]
+    drawn = profile == "certify" and given is None
+    assert len(seeds) == (0 if profile == "smoke" else 2)
+    assert len(set(seeds)) == (2 if drawn else len(set(seeds[:1])))
