@@ -238,15 +238,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Report what would have been refuted, what kernels are made of, and mark the report as whole."""
-    from attn_spec.kernels.kernel import KernelError
-
     own = session.config.stash[_SESSION]
     if not hasattr(session.config, "workerinput"):
         own.weigh()
-    try:
-        own.give_account()
-    except KernelError as error:
-        own.tell("refusal", message=str(error))
-        own.changed = str(error)
+    if own.changed_files():
         session.exitstatus = exitstatus = pytest.ExitCode.USAGE_ERROR
     own.tell("end", exit=int(exitstatus))

@@ -236,10 +236,25 @@ class Session:
 
     def give_account(self) -> None:
         """Report what calls have shown of each kernel by now. Raises :class:`KernelError` if a file of it changed."""
+        if not self.preflights:
+            return
         from attn_spec.isolation.foreign import account
 
-        for checked in self.preflights or []:
+        for checked in self.preflights:
             self.tell("account", account=account(checked.subjects[0].kernel))
+
+    def changed_files(self) -> bool:
+        """Report the account once more, at the end; whether a file of a kernel changed meanwhile, which is told."""
+        if not self.preflights:
+            return False
+        from attn_spec.kernels.kernel import KernelError
+
+        try:
+            self.give_account()
+        except KernelError as error:
+            self.changed = str(error)
+            self.tell("refusal", message=self.changed)
+        return bool(self.changed)
 
     def tell(self, kind: str, **content: Any) -> None:
         """Append one line to the report, unless this is a worker of pytest-xdist."""

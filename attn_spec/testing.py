@@ -10,7 +10,7 @@ from an oracle. Tensors may be those of any framework on any device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -30,9 +30,11 @@ from attn_spec.judgement.power import Planting, Power
 from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
-from attn_spec.kernels.call import Call, CallError, answered, call, dtype_of
+from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, dtype_of
 from attn_spec.kernels.gradient_call import pulled
+from attn_spec.kernels.other_calls import AsGiven, other_calls
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.option_fields import is_number
 
 #: Conventions that a test may name, with their values where it names none: nothing is said of rows without keys.
 _AGREED = {"lse_base": ("e", "2"), "empty_row": ("zero", "mean_of_v", "nan"), "empty_lse": ("-inf", "+inf")}
@@ -97,14 +99,20 @@ def assert_attention(
     that are no call of attention.
     """
     agreed = _agreed(words)
-    made = call(q, k, v, presentation=presentation, **words)
-    answer = answered(made, output=out, lse=lse)
-    dtypes = {name: dtype_of(name, x) for name, x in answer.items()}
-    claimed = UNDECLARED if contract is None else as_contract(contract)
-    resolved = _resolved(claimed, made.dtype, dtypes)
-    sample = None if rows is None else RowSample(rows, seed)
-    judgement = judge_parts(lambda: made.parts(answer), resolved, sample=sample, memory=memory, engine=engine, **agreed)
-    judgement = _verdict(Asked(made, words, claimed, agreed), judgement, unjudged, answer)
+    _check_effort(memory, unjudged, seed)
+    if out is None:
+        raise CallError("out must be the output of attention, not None: lse= is judged beside it")
+    with call_errors():
+        made = call(q, k, v, presentation=presentation, **words)
+        answer = answered(made, output=out, lse=lse)
+        dtypes = {name: dtype_of(name, x) for name, x in answer.items()}
+        claimed = UNDECLARED if contract is None else as_contract(contract)
+        resolved = _resolved(claimed, made.dtype, dtypes)
+        sample = None if rows is None else RowSample(rows, seed)
+        how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, **agreed}
+        judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
+    given = AsGiven(q, k, v, out, lse, presentation, words, agreed)
+    judgement = _verdict(Asked(made, words, claimed, agreed, given), judgement, unjudged, answer)
     judgement.power = _power(made, resolved, agreed, seed, lse=lse is not None) if power else None
     return judgement
 
@@ -134,16 +142,18 @@ def assert_attention_gradients(
     :func:`assert_attention`.
     """
     agreed = _agreed(words)
-    made = call(q, k, v, presentation=presentation, **words)
-    given = pulled(made, gradients, dout, dlse)
-    if agreed["empty_row"] != "zero":
-        given.check_rows(memory)
-    dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
-    claimed = UNDECLARED if contract is None else as_contract(contract)
-    sample = None if rows is None else RowSample(rows, seed)
-    chosen = None if keys is None else KeySample(keys, seed)
-    resolved = _resolved(claimed, made.dtype, dtypes)
-    judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
+    _check_effort(memory, unjudged, seed)
+    with call_errors():
+        made = call(q, k, v, presentation=presentation, **words)
+        given = pulled(made, gradients, dout, dlse)
+        if agreed["empty_row"] != "zero":
+            given.check_rows(memory)
+        dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
+        claimed = UNDECLARED if contract is None else as_contract(contract)
+        sample = None if rows is None else RowSample(rows, seed)
+        chosen = None if keys is None else KeySample(keys, seed)
+        resolved = _resolved(claimed, made.dtype, dtypes)
+        judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
     return _verdict(Asked(made, words, claimed, agreed), judgement, unjudged)
 
 
@@ -160,13 +170,21 @@ def _power(made: Call, contract: ResolvedContract, agreed: Mapping[str, str], se
 
 def _verdict(asked: Asked, judgement: Judged, unjudged: float, answer: Mapping[str, Any] | None = None) -> Judged:
     """The judgement, if it is a pass."""
-    if not 0 <= unjudged <= 1:
-        raise CallError(f"unjudged must be a share of the answer, from 0 to 1, not {unjudged!r}")
     if judgement.refuted:
         raise NotAttention(asked.failure(judgement, answer), judgement)
     if not judgement.exercised or judgement.silent_share > unjudged:
         raise NotJudged(asked.silence(judgement), judgement)
     return judgement
+
+
+def _check_effort(memory: float, unjudged: float, seed: int) -> None:
+    """Raise :class:`CallError` for bytes, a share, or a seed that are none."""
+    if not is_number(seed) or not isinstance(seed, int) or seed < 0:
+        raise CallError(f"seed must be an integer of 0 or more, not {seed!r}")
+    if not is_number(memory) or memory <= 0:
+        raise CallError(f"memory must be a positive number of bytes, not {memory!r}")
+    if not is_number(unjudged) or not 0 <= unjudged <= 1:
+        raise CallError(f"unjudged must be a share of the answer, from 0 to 1, not {unjudged!r}")
 
 
 def _agreed(words: dict[str, Any]) -> dict[str, str]:
@@ -202,6 +220,8 @@ class Asked:
     words: Mapping[str, Any]
     contract: Contract
     agreed: Mapping[str, str]
+    #: Tensors and words as the test gave them, where other readings of them are hints.
+    given: AsGiven | None = None
 
     def failure(self, judgement: RowJudgement, answer: Mapping[str, Any] | None) -> str:
         """About ten lines: which element, how far, how far allowed, and what would explain it."""
@@ -280,8 +300,22 @@ class Asked:
         claimed = self.contract.at(problem.dtype)
         holding = [name for name in contracts_that_hold(claimed, problem, **found) if name != self._contract]
         hints = [within(name) for name in holding]
-        hints = hints or right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found))
+        hints = hints or [
+            *(f"right for the same tensors {words}" for words in self._meant(worst)),
+            *right_for(problem, lambda other: judge(other, self.contract.at(problem.dtype), **found)),
+        ]
         return f"this row is {', or '.join(hints)}" if hints else ""
+
+    def _meant(self, worst: WorstElement) -> Iterator[str]:
+        """Other calls, of which the row of the worst element is the answer."""
+        assert self.given is not None
+        for words, other in other_calls(self.given):
+            if (found := other.part(self._place(worst))) is not None:
+                part, row = found[0], np.array([found[1]])
+                problem, answer = part.problem.rows(row), {**part.answer(row), **other.agreed}
+                judgement = judge(problem, self.contract.at(problem.dtype), **answer)
+                if judgement.exercised and not judgement.refuted:
+                    yield words
 
 
 def _shown(value: Any) -> str:

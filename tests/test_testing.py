@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import attn_spec
-from attn_spec.error.contract import ContractError
 from attn_spec.kernels.call import CallError
 from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 
@@ -234,19 +234,57 @@ def test_a_layer():
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "text"),
+    ("words", "text"),
     [
-        ({"contract": "flash"}, ContractError, "unknown contract 'flash'; known are fused"),
-        ({"empty_row": "skip"}, CallError, "empty_row must be one of 'zero', 'mean_of_v', 'nan', not 'skip'"),
-        ({"rows": 0}, ValueError, "rows must be an integer of 1 or more, not 0"),
-        ({"engine": "jax"}, ValueError, "no engine is called 'jax'; write numpy, torch, torch:cuda"),
-        ({"softcap": -1.0}, ValueError, "softcap must be a positive number or None, not -1.0"),
-        ({"deterministic": True}, CallError, "unknown option 'deterministic'"),
+        ({"contract": "flash"}, "unknown contract 'flash'; known are fused"),
+        ({"empty_row": "skip"}, "empty_row must be one of 'zero', 'mean_of_v', 'nan', not 'skip'"),
+        ({"rows": 0}, "rows must be an integer of 1 or more, not 0"),
+        ({"engine": "jax"}, "no engine is called 'jax'; write numpy, torch, torch:cuda"),
+        ({"memory": 0}, "memory must be a positive number of bytes, not 0"),
+        ({"rows": 4, "seed": "x"}, "seed must be an integer of 0 or more, not 'x'"),
+        ({"unjudged": 2}, "unjudged must be a share of the answer, from 0 to 1, not 2"),
+        ({"softcap": -1.0}, "softcap must be a positive number or None, not -1.0"),
+        ({"scale": True}, "scale must be a finite number or None, not True"),
+        ({"window": 4}, r"window must be .*\(left, right\).*, not 4"),
+        ({"rotary_base": 500.0}, "rotary_base is a parameter of rotary; give that too, or leave this out"),
+        ({"deterministic": True}, "unknown option 'deterministic'"),
+        (
+            {"bias": torch.zeros(1, 8, 40, 40)},
+            r"bias must be broadcastable to \[B, Hq, Sq, Sk\] = \(2, 4, 40, 40\) here, not \(1, 8, 40, 40\)",
+        ),
+        ({"mask": torch.ones(5, 4, 40, 40, dtype=torch.bool)}, r"mask must be .*, not \(5, 4, 40, 40\)"),
+        (
+            {"attn_mask": torch.ones(2, 40, 40, dtype=torch.bool)},
+            r"not \(2, 40, 40\), which is read as \(1, 2, 40, 40\); .* batch entries, pass attn_mask\[:, None\]",
+        ),
+        (
+            {"mask": torch.ones(2, 40, dtype=torch.bool)},
+            r"which is read as \(1, 1, 2, 40\); .*pass mask\[:, None, None\]",
+        ),
+        (
+            {"alibi_slopes": torch.ones(8)},
+            r"alibi_slopes must be broadcastable to \[B, Hq, 1, 1\] = \(2, 4, 1, 1\) here, not \(8,\)",
+        ),
     ],
 )
-def test_bad_arguments_are_told(words, error, text):
-    with pytest.raises(error, match=text):
+def test_bad_arguments_are_told(words, text):
+    with pytest.raises(CallError, match=text):
         assert_attention(q, q, k, v, **words)
+
+
+def test_what_has_no_values_is_told():
+    for what, text in (
+        (None, "out must be the output of attention, not None: lse= is judged beside it"),
+        (q.to_sparse(), "output must be a dense tensor with values, not a tensor of the layout torch.sparse_coo"),
+        (q.to("meta"), "output must be a dense tensor with values, not a tensor on the device meta"),
+    ):
+        with pytest.raises(CallError, match=text):
+            assert_attention(what, q, k, v)
+    with pytest.raises(CallError, match="q must be a dense tensor with values, not a nested tensor"):
+        assert_attention(q, torch.nested.nested_tensor(list(q), layout=torch.jagged), k, v)
+    x = jnp.ones((1, 1, 2, 2))
+    with pytest.raises(CallError, match="not a traced array; assert outside of jit and grad"):
+        jax.jit(lambda y: assert_attention(y, y, x, x))(x)
 
 
 def test_it_imports_no_framework():
@@ -341,6 +379,7 @@ def test_gradients_of_queries_without_keys_are_judged_where_the_test_says_so():
 @pytest.mark.parametrize(
     ("change", "words", "text"),
     [
+        ((q, k, v), {}, "gradients must be a mapping by name, as {'dq': dq, .*, not of type tuple"),
         ({}, {}, "gradients must be some of dq, dk, dv, dbias, .*, not none"),
         ({"dx": q}, {}, "gradients must be some of .*, not dx"),
         ({"dk": q[:, :1]}, {}, r"dk must have the shape \(2, 4, 40, 16\) here, not \(2, 1, 40, 16\)"),
@@ -351,5 +390,38 @@ def test_gradients_of_queries_without_keys_are_judged_where_the_test_says_so():
     ],
 )
 def test_what_are_no_gradients_is_refused(change, words, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(CallError, match=text):
         assert_attention_gradients(change, q, q, k, v, **words)
+
+
+def other_readings():
+    """Answers that are right for another call than the one that the test makes, with what the hint says."""
+    x = [torch.randn(2, 3, 3, 16) for _ in range(3)]
+    rows_first = sdpa(*(each.transpose(1, 2) for each in x)).transpose(1, 2)
+    yield rows_first, x, {}, "as presentation='BSHD'"
+
+    short, lower = (q, k[:, :, :20], v[:, :, :20]), torch.ones(40, 20, dtype=torch.bool)
+    answer = sdpa(*short, attn_mask=lower.tril())
+    yield answer, short, {"causal": True, "causal_alignment": "bottom_right"}, "with causal_alignment='top_left'"
+
+    lse = torch.logsumexp(q @ k.mT / 4, -1)
+    yield sdpa(q, k, v), (q, k, v), {"lse": lse / np.log(2)}, "with lse_base='2'"
+
+    of_entries = torch.rand(4, 40, 40) < 0.5
+    four = [torch.randn(4, 4, 40, 16) for _ in range(3)]
+    yield (
+        sdpa(*four, attn_mask=of_entries[:, None]),
+        four,
+        {"attn_mask": of_entries},
+        r"with attn_mask\[:, None\], whose",
+    )
+
+    keys, forty = torch.rand(40, 40) < 0.5, [torch.randn(40, 1, 40, 4) for _ in range(3)]
+    yield sdpa(*forty, attn_mask=keys[:, None, None]), forty, {"mask": keys}, r"with mask\[:, None, None\], whose first"
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_failure_names_the_call_that_was_meant(number):
+    answer, tensors, words, text = [*other_readings()][number]
+    with pytest.raises(NotAttention, match=rf"hint      this row is right for the same tensors {text}"):
+        assert_attention(answer, *tensors, contract="fp32", **words)

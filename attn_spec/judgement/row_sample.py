@@ -18,6 +18,10 @@ TILES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 TOLD = 0.01
 
 
+class SampleError(ValueError):
+    """A number of rows, or of keys, that is none."""
+
+
 @dataclass(frozen=True)
 class RowSample:
     """Rows of each head: half of them where defects like to be, by strata, and half at random.
@@ -67,9 +71,9 @@ class Sampled:
 
 
 def check_count(name: str, count: object) -> None:
-    """Raise ``ValueError`` unless a number of rows, or of keys, is one."""
+    """Raise :class:`SampleError` unless a number of rows, or of keys, is one."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name} must be an integer of 1 or more, not {count!r}")
+        raise SampleError(f"{name} must be an integer of 1 or more, not {count!r}")
 
 
 def drawn_beside(strata: Sequence[int], count: int, n: int, rng: np.random.Generator) -> Sampled:

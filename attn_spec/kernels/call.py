@@ -5,13 +5,17 @@ Tensors stay where they are. What is judged is read head by head, so a test of l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from attn_spec.error.contract import ContractError
 from attn_spec.judgement.blocks import Part
+from attn_spec.judgement.engine import EngineError
+from attn_spec.judgement.row_sample import SampleError
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
@@ -21,6 +25,7 @@ from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.option import CHOICE, Option
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
+from attn_spec.problem.validation import ProblemError
 
 #: Words of other libraries that ask for nothing: heads are grouped where there are fewer of k than of q.
 _SAY_NOTHING = ("enable_gqa",)
@@ -30,6 +35,15 @@ _MASK_OR_BIAS = ("attn_mask",)
 
 class CallError(ValueError):
     """Arguments that are no call of attention; the text says which one, and what it must be."""
+
+
+@contextlib.contextmanager
+def call_errors() -> Iterator[None]:
+    """What refuses a problem, a contract, an engine or a sample refuses the call that asks for it."""
+    try:
+        yield
+    except (ProblemError, ContractError, EngineError, SampleError) as error:
+        raise CallError(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +131,7 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     q, k, v = (_view(order, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     _check_shapes(q.shape, k.shape, v.shape)
     dtype = _common_dtype(q=q, k=k, v=v)
-    options = _options(words)
+    options = _options(words, {"B": q.shape[0], "H": q.shape[1], "Q": q.shape[2], "K": k.shape[2]})
     positional = [name for name in options if OPTIONS[name].positional and OPTIONS[name].relative]
     if positional and q.shape[2] != k.shape[2] and "causal_alignment" not in words:
         raise CallError(
@@ -143,7 +157,7 @@ def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
     """A tensor that has the shape ``wanted`` [B, H, S, D] in the presentation. Raises :class:`CallError`."""
     shape, own = tuple(x.shape), made.presentation.shape(tuple(wanted))
     if shape != own:
-        fitting = [other for other, row in _whole().items() if row.shape(tuple(wanted)) == shape]
+        fitting = [other for other, row in presentations().items() if row.shape(tuple(wanted)) == shape]
         also = f"; that is its shape in the presentation {fitting[0]}" if fitting else ""
         raise CallError(f"{name} must have the shape {own} here, not {shape}{also}")
     return x
@@ -152,27 +166,31 @@ def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
 def tensor_of(name: str, x: Any) -> Any:
     """A tensor of a known framework: itself, or by DLPack a PyTorch one that shares its memory."""
     try:
-        frameworks.of(x)
+        library = frameworks.of(x)
     except FrameworkError as error:
         if not hasattr(x, "__dlpack__"):
             raise CallError(f"{name}: {error}") from None
         import torch
 
         return torch.from_dlpack(x)
+    if what := library.unreadable(x):
+        raise CallError(f"{name} must be a dense tensor with values, not {what}")
     return x
 
 
 def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
-    if name not in _whole():
-        raise CallError(f"presentation must be one of {', '.join(_whole())}, not {name!r}")
+    if name not in presentations():
+        raise CallError(f"presentation must be one of {', '.join(presentations())}, not {name!r}")
     for letter, x in tensors.items():
+        if hasattr(x, "shape"):
+            tensor_of(letter, x)
         if len(getattr(x, "shape", ())) != 4:
             kind = f"of shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(type(x).__name__)
             raise CallError(f"{letter} must be a tensor with the axes {name}, not {kind}")
     return PRESENTATIONS[name]
 
 
-def _whole() -> dict[str, Presentation]:
+def presentations() -> dict[str, Presentation]:
     """Presentations of four axes."""
     return {name: row for name, row in PRESENTATIONS.items() if not row.looped and not row.joins_heads}
 
@@ -212,17 +230,40 @@ def dtype_of(name: str, x: Any) -> str:
     return found
 
 
-def _options(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are used, by their own names."""
+def _options(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, Any]:
+    """Options that are used, by their own names, with tensors of axes that are as long as the call's."""
     found: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
     for word, value in words.items():
         if word in _SAY_NOTHING:
             continue
         row = _row(word, value)
         if row.name in found:
             raise CallError(f"{word} says {row.name} a second time; leave one out")
-        found[row.name] = _value(row, word, value)
+        found[row.name], spelled[row.name] = _value(row, word, value), word
+    if (projection := found.get("query_projection")) is not None:
+        lengths = {**lengths, "H": projection.shape[1]}
+    for name, x in found.items():
+        if OPTIONS[name].tensor is not None and x is not None:
+            _check_axes(OPTIONS[name], spelled[name], words[spelled[name]], x, lengths)
     return {name: x for name, x in found.items() if OPTIONS[name].kind == CHOICE or OPTIONS[name].is_used(x)}
+
+
+def _check_axes(row: Option, word: str, given: Any, x: Any, lengths: Mapping[str, int]) -> None:
+    """Raise :class:`CallError` unless batch entries, heads, queries and keys of an option are those of the call."""
+    shape = tuple(x.shape)
+    full = tuple(lengths.get(axis, 1 if axis == "1" else length) for axis, length in zip(row.axes, shape, strict=True))
+    if all(
+        length in (1, whole) or axis not in lengths for axis, length, whole in zip(row.axes, shape, full, strict=True)
+    ):
+        return
+    also, own = "", tuple(given.shape)
+    if own != shape:
+        also = f", which is read as {shape}"
+        if own and own[0] == lengths["B"] and "B" in row.axes:
+            added = ", None" * (4 - len(own))
+            also += f"; if its first axis is that of batch entries, pass {word}[:{added}]"
+    raise CallError(f"{word} must be broadcastable to [{row.shape_text}] = {full} here, not {own}{also}")
 
 
 def _row(word: str, value: Any) -> Option:
@@ -242,7 +283,8 @@ def _value(row: Option, word: str, value: Any) -> Any:
         return row.off
     if row.tensor is None:
         plain = value.item() if getattr(value, "shape", None) == () else value
-        return tuple(None if side == -1 else side for side in plain) if row.name == "window" else plain
+        sides = row.name == "window" and isinstance(plain, Iterable)
+        return tuple(None if side == -1 else side for side in plain) if sides else plain
     x = tensor_of(word, value)
     own, wanted = _dtype_of(x), np.dtype(row.tensor).name
     if (own == "bool") != (row.tensor is np.bool_) or ("int" in own) != (row.tensor is np.int64):

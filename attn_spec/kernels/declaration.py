@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -18,7 +19,7 @@ from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.option_dtypes import refused_dtypes
-from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
 #: Facts that are several names.
 LISTS = {"devices", "always"}
@@ -138,6 +139,7 @@ def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
     own = {item.name for item in fields(Limits)} & set(facts)
     try:
         limits = Limits(**{name: facts[name] for name in own})
+        limits = replace(limits, always=with_parameters(limits.always))
         return {"limits": limits, **{name: value for name, value in facts.items() if name not in own}}
     except TypeError as error:
         raise KernelError(str(error)) from error
@@ -230,6 +232,7 @@ def _check_owners(declared: Kernel) -> None:
 
 def _check_limits(declared: Kernel) -> None:
     limits = declared.limits
+    _check_always(declared)
     for name in ("head_dims", "query_lengths"):
         lengths = getattr(limits, name)
         if lengths is not None and not (isinstance(lengths, tuple) and lengths and all(map(_is_count, lengths))):
@@ -246,6 +249,23 @@ def _check_limits(declared: Kernel) -> None:
         raise KernelError(f"{declared.name}: multiples must be of the axes 'Q' and 'K', not {limits.multiples!r}")
     if not all(map(_is_count, limits.multiples.values())):
         raise KernelError(f"{declared.name}: multiples must be numbers of at least 1, not {limits.multiples!r}")
+
+
+def _check_always(declared: Kernel) -> None:
+    """Whether some problem has all options that the kernel always uses."""
+    always = declared.limits.always
+    if missing := sorted(set(always) - declared.supports):
+        raise KernelError(f"{declared.name} always uses {', '.join(missing)}; name that in supports too")
+    for one, other in itertools.combinations([name for name in always if name in OPTIONS], 2):
+        if OPTIONS[one].excludes(OPTIONS[other]) or OPTIONS[other].excludes(OPTIONS[one]):
+            raise KernelError(
+                f"{declared.name} always uses {one} and {other}, and no problem has both: leave one out of always"
+            )
+    for pair in declared.limits.exclusive:
+        if set(pair) <= set(always):
+            raise KernelError(
+                f"{declared.name} always uses {' and '.join(pair)}, which it does not combine: leave one out of always"
+            )
 
 
 def _check_defects(declared: Kernel) -> None:

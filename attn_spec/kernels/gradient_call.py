@@ -67,6 +67,9 @@ class Pulled:
 
 def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pulled:
     """Read gradients by name, "dq", "dk", "dv", or "d" and an option that has one. Raises :class:`CallError`."""
+    if not isinstance(gradients, Mapping):
+        kind = type(gradients).__name__
+        raise CallError(f"gradients must be a mapping by name, as {{'dq': dq, 'dk': dk, 'dv': dv}}, not of type {kind}")
     found = {name: tensor_of(name, x) for name, x in gradients.items() if x is not None}
     shapes = {"dq": made.q.shape, "dk": made.k.shape, "dv": made.v.shape}
     unknown = sorted(found.keys() - set(BACKWARD))

@@ -6,6 +6,8 @@ help. A new option is a new field here, and kernels that take it.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -220,3 +222,9 @@ OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each
 def parameters(option: str) -> tuple[Option, ...]:
     """The further parameters of an option."""
     return tuple(row for row in OPTIONS.values() if row.of == option)
+
+
+def with_parameters(names: Iterable[str]) -> tuple[str, ...]:
+    """Options and abilities, each followed by the further parameters that it cannot do without."""
+    found = ((name, *(row.name for row in parameters(name) if not row.optional)) for name in names)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.problem.option import SCORE, WEIGHT
 from attn_spec.problem.option_dtypes import pairs_of_dtypes
-from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
 from attn_spec.search.regimes import Recipe
 
@@ -36,7 +36,7 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
     With those alone whose ``gradients`` are cleared at a glance: no other scores, no softcap, no dropout.
     """
     limits = subject.kernel.limits
-    always = {name: _usual(name) for name in _with_parameters(name for name in limits.always if name in OPTIONS)}
+    always = {name: _usual(name) for name in limits.always if name in OPTIONS}
     kinds = (SCORE, WEIGHT)
     chosen = [
         name
@@ -103,11 +103,6 @@ def available_memory() -> int | None:
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     return found[0] if found else None
-
-
-def _with_parameters(names: Any) -> list[str]:
-    """Options, and further parameters that they cannot do without."""
-    return [each for name in names for each in (name, *(row.name for row in parameters(name) if not row.optional))]
 
 
 def _usual(name: str) -> Any:

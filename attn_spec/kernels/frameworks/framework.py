@@ -70,6 +70,11 @@ class Framework(ABC):
         del tensor
         return "cpu"
 
+    def unreadable(self, tensor: Any) -> str:
+        """What a tensor is that has no array of values, as "a sparse tensor"; empty for one that has."""
+        del tensor
+        return ""
+
     def missing(self, device: str) -> str:
         """Why nothing can run on ``device``; empty when it can."""
         return "" if device == "cpu" else f"{self.name} has no device {device}; choose device cpu"

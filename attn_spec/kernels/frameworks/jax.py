@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from attn_spec.kernels.frameworks.framework import Call, Differentiating, FrameworkError, Pull
 from attn_spec.kernels.frameworks.numpy import array_of
@@ -61,6 +62,9 @@ return returned, pull(sent)[0]"""
     def device_of(self, tensor: jax.Array) -> str:
         (device,) = tensor.devices()
         return "cuda" if device.platform == "gpu" else device.platform
+
+    def unreadable(self, tensor: jax.Array) -> str:
+        return "a traced array; assert outside of jit and grad" if isinstance(tensor, Tracer) else ""
 
     def missing(self, device: str) -> str:
         try:

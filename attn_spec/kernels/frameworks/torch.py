@@ -64,6 +64,13 @@ return returned, [x.grad for x in inputs]"""
     def device_of(self, tensor: torch.Tensor) -> str:
         return tensor.device.type
 
+    def unreadable(self, tensor: torch.Tensor) -> str:
+        if tensor.is_nested:
+            return "a nested tensor"
+        if (layout := str(tensor.layout)) != "torch.strided":
+            return f"a tensor of the layout {layout}"
+        return "a tensor on the device meta" if tensor.is_meta else ""
+
     def missing(self, device: str) -> str:
         if device.partition(":")[0] != "cuda":
             return ""

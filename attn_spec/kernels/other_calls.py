@@ -1,0 +1,67 @@
+"""Other calls that a test may have meant: the same tensors in another order of axes, or an option read otherwise.
+
+A hint for whoever reads a failure: no verdict depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attn_spec.judgement.blocks import Part
+from attn_spec.kernels.call import CallError, answered, call, presentations
+from attn_spec.problem.masks import ALIGNMENTS
+
+
+@dataclass(frozen=True)
+class AsGiven:
+    """What a test hands over, as it does."""
+
+    q: Any
+    k: Any
+    v: Any
+    output: Any
+    lse: Any
+    presentation: str
+    #: Options by the words that the test uses, and conventions.
+    words: Mapping[str, Any]
+    agreed: Mapping[str, str]
+
+    def part(self, place: tuple[int, ...]) -> tuple[Part, int] | None:
+        """The head, and its row, of the element at ``place`` of the output [as the presentation has it] or of the LSE.
+
+        None where this is no call of attention.
+        """
+        try:
+            made = call(self.q, self.k, self.v, presentation=self.presentation, **self.words)
+            answer = answered(made, output=self.output, lse=self.lse)
+        except CallError:
+            return None
+        order = self.presentation if len(place) == 4 else "BHS"
+        at = dict(zip(order, place, strict=True))
+        return made.part(answer, at["B"], 0 if made.layer else at["H"]), at["S"]
+
+
+def other_calls(asked: AsGiven) -> Iterator[tuple[str, AsGiven]]:
+    """Calls that differ in one thing, each with words for it."""
+    for name in presentations():
+        if name != asked.presentation:
+            yield f"as presentation={name!r}", replace(asked, presentation=name)
+    if asked.lse is not None:
+        base = "e" if asked.agreed["lse_base"] == "2" else "2"
+        yield f"with lse_base={base!r}", replace(asked, agreed={**asked.agreed, "lse_base": base})
+    if "causal_alignment" in asked.words:
+        for corner in ALIGNMENTS:
+            if corner != asked.words["causal_alignment"]:
+                words = {**asked.words, "causal_alignment": corner}
+                yield f"with causal_alignment={corner!r}", replace(asked, words=words)
+    for word, x in asked.words.items():
+        shape = list(getattr(x, "shape", []))
+        if len(shape) in (2, 3) and shape[0] == asked.q.shape[0]:
+            added = (slice(None), *[None] * (4 - len(shape)))
+            text = f"{word}[:{', None' * (4 - len(shape))}]"
+            yield (
+                f"with {text}, whose first axis is that of batch entries",
+                replace(asked, words={**asked.words, word: x[added]}),
+            )
