@@ -79,6 +79,7 @@ def _smaller(recipe: Recipe, fixed: Collection[str]) -> Iterator[Recipe]:
                 yield replace(recipe, size=size, value_size=value_size)
 
 
+@np.errstate(all="ignore")
 def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> bool:
     """Whether no sum of products of operands, of values or of cotangents comes near the largest number of any format.
 
@@ -162,4 +163,5 @@ def _largest_input(problem: Problem) -> float:
 
 
 def _largest(x: np.ndarray) -> float:
-    return float(np.abs(x).max(initial=0.0))
+    found = float(np.abs(x).max(initial=0.0))
+    return found if found >= 0 else np.inf  # products that overflowed may have made NaN

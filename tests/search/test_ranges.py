@@ -7,6 +7,7 @@ from attn_spec.error.contract import Contract
 from attn_spec.error.presets import EAGER, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
+from attn_spec.search import ranges
 from attn_spec.search.ranges import within_range
 from attn_spec.search.regimes import Recipe
 
@@ -66,3 +67,18 @@ def test_a_problem_that_nothing_brings_inside_is_its_own():
     contract = Contract(reference="zero", reference_range=1e-30)
 
     assert within_range(subject(contract, "float32"), asked, (), backward=False).digest() == asked.problem().digest()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_sums_that_overflow_here_too_are_not_surely_inside_and_warn_of_nothing(backward):
+    problem = Recipe(dtype="float64", value_size=2.0**1020, **SHAPE).problem()
+
+    assert not ranges._is_surely_inside(subject(FUSED, "float64"), problem, backward=backward)
+
+
+@pytest.mark.parametrize("bent", [{"softcap": 50.0}, {"dropout_p": 0.5, "dropout_keep": "half@BHQK"}])
+def test_a_softcap_and_dropout_need_no_judgement_to_be_inside(bent):
+    problem = Recipe(**SHAPE, **bent).problem()
+
+    assert ranges._is_surely_inside(subject(FUSED, "float32"), problem, backward=True)
+    assert said(problem, FUSED) == 1
