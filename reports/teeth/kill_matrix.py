@@ -33,6 +33,8 @@ class Cell:
     #: Problems tried until the verdict.
     examples: int
     seconds: float
+    #: The share of the elements of its answers that were measured, of a property that tells.
+    measured: float | None = None
 
     @property
     def caught(self) -> bool:
@@ -63,7 +65,7 @@ def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]
         seconds = round(time.monotonic() - start, 2)
         if row.verdict is Verdict.NOT_CLAIMED:
             continue
-        found = {"verdict": row.verdict, "examples": row.examples, "seconds": seconds}
+        found = {"verdict": row.verdict, "examples": row.examples, "seconds": seconds, "measured": row.measured}
         cells.append(Cell(mutant=mutant.id, claim=claim.id, **found))
     return cells
 
@@ -95,6 +97,15 @@ def examine(
         return search(claim, Subject(kernel, dtype, shapes=shapes), profile, seed)
     except PropertyError as error:
         return error.row, None
+
+
+def measured_of(cells: Iterable[Cell]) -> dict[str, float]:
+    """The mean share of elements that was measured of each mutant, over all properties that tell."""
+    shares: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.measured is not None:
+            shares.setdefault(cell.mutant, []).append(cell.measured)
+    return {mutant: sum(found) / len(found) for mutant, found in shares.items()}
 
 
 def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:

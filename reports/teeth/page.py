@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jinja2
@@ -13,6 +12,7 @@ from ..zoo.mutants import load_all
 from .contest import SUITE
 from .defects import DEFECTS
 from .document import Teeth
+from .kill_matrix import measured_of
 from .kill_picture import columns_of, picture
 from .left_out import LEFT_OUT
 from .limit_figures import limit_table, own_lines, panels
@@ -54,6 +54,7 @@ def html(made: Teeth) -> str:
         alarm_examples=examples,
         alarm_kernels=sum(run.kernels for run in made.alarms),
         alarm_families=_families_of_alarms(made),
+        measured=_measured(made),
         left_out=LEFT_OUT,
         palette=list(enumerate(svg.PALETTE)),
     )
@@ -69,7 +70,7 @@ def markdown(made: Teeth) -> str:
         "## Mutants caught, with equal work",
         tables.table(["rule", "caught", "accepts when", "inputs"], lines),
         "## How each mutant was caught first",
-        tables.table(["mutant", "dtype", "property", "problems", "smallest problem"], _first_kills(made)),
+        _first_kills(made),
     ]
     if rows:
         parts += [
@@ -80,12 +81,20 @@ def markdown(made: Teeth) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _first_kills(made: Teeth) -> Iterable[Sequence[str]]:
-    kills = {kill.mutant: kill for kill in made.kills}
+def _first_kills(made: Teeth) -> str:
+    kills, shares = {kill.mutant: kill for kill in made.kills}, _measured(made)
+    columns, rows = ["mutant", "dtype", "property", "problems", "smallest problem"], []
     for mutant in made.mutants:
         kill = kills.get(mutant.id)
         found = ["**none**", "", ""] if kill is None else [kill.claim, str(kill.examples), f"`{_short(kill.problem)}`"]
-        yield [f"`{mutant.id}`", mutant.dtype, *(cell.replace("|", "\\|") for cell in found)]
+        row = [f"`{mutant.id}`", mutant.dtype, *(cell.replace("|", "\\|") for cell in found)]
+        rows.append([*row, shares.get(mutant.id, "")] if shares else row)
+    return tables.table([*columns, "measured"] if shares else columns, rows)
+
+
+def _measured(made: Teeth) -> dict[str, str]:
+    """How much of the answers of each mutant was measured, in words."""
+    return {mutant: f"{100 * share:.3g} %" for mutant, share in measured_of(made.cells).items()}
 
 
 def _short(problem: str) -> str:

@@ -48,8 +48,8 @@ def made(**changes):
         properties=[OUTPUT, LSE, WEIGHTS],
         mutants=[Told(id="zeros", **told), Told(id="drifts", **{**told, "story": "It drifts."})],
         cells=[
-            cell("zeros", OUTPUT, "refuted", 7),
-            cell("zeros", LSE, "held", 60),
+            replace(cell("zeros", OUTPUT, "refuted", 7), measured=1.0),
+            replace(cell("zeros", LSE, "held", 60), measured=0.95),
             cell("zeros", WEIGHTS, "refuted", 2),
             cell("drifts", OUTPUT, "held", 60),
             cell("drifts", LSE, "suspect", 3),
@@ -123,6 +123,7 @@ def test_the_page_is_whole_by_itself_and_says_what_was_measured():
     assert not re.findall(r"<script|<link|<img|@import|url\((?!#)", text)
     assert text == page.html(made())
     assert "2 of 2 wrong kernels caught" in text
+    assert "97.5 % of the elements of its answers were measured." in text
     assert "It is &lt;wrong&gt;." in text
     assert "It is <wrong>." not in text
     marks = dict(re.findall(r'<path class="(refuted|first|suspect|peer)" d="[^"]*"><title>(.*?)</title>', text))
