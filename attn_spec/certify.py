@@ -29,6 +29,7 @@ from attn_spec.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, P
 from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, against
+from attn_spec.workers import threads
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task
 
@@ -196,6 +197,7 @@ class _Child:
         asked += [f"--attn-share={self.share}/{self.request.workers}", *["--attn-no-first-look"] * self.looked]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": shlex.join(asked)}
         environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self.folder / "hypothesis")
+        environment |= threads.share(self.request.workers)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(  # noqa: S603 -- the command is this interpreter's pytest
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment, pass_fds=[writing]

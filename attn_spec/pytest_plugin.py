@@ -7,6 +7,7 @@ a property is collected. Rows travel in ``report.user_properties``, which pytest
 from __future__ import annotations
 
 import contextlib
+import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Verdict
 from attn_spec.selection import Key
 from attn_spec.session import BLOCK, NEAR, ROW, Session
+from attn_spec.workers.threads import share
 
 if TYPE_CHECKING:
     from attn_spec.judgement.blocks import RowJudgement
@@ -99,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session.tell("refusal", message=str(error))
         raise pytest.UsageError(str(error)) from None
     if config.getoption("attn_kernel"):
+        os.environ |= share(int(getattr(config, "workerinput", {}).get("workercount", 1)))
         with _refusals(session):
             session.examine_kernels()
             session.describe()

@@ -26,7 +26,7 @@ DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch"
 VARIABLES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NPY_", "ATEN_", "TORCH", "PYTORCH_", "JAX_"),
     *("XLA_", "TRITON_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32", "HIP_", "HSA_", "ROCR_", "MIOPEN_"),
-    *("LD_PRELOAD", "PYTHONHASHSEED"),
+    *("LD_PRELOAD", "NPROC", "PYTHONHASHSEED"),
 )
 
 

@@ -20,14 +20,13 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+from . import threads
 from .task import LostTaskError, Task
 
 #: Processes that a task may take down; memory that ran out says nothing of it.
 TRIES = 3
 #: Seconds in which a task that is to end may end what it has begun.
 GRACE = 5.0
-#: A thread for each process; what a user has set stays.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Processes:
@@ -111,7 +110,7 @@ class _Process:
     """One process, with a folder of its own to work in: cases in flight are written there."""
 
     def __init__(self) -> None:
-        os.environ |= {name: os.environ.get(name, number) for name, number in ONE_THREAD.items()}
+        os.environ |= threads.share(threads.cores())  # of which as many run
         spawned = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="attn-spec-", ignore_cleanup_errors=True)
         self._theirs, self._lifeline = spawned.Pipe(duplex=False)
