@@ -254,8 +254,6 @@ def _check_limits(declared: Kernel) -> None:
 def _check_always(declared: Kernel) -> None:
     """Whether some problem has all options that the kernel always uses."""
     always = declared.limits.always
-    if missing := sorted(set(always) - declared.supports):
-        raise KernelError(f"{declared.name} always uses {', '.join(missing)}; name that in supports too")
     for one, other in itertools.combinations([name for name in always if name in OPTIONS], 2):
         if OPTIONS[one].excludes(OPTIONS[other]) or OPTIONS[other].excludes(OPTIONS[one]):
             raise KernelError(

@@ -163,14 +163,14 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     },
     "error.running_error": {
         ("several", "layer of one head, two keys, tiny keys, rounded, cotangents too", "dv"): {
-            "errors in the cast of an operand": "cast.u * [-x.largest-]{+np.abs(x.value)+}",
+            "errors in the cast of an operand": "cast.u * (itself[- + x.error-])",
         },
         ("operands", "layer of one head, one key", "dv"): {
-            "the cast of an operand": "error = x.error + [-cast.u * x.largest + -]kept.eta",
+            "the cast of an operand": "error = x.error + [-cast.u * (itself + x.error) + -]kept.eta",
             "errors of x in a product": "_through(np.abs(x.value), y.error)[- + _through(x.error, y.largest)-]\n",
         },
         ("operands", "layer of one head, two keys, tiny values, tiny biases, tiny cotangents, delta of P", "output"): {
-            "underflow of an operand": "cast.u * x.largest[- + kept.eta-]",
+            "underflow of an operand": "cast.u * (itself + x.error)[- + kept.eta-]",
             "errors of a summand": ("self.value + other.value, self.size + other.size, [-self.error + -]other.error)"),
         },
         ("operands", "cosine of a right angle", "lse"): {
@@ -191,7 +191,7 @@ LAYERS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "the errors of factors of a vector": "own = [-self.own + -]u * (np.abs(value)",
         },
         ("stored_scores", "cosine of a right angle", "lse"): {
-            "gamma in the errors of each number of a vector": "own=[-np.abs(self.value) * -]rows.own)",
+            "gamma in the errors of each number of a vector": "own=[-of_self * -]rows.own)",
         },
         ("score_accumulation", "layer of one head, two keys, tiny inputs, biases", "dvalue_projection_bias"): {
             "sums of a product": "1)[-, *factors-])\n        size = np",

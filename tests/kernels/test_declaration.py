@@ -87,10 +87,6 @@ REFUSED = {
         {"known_defects": (Defect(property="a.b", reason="r", dtype="float16"),)},
         "test_declaration:identity: the known defect of a.b is at float16, which the kernel does not declare",
     ),
-    "always undeclared": (
-        {"always": ("causal",)},
-        "test_declaration:identity always uses causal; name that in supports too",
-    ),
     "always in vain": (
         {"always": ("score_gamma", "rotary", "feature_map"), "supports": ("score_gamma", "rotary", "feature_map")},
         "always uses score_gamma and rotary, and no problem has both: leave one out of always",
