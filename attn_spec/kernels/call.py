@@ -252,11 +252,10 @@ def _options(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, 
 def _check_axes(row: Option, word: str, given: Any, x: Any, lengths: Mapping[str, int]) -> None:
     """Raise :class:`CallError` unless batch entries, heads, queries and keys of an option are those of the call."""
     shape = tuple(x.shape)
-    full = tuple(lengths.get(axis, 1 if axis == "1" else length) for axis, length in zip(row.axes, shape, strict=True))
-    if all(
-        length in (1, whole) or axis not in lengths for axis, length, whole in zip(row.axes, shape, full, strict=True)
-    ):
+    axes = tuple(zip(row.axes, shape, strict=True))
+    if all(length in (1, lengths.get(axis, length)) for axis, length in axes):
         return
+    full = tuple(1 if axis == "1" else lengths.get(axis, length) for axis, length in axes)
     also, own = "", tuple(given.shape)
     if own != shape:
         also = f", which is read as {shape}"

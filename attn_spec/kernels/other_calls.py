@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attn_spec.judgement.blocks import Part
-from attn_spec.kernels.call import CallError, answered, call, presentations
+from attn_spec.kernels.call import CallError, answered, call, call_errors, presentations
 from attn_spec.problem.masks import ALIGNMENTS
 
 
@@ -33,14 +33,14 @@ class AsGiven:
 
         None where this is no call of attention.
         """
+        at = dict(zip(self.presentation if len(place) == 4 else "BHS", place, strict=True))
         try:
-            made = call(self.q, self.k, self.v, presentation=self.presentation, **self.words)
-            answer = answered(made, output=self.output, lse=self.lse)
+            with call_errors():
+                made = call(self.q, self.k, self.v, presentation=self.presentation, **self.words)
+                answer = answered(made, output=self.output, lse=self.lse)
+                return made.part(answer, at["B"], 0 if made.layer else at["H"]), at["S"]
         except CallError:
             return None
-        order = self.presentation if len(place) == 4 else "BHS"
-        at = dict(zip(order, place, strict=True))
-        return made.part(answer, at["B"], 0 if made.layer else at["H"]), at["S"]
 
 
 def other_calls(asked: AsGiven) -> Iterator[tuple[str, AsGiven]]:
@@ -58,7 +58,7 @@ def other_calls(asked: AsGiven) -> Iterator[tuple[str, AsGiven]]:
                 yield f"with causal_alignment={corner!r}", replace(asked, words=words)
     for word, x in asked.words.items():
         shape = list(getattr(x, "shape", []))
-        if len(shape) in (2, 3) and shape[0] == asked.q.shape[0]:
+        if len(shape) in (2, 3) and shape[0] == asked.q.shape[0] > 1:
             added = (slice(None), *[None] * (4 - len(shape)))
             text = f"{word}[:{', None' * (4 - len(shape))}]"
             yield (

@@ -90,6 +90,4 @@ def is_number(value: Any) -> bool:
 def is_window(value: Any) -> bool:
     """Whether this is a pair of lengths, or of None."""
     sides = value if isinstance(value, tuple) else ()
-    return len(sides) == 2 and all(
-        side is None or (is_number(side) and isinstance(side, int) and side >= 0) for side in sides
-    )
+    return len(sides) == 2 and all(side is None or (type(side) is int and side >= 0) for side in sides)
