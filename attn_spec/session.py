@@ -236,11 +236,9 @@ class Session:
 
     def give_account(self) -> None:
         """Report what calls have shown of each kernel by now. Raises :class:`KernelError` if a file of it changed."""
-        if not self.preflights:
-            return
         from attn_spec.isolation.foreign import account
 
-        for checked in self.preflights:
+        for checked in self.preflights or []:
             self.tell("account", account=account(checked.subjects[0].kernel))
 
     def changed_files(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
@@ -177,12 +178,12 @@ def _verdict(asked: Asked, judgement: Judged, unjudged: float, answer: Mapping[s
     return judgement
 
 
-def _check_effort(memory: float, unjudged: float, seed: int) -> None:
+def _check_effort(memory: int, unjudged: float, seed: int) -> None:
     """Raise :class:`CallError` for bytes, a share, or a seed that are none."""
-    if not is_number(seed) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:
         raise CallError(f"seed must be an integer of 0 or more, not {seed!r}")
-    if not is_number(memory) or memory <= 0:
-        raise CallError(f"memory must be a positive number of bytes, not {memory!r}")
+    if not isinstance(memory, Integral) or isinstance(memory, bool) or memory <= 0:
+        raise CallError(f"memory must be a positive number of bytes, not {memory!r}; give an integer")
     if not is_number(unjudged) or not 0 <= unjudged <= 1:
         raise CallError(f"unjudged must be a share of the answer, from 0 to 1, not {unjudged!r}")
 

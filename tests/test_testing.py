@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -241,6 +242,7 @@ def test_a_layer():
         ({"rows": 0}, "rows must be an integer of 1 or more, not 0"),
         ({"engine": "jax"}, "no engine is called 'jax'; write numpy, torch, torch:cuda"),
         ({"memory": 0}, "memory must be a positive number of bytes, not 0"),
+        ({"memory": 1e9}, "memory must be a positive number of bytes, not 1000000000.0; give an integer"),
         ({"rows": 4, "seed": "x"}, "seed must be an integer of 0 or more, not 'x'"),
         ({"unjudged": 2}, "unjudged must be a share of the answer, from 0 to 1, not 2"),
         ({"softcap": -1.0}, "softcap must be a positive number or None, not -1.0"),
@@ -282,6 +284,11 @@ def test_what_has_no_values_is_told():
             assert_attention(what, q, k, v)
     with pytest.raises(CallError, match="q must be a dense tensor with values, not a nested tensor"):
         assert_attention(q, torch.nested.nested_tensor(list(q), layout=torch.jagged), k, v)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a layout that torch calls a prototype, and whose shape is an error
+        ragged = torch.nested.nested_tensor([q[0], q[1, :, :5]])
+    with pytest.raises(CallError, match="k must be a dense tensor with values, not a nested tensor"):
+        assert_attention(q, q, ragged, v)
     x = jnp.ones((1, 1, 2, 2))
     with pytest.raises(CallError, match="not a traced array; assert outside of jit and grad"):
         jax.jit(lambda y: assert_attention(y, y, x, x))(x)

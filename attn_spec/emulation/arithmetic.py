@@ -42,7 +42,8 @@ class Order:
     scaling: str = "roots"
     #: Whether a scale of the scores and log2(e) are one constant inside the exponent, exp2(s c - m c).
     exponent_folded: bool = False
-    #: What the matrix W of the bilinear score q^T W k multiplies first: the "keys" or the "queries".
+    #: The operand that a kernel multiplies by the matrix W of the bilinear score q^T W k first: the "keys" or the
+    #: "queries".
     matrix_on: str = "keys"
     #: Whether a bias is divided by the scale and added before it.
     bias_first: bool = False
@@ -50,8 +51,8 @@ class Order:
     alibi_from: str = "query"
     #: Whether a bias, of scores or of a projection, is rounded to the format of scores before it is added.
     bias_rounded: bool = False
-    #: Whether the formulas that make operands from q, k and v store each result in the format of operands: a projection
-    #: before its bias is added, a product with a cosine before it is added to that with the sine.
+    #: True where a kernel stores each result on the way from q, k and v to the operands of a score in the format of
+    #: operands: a projection before its bias is added, q cos before q' sin is added.
     results_stored: bool = False
     #: Whether normalization divides, or else multiplies by a reciprocal.
     divides: bool = False

@@ -193,7 +193,7 @@ class Contract:
 
     @property
     def base2(self) -> bool:
-        """Whether the kernel computes exp(x) as exp2(x log2(e))."""
+        """True where the contract says that the kernel computes exp(x) as exp2(x log2(e))."""
         return self.exponent != "natural"
 
     @property

@@ -55,7 +55,10 @@ SILENCES = (
 
 
 def says_nothing(c: Contract, problem: Problem) -> bool:
-    """Whether no theorem of a problem's family knows what a contract says; alternatives of it are not asked."""
+    """True where a field of contract ``c`` has a value for which no bound of the problem's family is proved.
+
+    The alternatives of the contract are not looked at.
+    """
     return any(_unknown(c, problem))
 
 

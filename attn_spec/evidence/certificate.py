@@ -84,8 +84,8 @@ class Configuration(Model):
     examples: int
     floor: int
     seed: int
-    #: Whether the seed is the profile's, so that every run draws the same problems and a kernel may know them; None
-    #: where a certificate of an earlier version does not say.
+    #: True if ``seed`` is the fixed seed of the profile: every run of that profile draws the same problems, which a
+    #: kernel may know. None: the certificate is of an earlier version, which does not say.
     seed_of_profile: bool | None = None
     #: Shapes that were asked for.
     shapes: tuple[str, ...] = ()

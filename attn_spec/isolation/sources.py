@@ -49,7 +49,7 @@ class Sources:
         return {path: self._first[path] for path in paths}
 
     def check(self) -> None:
-        """Whether all that was imported is as it was. Raises :class:`ChangedError`."""
+        """Raise :class:`ChangedError` unless each file that the kernel's process has imported has its first digest."""
         for path in sorted(self._used):
             now = digest(path) if path.is_file() else ""
             if now != self._first[path]:
@@ -88,7 +88,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder, in order; nothing of one that may not be read."""
+    """The entries of a folder, sorted by name; none of a folder that this process may not read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

@@ -39,7 +39,7 @@ class CallError(ValueError):
 
 @contextlib.contextmanager
 def call_errors() -> Iterator[None]:
-    """What refuses a problem, a contract, an engine or a sample refuses the call that asks for it."""
+    """Turn an error about a problem, contract, engine or sample, raised in the block, into :class:`CallError`."""
     try:
         yield
     except (ProblemError, ContractError, EngineError, SampleError) as error:
@@ -127,6 +127,8 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     positions count from the diagonal of sequences of unequal lengths, ``causal_alignment`` must be named.
     Raises :class:`CallError`.
     """
+    # The shape of a tensor without values may be an error of its library, so it is not asked for before.
+    q, k, v = (tensor_of(name, x) if hasattr(type(x), "shape") else x for name, x in (("q", q), ("k", k), ("v", v)))
     order = _presentation(presentation, {"q": q, "k": k, "v": v})
     q, k, v = (_view(order, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     _check_shapes(q.shape, k.shape, v.shape)
@@ -182,8 +184,6 @@ def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
     if name not in presentations():
         raise CallError(f"presentation must be one of {', '.join(presentations())}, not {name!r}")
     for letter, x in tensors.items():
-        if hasattr(x, "shape"):
-            tensor_of(letter, x)
         if len(getattr(x, "shape", ())) != 4:
             kind = f"of shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(type(x).__name__)
             raise CallError(f"{letter} must be a tensor with the axes {name}, not {kind}")

@@ -252,7 +252,7 @@ def _check_limits(declared: Kernel) -> None:
 
 
 def _check_always(declared: Kernel) -> None:
-    """Whether some problem has all options that the kernel always uses."""
+    """Raise :class:`KernelError` where options in ``always=`` exclude one another, so that no problem has them all."""
     always = declared.limits.always
     for one, other in itertools.combinations([name for name in always if name in OPTIONS], 2):
         if OPTIONS[one].excludes(OPTIONS[other]) or OPTIONS[other].excludes(OPTIONS[one]):

@@ -16,7 +16,7 @@ from attn_spec.problem.masks import ALIGNMENTS
 
 @dataclass(frozen=True)
 class AsGiven:
-    """What a test hands over, as it does."""
+    """The arguments of one call of ``assert_attention``, before they are read as attention."""
 
     q: Any
     k: Any

@@ -81,9 +81,10 @@ def _smaller(recipe: Recipe, fixed: Collection[str]) -> Iterator[Recipe]:
 
 @np.errstate(all="ignore")
 def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> bool:
-    """Whether no sum of products of operands, of values or of cotangents comes near the largest number of any format.
+    """True where every sum that a kernel forms stays far below the largest number of each format of its contract.
 
-    So are taken problems of which a theorem would say nothing, or not cheaply.
+    Sums are those of products of operands, of values and of cotangents. A problem of which a theorem would say nothing,
+    or not cheaply, is taken as inside.
     """
     if problem.empty_output_rows.all() or is_long(problem):
         return True

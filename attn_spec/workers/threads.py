@@ -1,7 +1,7 @@
 """How many threads libraries of numbers have in each of several processes: its share of the cores.
 
-Each library starts as many threads as there are cores unless the environment says otherwise, in every process. Two
-processes on two cores then wait for one another: a torch kernel cost three times the processor time that it needs.
+Each library starts as many threads as there are cores unless the environment says otherwise, in every process. So
+processes that run side by side would have more threads than there are cores, which wait for one another.
 """
 
 from __future__ import annotations

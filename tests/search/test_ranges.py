@@ -76,6 +76,19 @@ def test_sums_that_overflow_here_too_are_not_surely_inside_and_warn_of_nothing(b
     assert not ranges._is_surely_inside(subject(FUSED, "float64"), problem, backward=backward)
 
 
+@pytest.mark.parametrize(
+    "bent", [{"softcap": 2.0**20}, {"softcap": 2.0**-20}, {"dropout_p": 0.5, "dropout_keep": "half@BHQK"}]
+)
+def test_what_a_softcap_or_dropout_multiplies_may_leave_the_range(bent):
+    near = {**SHAPE, "dtype": "float16", "regime": "normal"}
+    values = ranges.NEAR * 65504 / ranges._widest(analysis_of(Recipe(**near).problem()).intermediates)
+    plain, other = (Recipe(**near, value_size=0.75 * values, **more).problem() for more in ({}, bent))
+    half = subject(EAGER, "float16")
+
+    assert ranges._is_surely_inside(half, plain, backward=False)
+    assert not ranges._is_surely_inside(half, other, backward=False)
+
+
 @pytest.mark.parametrize("bent", [{"softcap": 50.0}, {"dropout_p": 0.5, "dropout_keep": "half@BHQK"}])
 def test_a_softcap_and_dropout_need_no_judgement_to_be_inside(bent):
     problem = Recipe(**SHAPE, **bent).problem()

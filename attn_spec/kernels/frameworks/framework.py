@@ -71,7 +71,7 @@ class Framework(ABC):
         return "cpu"
 
     def unreadable(self, tensor: Any) -> str:
-        """What a tensor is that has no array of values, as "a sparse tensor"; empty for one that has."""
+        """The kind of a tensor whose values are no dense array, as "a nested tensor"; empty for a dense tensor."""
         del tensor
         return ""
 
