@@ -76,6 +76,16 @@ def test_the_truth_is_within_a_sharp_radius(name, x, y):
     assert abs(found.lo) <= 2.0**-53 * abs(found.hi)
 
 
+def test_the_radius_of_a_quotient_that_underflows_holds_it():
+    x, y = (
+        DoubleDouble(np.array(z), np.zeros(()), np.zeros(())) for z in (6.342414445401329e-308, 7.55578894002939e22)
+    )
+    found = x / y
+
+    assert of(found) == 0
+    assert 0 < of(x) / of(y) <= Fraction(float(found.radius))
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 @given(x=FLOATS, y=FLOATS, off=st.tuples(*2 * [st.sampled_from([-1.0, 1.0])]), part=st.floats(0, 0.5))
 def test_radii_of_operands_are_propagated(name, x, y, off, part):
