@@ -161,7 +161,7 @@ _KERNELS = (
     ),
     emulate_both("every_tile", replace(PRECISE, normalize="every_tile"), steps=Renormalized, dtypes=_NOT_64),
     # How products are made.
-    emulate_both("tf32_cut", replace(_TF32, entry_rounding="toward_zero")),
+    emulate_both("tf32_cut", replace(PRECISE, multiplicands="tf32", entry_rounding="toward_zero")),
     emulate_both("volta", replace(PRECISE, **_cutting(4, 0)), dtypes=_HALVES),
     emulate_both("ampere", replace(PRECISE, **_cutting(8, 1)), dtypes=_HALVES),
     emulate_both("hopper", replace(PRECISE, **_cutting(16, 2)), dtypes=_HALVES),

@@ -21,13 +21,11 @@ FP32 = Contract(
     alibi_terms="float32",
     kv_tile=1,
 )
-#: float32 on tensor cores, which cut operands to tf32.
+#: float32 on tensor cores, which cut every operand to tf32 where it enters: weights and dS too, float32 until then.
 TF32 = Contract(
     multiplicands="tf32",
-    probabilities="tf32",
-    weight_gradients="work",
-    score_gradients="tf32",
     entry_rounding="toward_zero",
+    **dict.fromkeys(("probabilities", "weight_gradients", "score_gradients"), "work"),
 )
 #: matmul, softmax over whole rows, matmul; every result stored in the inputs' format.
 EAGER = Contract(

@@ -9,6 +9,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings
+from attn_spec.error.roundoff import direction
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -22,7 +23,7 @@ ORDER = ("fp64", "fp32", "fused", "split_kv", "tf32", "eager")
 #: Stages whose narrowest format an experiment finds.
 STAGES = {
     "scores": ("score_accumulation", "stored_scores", "softmax"),
-    "weights": ("softmax", "probabilities", "output_accumulation"),
+    "weights": ("softmax", "probabilities", "multiplicands", "output_accumulation"),
     "accumulator of p.v": ("output_accumulation",),
     "gradients of weights": ("weight_gradients",),
 }
@@ -47,7 +48,8 @@ def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
     if name == "fp64" and subject.dtype != "float64":
         return False
     c = PRESETS[name].at(subject.dtype)
-    cut = any(one.value == "cut" for one in found) and c.rounding != "toward_zero"
+    ways = {"rounding of weights": direction(c, "multiplicands")}
+    cut = any(one.value == "cut" and ways.get(one.name, c.rounding) != "toward_zero" for one in found)
     formats = (one for one in found if one.name in STAGES and one.value is not None)
     return not cut and all(BITS[one.value or ""] >= _narrowest(c, one.name) for one in formats)
 

@@ -31,9 +31,9 @@ MISSED = 2
 def weight_format(subject: Subject) -> Finding:
     """The narrowest format that weights pass, their own, that of the softmax or that of p.v.
 
-    Of two keys one has the score 0 and the value -p v, the other the score -d and the value v, p the number of the
-    dtype nearest to e^-d: the output is (w - p) v / (1 + e^-d) for the weight w that was multiplied. The largest
-    relative error of w is near the unit roundoff of its format.
+    Of two keys one has the score 0 and the value -p v, the other the score -d and the value v, p the number of bfloat16
+    nearest to e^-d, which no product rounds: the output is (w - p) v / (1 + e^-d) for the weight w that was multiplied.
+    The largest relative error of w is near the unit roundoff of its format.
     """
     w, _ = _weights(subject)
     error = float(np.max(np.abs(w - EXACT) / EXACT))
@@ -67,7 +67,7 @@ def weight_rounding(subject: Subject, weights: str | None) -> Finding | None:
 def _weights(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     """What comes of the weights of ``DIFFERENCES``, and the numbers p that they were compared with."""
     n = len(DIFFERENCES)
-    p = bits.nearest(EXACT, subject.dtype)
+    p = bits.nearest(EXACT, "bfloat16")
     q, k, v = np.ones((n, 1, 1)), np.zeros((n, 2, 1)), np.full((n, 2, 1), LARGE)
     k[:, 1, 0], v[:, 0, 0] = -DIFFERENCES, -p * LARGE
     return outputs(subject, q, k, v)[:, 0, 0] * (1 + EXACT) / LARGE + p, p

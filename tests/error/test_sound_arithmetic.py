@@ -184,6 +184,18 @@ def test_operands_may_be_cut_to_tf32():
     assert ratio(p, replace(TF32, entry_rounding=None), lse=f32(cut * cut)[..., 0]) > 1
 
 
+def test_weights_of_float32_may_be_cut_to_tf32_where_they_enter():
+    """One key, whose weight of dropout is 1 / (1 - p) = 1.11; as an H200 gave it, which cuts this and the value."""
+    v = bits.nearest(1.0087175, "float32").item()
+    keep = {"dropout_keep": np.ones((1, 1, 1, 1), dtype=bool), "dropout_p": 0.1}
+    p = float32_head([1.0], [1.0], [v], **keep)
+    kept = rounded(f32(1 / (1 - 0.1)), "tf32", "toward_zero")
+    answer = f32(kept * rounded(p.v, "tf32", "toward_zero"))
+
+    assert 0.8 < ratio(p, TF32, output=answer) < 1
+    assert ratio(p, replace(TF32, probabilities="tf32"), output=answer) > 1  # weights are rounded to nearest there
+
+
 def test_float16_subnormals_may_be_flushed_on_entry():
     p = float32_head([0.0], [0.0], [2.0**-20], dtype="float16")
     answer = {"output": np.zeros((1, 1, 1, 1))}
