@@ -15,7 +15,7 @@ from attn_spec.isolation.tensors import Places
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed, OutOfMemory
+from attn_spec.kernels.misbehaviour import CallFailed, Crashed, OutOfMemory
 
 
 class Wire:
@@ -77,7 +77,7 @@ class Wire:
             found = returned(result, blobs, self.library, self._calls if what == "call" else None)
             change(arrays, result.changed, blobs)
         except DiedError as error:
-            raise CallFailed(str(error)) from None
+            raise Crashed(str(error)) from None
         except KernelError as error:
             raise CallFailed(f"the kernel does not load again: {error}") from None
         except ValueError as error:  # pydantic's too

@@ -18,6 +18,8 @@ from attn_spec.kernels.limits import NotTaken
 
 #: Elements past which an offset of 32 bits with a sign has no room.
 FAR = 2**31
+#: Elements of which distances are multiples there: kernels that read 16 bytes at a time refuse rows between them.
+ALIGNED = 64
 
 
 def unchanged(tensor: Any) -> Any:
@@ -77,7 +79,7 @@ def far_apart(tensor: Any, axis: int) -> Any:
     packed = [
         math.prod(n for place, n in enumerate(shape) if place > own and place != axis) for own in range(len(shape))
     ]
-    packed[axis] = -(-FAR // (length - 1)) + 1
+    packed[axis] = (FAR // (length - 1) // ALIGNED + 1) * ALIGNED
     try:
         return strided(tensor).vast(tensor, packed)
     except (MemoryError, OSError, RuntimeError) as error:

@@ -16,6 +16,10 @@ class CallFailed(Misbehaviour):
     """A call that raised, or did not return in time."""
 
 
+class Crashed(CallFailed):
+    """A call during which the kernel's process died."""
+
+
 class OutOfMemory(CallFailed):
     """A call that raised for want of memory, which says nothing of what it computes."""
 

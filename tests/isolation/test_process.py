@@ -15,7 +15,7 @@ from attn_spec.first_look.misfit import MisfitError
 from attn_spec.isolation import confinement
 from attn_spec.isolation.foreign import isolated
 from attn_spec.kernels.kernel import KernelError
-from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, OutOfMemory
+from attn_spec.kernels.misbehaviour import CallFailed, Crashed, Misbehaviour, OutOfMemory
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.plain_calls import plain
 from attn_spec.search.preflight import preflight
@@ -48,6 +48,11 @@ DEATHS = {
 def test_want_of_memory_is_told_apart(subject):
     with pytest.raises(OutOfMemory):
         subject(of_keys(subject, 18))
+
+
+def test_a_crash_is_told_apart(subject):
+    with pytest.raises(Crashed, match="SIGSEGV"):
+        subject(of_keys(subject, 13))
 
 
 @pytest.mark.parametrize("keys", DEATHS)

@@ -88,6 +88,7 @@ def test_entries_far_apart_hold_the_same_values_past_32_bits(tensor, axis):
 
     assert (np.asarray(arranged) == VALUES).all()
     assert stride * (VALUES.shape[axis] - 1) > 2**31
+    assert stride % 64 == 0
     assert memory.far_apart(tensor[:1], 0) is not None
 
 
