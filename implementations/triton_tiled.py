@@ -42,8 +42,10 @@ TILES = [
         (16, 16, 4, 1), (32, 32, 4, 1), (64, 32, 4, 1), (64, 64, 4, 1), (64, 64, 4, 2), (128, 64, 8, 1), (128, 64, 8, 2)
     ]
 ]  # fmt: skip
-# A GPU measures them when it first meets a format with head dimensions, but for those that its shared memory or
-# registers do not hold, which Triton refuses to launch.
+# A GPU measures them when it first meets a format with head dimensions in long sequences, but for those that its
+# shared memory or registers do not hold, which Triton refuses to launch. To compile them all takes longer than short
+# sequences ever run, which have the first.
+SHORT = 256
 tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=["FORMAT", "WIDTHS", "Dv"])
 
 
@@ -238,6 +240,8 @@ def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str,
     # which warns where hardware silently answers Inf or NaN.
     with torch.cuda.device_of(known["v"][0]), np.errstate(over="ignore", invalid="ignore"):
         if programs and length:
+            if not INTERPRETED and max(known["geometry"][2:4]) <= SHORT:
+                jitted, taken = jitted.fn, taken | TILES[0].all_kwargs()
             jitted[lambda tiles: (programs, triton.cdiv(length, tiles[block]))](**taken)
 
 
@@ -248,10 +252,13 @@ DECLARED: dict[str, Any] = {
         *("dropout_keep", "dropout_p"),
         *("gqa", "dv", "cross", "empty", "lse", "lse_backward"),
     ),
-    "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
+    # Compiled anew for strides that are 1 or a multiple of 16, a kernel adds in another order, and a batch entry alone
+    # may have other strides than in its batch.
+    "conventions": {"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": INTERPRETED},
     "devices": ("cuda", "cpu") if INTERPRETED else ("cuda",),
     "slowness": 32 if INTERPRETED else 1,
-    # Each set of options and each new head dimension is compiled, in seconds, and the latter for every one of TILES.
+    # Each set of options and each new head dimension is compiled, in seconds, and the latter for every one of TILES
+    # where sequences are long.
     "signatures": None if INTERPRETED else 4,
 }
 
