@@ -161,7 +161,7 @@ def _projected_values(problem: Problem, P: np.ndarray, dO: np.ndarray, o: np.nda
         of_v = _product(P[b, h].T, of_heads[b, h], seen)
         of_v, by_values = score.values.pull(REALS, _finite(exact(problem.v[b, 0])), p, of_v)
         _, by_outputs = score.outputs.pull(REALS, o[b, h], p, dO[b, 0])
-        dv[b, 0] += np.where(seen.any(axis=1, keepdims=True), of_v, mp.zero)
+        dv[b, 0] += of_v
         for name, of in (by_values | by_outputs).items():
             found.setdefault(name, exact(np.zeros((*problem.score_shape[:2], *of.shape))))[b, h] = of
     summed = {f"d{name}": _sum_to_shape(x, getattr(problem, name).shape) for name, x in found.items()}

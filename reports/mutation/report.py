@@ -39,6 +39,9 @@ TESTS = (
         "error/weight_gradients",
         "attention/scores",
         "error/operand_bounds",
+        "error/gradient_domain",
+        "error/pair_bounds",
+        "attention/layers",
     ),
     "reports/witnesses/witnesses",
 )

@@ -8,6 +8,17 @@ _FOUR_AXES = "of four axes the third is the last but one"
 #: Reasons by module and change, as ``report`` prints them.
 REASONS: dict[tuple[str, str], str] = {
     (
+        "error.weight_bounds",
+        "-        return np.zeros((*x.s.shape[:-1], 1))\n+        return np.zeros((*x.s.shape[:- 0], 1))",
+    ): "one zero is broadcast as an array of zeros is",
+    (
+        "attention.gradient_enclosure",
+        (
+            "-    of_v, by_values = score.values.pull(BALLS, exact_table(problem.v[b, 0]), p, of_v)\n"
+            "+    of_v, by_values = score.values.pull(BALLS, exact_table(problem.v[b, -1]), p, of_v)"
+        ),
+    ): "v of a layer has one head",
+    (
         "error.row_sum_bounds",
         (
             "-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + shift + w.top[..., 0] + log_sum + X)\n"

@@ -101,8 +101,8 @@ def test_gradients_of_one_head_by_hand():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_balls_contain_the_definition(seed):
-    options = ({"causal": True, "causal_alignment": "bottom_right"}, {"softcap": 4.0}, {"scale": 0.25})[seed]
-    problem = random_layer(seed, **options)
+    last = {"causal": True, "causal_alignment": "bottom_right"}
+    problem = random_layer(seed, **(last, {"softcap": 4.0}, {"scale": 0.25, "heads": 1})[seed])
     dO = np.random.default_rng(seed).integers(-8, 9, problem.output_shape) / 4
     exact, found = gradients(problem, dO, 120), enclose_gradients(problem, dO, 100)
 

@@ -10,8 +10,10 @@ from attn_spec.emulation.sound import PRECISE
 from attn_spec.error.intermediates import intermediates
 from attn_spec.error.operand_bounds import pair_error
 from attn_spec.error.presets import EAGER, FP32
+from attn_spec.error.running_error import Approximation, RunningErrors
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 
@@ -112,6 +114,13 @@ def test_a_saturated_tanh_leaves_the_error_of_its_argument_behind():
     )
     errors = [pair_error(x, FP32.at("float32")).item() for x in (near, far)]
     assert errors[1] < errors[0]
+
+
+def test_a_tanh_is_off_by_two_at_most_whatever_its_argument():
+    c = FP32.at("float32")
+    unknown = Approximation(np.zeros(1), np.ones(1), np.full(1, 1e30), FORMATS["float32"], c)
+    found = RunningErrors(c).tanh(unknown).error.item()
+    assert 2 <= found < 2 + 2.0**-18
 
 
 def test_the_sums_of_all_pairs_and_heads_may_be_one():
