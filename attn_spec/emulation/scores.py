@@ -172,8 +172,15 @@ class Scores(MatrixProducts):
         if self.order.scaling == "roots":
             root, sign = self.root(), self.xp.sign(self.factor())
             q, k = (self.times(x, r, "stored_scores") for x, r in ((q, sign * root), (k, root)))
-            return self.enter(q, "stored_scores"), self.enter(k, "stored_scores")
+            source = self.source_of_scaled()
+            return self.enter(q, source), self.enter(k, source)
         return self.enter(self.times(q, self.query_factor(), "stored_scores"), "stored_scores"), self.enter(k)
+
+    def source_of_scaled(self) -> str:
+        """What rounded an operand last that a root of the scale has multiplied: an exact one leaves its digits."""
+        exact = is_power_of(4, abs(self.default_scale() if self.scale is None else self.scale))
+        wide = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
+        return "input" if exact and wide else "stored_scores"
 
     def root(self) -> Any:
         """The square root of the scale as the kernel holds it."""
