@@ -186,6 +186,7 @@ SLOPES: dict[str, Pattern] = {
     "geometric": lambda rng, shape: np.broadcast_to(_slopes(shape), shape),
     "random": lambda rng, shape: rng.random(shape),
     "steep": lambda rng, shape: 8.0 * rng.random(shape),
+    "steepest": lambda rng, shape: 32.0 * (1 + rng.random(shape)),
     "slight": lambda rng, shape: 2.0**-12 * rng.random(shape),
     "zero": lambda rng, shape: np.zeros(shape),
 }
@@ -196,6 +197,8 @@ GAMMAS: dict[str, Pattern] = {
     "ten": lambda rng, shape: np.full(shape, 10.0),
     "positive": lambda rng, shape: np.exp(rng.standard_normal(shape)),
     "normal": lambda rng, shape: 10.0 * rng.standard_normal(shape),
+    "large": lambda rng, shape: 100.0 * (1 + rng.random(shape)) * rng.choice((-1.0, 1.0), shape),
+    "tiny": lambda rng, shape: 2.0**-12 * rng.standard_normal(shape),
     "zero": lambda rng, shape: np.zeros(shape),
 }
 

@@ -99,7 +99,7 @@ class ScoreOptions:
         accepts=lambda value: value is None or (is_number(value) and value > 0),
         plain=lambda _: 30.0,
         usual=50.0,
-        draws=(50.0, 30.0, 5.0, 1.0, 7.5),
+        draws=(50.0, 30.0, 5.0, 1.0, 7.5, 1000.0, 2.0**-4),
         weight=1,
     )
     #: Factor on q.k; None is the real number 1/sqrt(D), not its rounding.

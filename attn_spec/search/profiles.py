@@ -27,6 +27,10 @@ class Profile:
     #: Whether a kernel that holds all it declares is called certified.
     certifies: bool = False
 
+    def chance(self, share: float, claims: int) -> float:
+        """The probability to meet a fault that shows in this ``share`` of the problems that so many claims draw."""
+        return 1 - (1 - share) ** (self.examples * claims)
+
 
 _ROWS = (
     Profile(name="smoke", examples=10, floor=5, seconds=60, shrink_seconds=15, seed=0),

@@ -140,10 +140,10 @@ class _Search:
             return
         self.deadline = time.monotonic() + self.profile.seconds
         turns = self._turns()
-        for turn, size in enumerate([None, *turns, *[None] * bool(turns)]):
+        for turn, (size, number) in enumerate([(None, 0), *turns, *[(None, 0)] * bool(turns)]):
             self.wanted = self.profile.examples - max(len(turns) - turn, 0)
             if self.failure is None and not self.out_of_time and self.examples < self.wanted:
-                with sizes.drawn_at(size):
+                with sizes.drawn_at(size, number):
                     self._draw(seed + turn)
 
     def _try_each(self, recipes: Sequence[Recipe]) -> None:
@@ -163,11 +163,14 @@ class _Search:
                     raise
                 return
 
-    def _turns(self) -> list[sizes.Size]:
-        """The sizes to try; none for a claim about chance, whose probabilities are those of small problems."""
+    def _turns(self) -> list[tuple[sizes.Size, int]]:
+        """The sizes to try, with the numbers of their turns.
+
+        There are none for a claim about chance, whose probabilities are those of small problems.
+        """
         few = self.subject.kernel.signatures is not None  # each size is another signature
         turns = [] if self.claim.false_alarm else sizes.turns(self.profile.examples, self.claim.id)
-        return turns[: len(turns) // len(sizes.SIZES)] if few else turns
+        return turns[: len(turns) // sizes.ORDINARY] if few else turns
 
     def _draw(self, seed: int) -> None:
         """Let Hypothesis draw, check and shrink."""

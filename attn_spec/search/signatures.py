@@ -131,5 +131,7 @@ def _of_shape(recipe: Recipe, rows: int, keys: int) -> Iterator[str]:
         "heads": recipe.kv_heads > 1,
         "groups": 1 < recipe.kv_heads < recipe.query_heads,
         "a cut tile": bool(keys % EDGES[1]),
+        "more keys than queries": recipe.key_length > recipe.query_length,
+        "more queries than keys": recipe.query_length > recipe.key_length,
     }
     yield from (name for name, holds in facts.items() if holds)

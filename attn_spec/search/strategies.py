@@ -125,6 +125,7 @@ def recipes(
         any_width = subject.kernel.limits.head_dims is None
         drawn = replace(drawn, **draw(sizes.numbers(size, subject.kernel.slowness, any_width=any_width)))
         needs = {*needs, *sizes.used(size, subject, named_by(without))}
+        needs |= sizes.option_in_turn(_addable(subject, needs, named_by(without)))
     regimes = regimes or (sizes.REGIMES if size else None)
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
@@ -138,7 +139,7 @@ def recipes(
         dtype=subject.dtype,
         option_dtypes=pairs_of_dtypes(subject.kernel.option_dtypes),
         regime=regime,
-        **drawn.shape(subject, chosen, sizes.MOST_HEADS if size else shapes.MOST_HEADS),
+        **drawn.shape(subject, chosen, size.most_heads if size else shapes.MOST_HEADS),
         **{"causal_alignment": subject.conventions.causal_alignment, **values, **width},
         shift=shift,
         seed=seed,
@@ -150,7 +151,7 @@ def recipes(
         widths = drawn.widths if "head_widths" in chosen else None
         recipe = shapes.of_layer(recipe, widths, own_values="dv" in chosen)
     large = sizes.BUDGET_FLOAT64 if subject.dtype == "float64" else sizes.BUDGET
-    budget = large if size else shapes.BUDGET
+    budget = size.times * large if size else shapes.BUDGET
     recipe = shapes.within_limits(recipe, subject, math.inf if "query_length" in fixed else budget)
     lengths = recipe.lengths
     unfit = {n: row.off for n, row in OPTIONS.items() if not row.fits(getattr(recipe, n), lengths)}
@@ -210,6 +211,18 @@ def _options(
     further = (row.name for name in sorted(chosen & _OWNERS) for row in parameters(name))
     chosen |= {name for name in further if subject.supports(name) and name not in excluded}
     return frozenset(chosen)
+
+
+def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]) -> list[str]:
+    """The options that a problem with these needs may use beside them, each of those that the kernel has."""
+    own = {*needs, *subject.kernel.limits.always}
+    apart = [set(pair) for pair in (*subject.kernel.limits.exclusive, *_APART)]
+    return [
+        name
+        for name in _WEIGHTS
+        if name in OPTIONS and subject.supports(name) and name not in own and name not in excluded
+        and not any(name in pair and own & pair for pair in apart)
+    ]  # fmt: skip
 
 
 @cache
