@@ -20,6 +20,14 @@ def of(*regimes: str, subject: Subject) -> SearchStrategy[Problem]:
     return problems(subject, without=("empty",), regimes=regimes)
 
 
+def rows_that_see(problem: Problem, b: int, g: int, j: int) -> np.ndarray:
+    """Which rows [B, Hq, Sq] see key j of kv head g of batch entry b."""
+    of_head = np.arange(problem.query_heads) // problem.group == g
+    sees = np.zeros(problem.visible.shape[:3], dtype=bool)
+    sees[b, of_head] = problem.visible[b, of_head][..., j]
+    return sees
+
+
 @attention_property(
     source="gradual underflow is an absolute error below the smallest normal number, which the bound contains",
     hunts="a division by a flushed quantity, a scale applied to operands that underflow",
@@ -71,9 +79,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     v = problem.v.copy()
     v[b, g, j, c] = np.nan
     found = np.isnan(subject(problem.replace(v=v))["output"])
-    of_head = np.arange(problem.query_heads) // problem.group == g
-    sees = np.zeros(problem.visible.shape[:3], dtype=bool)
-    sees[b, of_head] = problem.visible[b, of_head][..., j]
+    sees = rows_that_see(problem, b, g, j)
     if (sees & ~found[..., c]).any():
         raise Refutation(f"v[{b}, {g}, {j}, {c}] is NaN, but {int((sees & ~found[..., c]).sum())} queries see a number")
     excluded = subject.conventions.masked_nonfinite == "excluded"
@@ -81,3 +87,29 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     wrong = (sees[..., None] & np.delete(found, c, axis=-1)).any() or (found & spared[..., None]).any()
     if wrong:
         raise Refutation(f"the NaN of v[{b}, {g}, {j}, {c}] spread to columns or queries it has no part in")
+
+
+@attention_property(
+    source=IEEE + "; inf - inf, the score less the maximum of its row, is NaN",
+    hunts="scores clipped to finite numbers, a guard against a maximum of -inf that takes +inf too",
+    problems=lambda subject: problems(
+        subject,
+        without=("empty", "scale", "softcap", "rotary", adds_to_scores, replaces_score, changes_weights),
+        regimes=["normal", "integers"],
+        shift=st.just(0.0),
+    ),
+)
+def test_an_infinite_score_gives_no_number(subject: Subject, problem: Problem) -> None:
+    """An infinite entry of k, where queries are positive, makes the rows NaN that see the key.
+
+    Nothing is claimed of other rows, which ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it`` is about.
+    """
+    rng = randomness(problem)
+    b, g, j, c = (int(rng.integers(n)) for n in problem.k.shape)
+    q, k = problem.q.copy(), problem.k.copy()
+    q[..., c], k[b, g, j, c] = np.maximum(np.abs(q[..., c]), 1.0), np.inf
+    found = np.isnan(subject(problem.replace(q=q, k=k))["output"])
+    if rows := int((rows_that_see(problem, b, g, j)[..., None] & ~found).any(-1).sum()):
+        raise Refutation(
+            f"k[{b}, {g}, {j}, {c}] is infinite and its scores are, but {rows} rows that see it hold numbers"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,31 @@ def sliced(tensor: Any) -> Any:
     return inner
 
 
-def each_its_own(rng: np.random.Generator) -> Callable[[Any], Any]:
-    """A way to lay tensors: packed, swapped or sliced, drawn for each one."""
+def by_columns(tensor: Any) -> Any:
+    """The same values with the last two axes swapped in memory, as a cache of keys [B, H, D, Sk] holds them."""
+    return swapped(tensor, -2, -1)
+
+
+def spaced(tensor: Any) -> Any:
+    """The same values as every second number of wider rows; NaN lies between them."""
+    *outer, D = tensor.shape
+    every_second = strided(tensor).of_nan(tensor, (*outer, 2 * D))[..., ::2]
+    every_second[...] = tensor
+    return every_second
+
+
+#: Ways whose last stride is 1, and such whose is not.
+OF_LAST_STRIDE_ONE = (unchanged, swapped, sliced)
+OF_OTHER_LAST_STRIDE = (unchanged, by_columns, spaced)
+
+
+def each_its_own(
+    rng: np.random.Generator, ways: Sequence[Callable[[Any], Any]] = OF_LAST_STRIDE_ONE
+) -> Callable[[Any], Any]:
+    """A way to lay tensors: one of these, drawn for each tensor."""
 
     def arrange(tensor: Any) -> Any:
-        return (unchanged, swapped, sliced)[rng.integers(3)](tensor)
+        return ways[int(rng.integers(len(ways)))](tensor)
 
     return arrange
 

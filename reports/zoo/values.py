@@ -107,3 +107,14 @@ class NanLaundered(TiledAttention):
     def load_v(self) -> np.ndarray:
         v = super().load_v()
         return np.where(np.isnan(v), 0.0, v)
+
+
+@mutant(
+    source="made up: scores kept finite, so that a mask may be added to them",
+    named_by="special_values.an_infinite_score_gives_no_number",
+)
+class ScoresKeptFinite(TiledAttention):
+    """Scores are clipped to 1e30, so that a row with an infinite one gets the value of its key."""
+
+    def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return np.clip(super().score(q, k), -1e30, 1e30)
