@@ -203,7 +203,7 @@ class _Search:
         if time.monotonic() > self.deadline:
             self.out_of_time = True
             raise OutOfBudget
-        if self.failure is None and (self.is_repetition(problem) or self.is_too_small(problem)):
+        if self.failure is None and self.is_repetition(problem):
             return
         if not self.subject.kernel.isolated:  # which takes no process down but its own
             self.in_flight.hold(case_of(self.claim, self.subject, problem))
@@ -218,6 +218,7 @@ class _Search:
                 before, self.failure = self.failure, (problem, error)
                 if before is None:
                     self.first = error
+                    sizes.take_smaller()
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
                     if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
                         self.found(str(error).partition("\n")[0])
@@ -228,6 +229,8 @@ class _Search:
         if self.failure is None and observations.is_empty:
             self.leave_out()
         self.note(observations)
+        if self.failure is None and self.examples >= self.wanted:
+            raise OutOfBudget  # and draw none that is not looked at
 
     def discard(self, error: Exception) -> None:
         """Count a problem that could not be used, and keep why."""
@@ -259,11 +262,6 @@ class _Search:
         known = digest in self.seen
         self.seen.add(digest)
         return known
-
-    def is_too_small(self, problem: Problem) -> bool:
-        """Whether the problem is none of the size asked for, as the first that Hypothesis draws, which is the least."""
-        size = sizes.asked()
-        return size is not None and not sizes.is_of(size, problem.lengths, self.subject.kernel.slowness)
 
     def note(self, observations: Observations) -> None:
         """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""

@@ -97,10 +97,10 @@ def _many(queries: SearchStrategy[int], keys: SearchStrategy[int]) -> SearchStra
 
 def _of_heads(slowness: float) -> SearchStrategy[Numbers]:
     def numbers(found: tuple[int, int]) -> Numbers:
-        heads, kv_heads = found
-        return {"equal": (heads, heads), "grouped": (max(heads // kv_heads, 2) * kv_heads, kv_heads)}
+        group, kv_heads = found
+        return {"equal": (group, group), "grouped": (max(group, 2) * kv_heads, kv_heads)}
 
-    pairs = st.tuples(large(64, slowness), st.sampled_from((1, 2, 8) if slowness == 1 else (1,)))
+    pairs = st.tuples(large(64, slowness), st.sampled_from((1, 1, 2) if slowness == 1 else (1,)))
     return st.builds(lambda thin, of_heads: thin | of_heads, _thin(), pairs.map(numbers))
 
 
@@ -184,6 +184,8 @@ SIZES = (
 ORDINARY = sum(not size.rare for size in SIZES)
 
 _asked: ContextVar[Size | None] = ContextVar("_asked", default=None)
+#: Whether smaller problems are drawn too, as a search does that makes one smaller.
+_smaller: ContextVar[bool] = ContextVar("_smaller", default=False)
 #: Which turn it is of those of all sizes and claims, to choose an option by.
 _turn: ContextVar[int] = ContextVar("_turn", default=0)
 
@@ -196,12 +198,24 @@ def asked() -> Size | None:
 @contextmanager
 def drawn_at(size: Size | None, turn: int = 0) -> Iterator[None]:
     """Draw problems at this size inside the block; of a size with options, with the one whose ``turn`` it is."""
-    tokens = _asked.set(size), _turn.set(turn)
+    asked, numbered, smaller = _asked.set(size), _turn.set(turn), _smaller.set(False)
     try:
         yield
     finally:
-        _asked.reset(tokens[0])
-        _turn.reset(tokens[1])
+        _asked.reset(asked)
+        _turn.reset(numbered)
+        _smaller.reset(smaller)
+
+
+def take_smaller() -> None:
+    """Draw problems below the size asked for too, from now on."""
+    _smaller.set(True)
+
+
+def takes(lengths: Mapping[str, int], slowness: float) -> bool:
+    """Whether a problem of these lengths is wanted: one of the size asked for, or of any."""
+    size = asked()
+    return size is None or _smaller.get() or is_of(size, lengths, slowness)
 
 
 def turns(examples: int, claim: str) -> list[tuple[Size, int]]:

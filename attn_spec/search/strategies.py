@@ -100,6 +100,8 @@ def problems(
 
         count = subject.kernel.signatures if size is None else 1
         recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own, is_meant)
+    if sizes.asked():  # before its tensors are made
+        recipe = recipe.filter(lambda found: sizes.takes(found.lengths, subject.kernel.slowness))
     drawn = recipe.map(lambda found: within_range(subject, found, fixed, backward=backward))
     entrywise = not (needs or without or regimes or fixed or sizes.asked()) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
