@@ -201,8 +201,9 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
     relative = growth((work.u, 1 + parts), (narrow, parts))
     tiny = 4 * largest_quotient(row.near, c) * work.eta + 2 * parts * stored.eta
     tiny = x.largest_factor * tiny
-    if c.delta == "probabilities":  # P dP - P D may be formed from two stored products
-        tiny = tiny + growth((work.u, 1), (stored.u, 1)) * weights.most * (np.abs(g.dP) + np.abs(g.D) + EX)
+    if c.delta == "probabilities":  # P dP - P D may be formed from two stored products, and is rounded after them
+        products = growth((work.u, 1), (stored.u, 1)) * weights.most * (np.abs(g.dP) + np.abs(g.D) + EX)
+        tiny = tiny + (1 + relative) * products
     dA = own * (1 + relative) + relative * x.P * total + P1A * (1 + relative) * EX
     dA = dA + eta * (total + EX) * (1 + relative) + tiny
     most = _most_error(row, EX) + relative * weights.most * (total + EX) + eta * (total + EX) * (1 + relative) + tiny

@@ -129,8 +129,8 @@ SCORE_GRADIENTS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
             "underflow of storing dA": "* work.eta[- + 2 * parts * stored.eta-]\n",
         },
         ("stored_scores", "eager, P dP - P D", "dk"): {
-            "P dP less P D": "tiny = tiny + [-growth((work.u, 1), (stored.u, 1))-]{+0.0+} * weights",
-            "the stores of P dP less P D": "tiny = tiny + growth((work.u, 1)[-, (stored.u, 1)-]) * weights",
+            "P dP less P D": "products = [-growth((work.u, 1), (stored.u, 1))-]{+0.0+} * weights",
+            "the stores of P dP less P D": "products = growth((work.u, 1)[-, (stored.u, 1)-]) * weights",
             "last underflow of dA": "(1 + relative)[- + tiny-]\n    most",
         },
         ("probabilities", "error of log, by LSE", "dk"): {

@@ -111,11 +111,14 @@ GRADIENTS: dict[str, dict[str, dict[str, str]]] = {
             "underflow of the product with the slope": "+ dS)[- + eta * (1 + 2 / cap)-]",
             "underflow of dS's store": ('rounding(c, "score_gradients").eta[- + rounding(c, "stored_scores").eta-]'),
         },
+        "random_attack(7001785) is its witness, which a test attacks; none of the chosen ways leaves so little room": {
+            "the rounding of P dP less P D": "tiny = tiny + [-(1 + relative) * -]products",
+        },
         (
             "other roundings of the same stage accompany it in every kernel, and leave more of their room "
             "unused than it takes"
         ): {
-            "the sums of P dP less P D": "tiny = tiny + growth([-(work.u, 1), -](stored.u, 1)) * weights",
+            "the sums of P dP less P D": "products = growth([-(work.u, 1), -](stored.u, 1)) * weights",
             "the stored products of delta": "growth((work.u, depth)[-, (stored.u, 1)-]) * weights",
             "the division of delta by l": (
                 "D = D + [-growth(*division(row.near, row.c)) * (np.abs(g.D) + D) + -]division_underflow"

@@ -185,3 +185,8 @@ def test_an_exact_root_of_the_scale_leaves_operands_their_digits():
     """A layer whose operands of bfloat16 are multiplied by 1: they enter a product of tf32 without a rounding."""
     found = attained(random_attack(7001429), ("lse",))
     assert 0.5 < found["lse"] < 1
+
+
+def test_the_difference_of_two_stored_products_is_rounded_after_them():
+    """P dP - P D in bfloat16: dK attained 1.0001 of a bound that had the roundings of the products, but not on them."""
+    assert 0.99 < attained(random_attack(7001785), ("dk",))["dk"] <= 1
