@@ -23,7 +23,7 @@ NAMES = [
 #: What a cheat that is none of the first claim's is refuted by.
 CLAIMS = ("accuracy.output_is_within_its_bound", "online_rescaling.negating_v_negates_the_output")
 #: Those that the first claim does not refute.
-OF_THE_SECOND = ("caches_by_content",)
+OF_THE_SECOND = ("caches_by_content", "caches_by_shape")
 #: Those that are about whoever starts the judge.
 BY_COMMAND = ("ends_the_judge", "forges_the_report")
 QUICK = replace(PROFILES["smoke"], shrink_seconds=0.2)

@@ -140,8 +140,9 @@ def test_an_unusual_kernel_that_is_right_passes_every_property_it_claims(name, e
 @pytest.mark.parametrize("name", [name for name in CONTROLS if name.startswith("keys_split")])
 def test_splits_that_are_merged_rightly_are_within_their_bounds_at_every_dtype(name, examples):
     for dtype in CONTROLS[name].dtypes:
+        kernel = replace(CONTROLS[name].at(dtype), slowness=16.0)  # which adds column by column in tiles of few keys
         for claim in (ACCURATE, MERGED, "temperature.equal_scores_give_the_mean_of_the_visible_values"):
-            row, _ = examine(claim, CONTROLS[name].at(dtype), dtype, examples)
+            row, _ = examine(claim, kernel, dtype, examples)
             assert row.verdict is Verdict.HELD, (dtype, claim, row.message)
 
 
