@@ -28,7 +28,7 @@ class Profile:
     certifies: bool = False
 
     def chance(self, share: float, claims: int) -> float:
-        """The probability to meet a fault that shows in this ``share`` of the problems that so many claims draw."""
+        """The probability that searches for so many claims meet a fault that shows in this share of their problems."""
         return 1 - (1 - share) ** (self.examples * claims)
 
 

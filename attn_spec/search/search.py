@@ -19,7 +19,7 @@ from attn_spec.kernels.subject import Subject
 from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.shape_spec import EXAMPLE
-from attn_spec.search import sizes
+from attn_spec.search import turns
 from attn_spec.search.asked_shapes import described
 from attn_spec.search.cases import Case, InFlight, case_of
 from attn_spec.search.draws import of_the_seed_alone
@@ -139,12 +139,12 @@ class _Search:
             self._try_each(self.claim.recipes(self.subject, seed))
             return
         self.deadline = time.monotonic() + self.profile.seconds
-        turns = self._turns()
-        for turn, (size, number) in enumerate([(None, 0), *turns, *[(None, 0)] * bool(turns)]):
-            self.wanted = self.profile.examples - max(len(turns) - turn, 0)
+        own = self._turns()
+        for number, turn in enumerate([None, *own, *[None] * bool(own)]):
+            self.wanted = self.profile.examples - max(len(own) - number, 0)
             if self.failure is None and not self.out_of_time and self.examples < self.wanted:
-                with sizes.drawn_at(size, number):
-                    self._draw(seed + turn)
+                with turns.drawn_in(turn):
+                    self._draw(seed + number)
 
     def _try_each(self, recipes: Sequence[Recipe]) -> None:
         """Check these problems, the plainest first, up to the first that refutes."""
@@ -163,19 +163,18 @@ class _Search:
                     raise
                 return
 
-    def _turns(self) -> list[tuple[sizes.Size, int]]:
-        """The sizes to try, with the numbers of their turns.
-
-        There are none for a claim about chance, whose probabilities are those of small problems.
-        """
+    def _turns(self) -> list[turns.Turn]:
+        """The turns of sizes; none for a claim about chance, whose probabilities are those of small problems."""
+        if self.claim.false_alarm:
+            return []
+        found = turns.turns(self.profile.examples, self.claim.id)
         few = self.subject.kernel.signatures is not None  # each size is another signature
-        turns = [] if self.claim.false_alarm else sizes.turns(self.profile.examples, self.claim.id)
-        return turns[: len(turns) // sizes.ORDINARY] if few else turns
+        return found[: len(found) // turns.ORDINARY] if few else found
 
     def _draw(self, seed: int) -> None:
         """Let Hypothesis draw, check and shrink."""
         settings = hypothesis.settings(
-            max_examples=(DRAWS if sizes.asked() is None else DRAWS_OF_SIZE) * (self.wanted - self.examples),
+            max_examples=(DRAWS if turns.size() is None else DRAWS_OF_SIZE) * (self.wanted - self.examples),
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.target, Phase.shrink),
@@ -218,7 +217,7 @@ class _Search:
                 before, self.failure = self.failure, (problem, error)
                 if before is None:
                     self.first = error
-                    sizes.take_smaller()
+                    turns.take_smaller()
                     self.deadline = time.monotonic() + self.profile.shrink_seconds
                     if isinstance(error, AssertionError) and not isinstance(error, Suspicion):
                         self.found(str(error).partition("\n")[0])
@@ -230,7 +229,7 @@ class _Search:
             self.leave_out()
         self.note(observations)
         if self.failure is None and self.examples >= self.wanted:
-            raise OutOfBudget  # and draw none that is not looked at
+            raise OutOfBudget  # before another one is drawn
 
     def discard(self, error: Exception) -> None:
         """Count a problem that could not be used, and keep why."""
@@ -255,9 +254,7 @@ class _Search:
         return self.measured / self.asked if self.asked else None
 
     def is_repetition(self, problem: Problem) -> bool:
-        """Whether the problem was checked before; leaves when enough different ones were."""
-        if self.examples >= self.wanted:
-            raise OutOfBudget
+        """True if the problem was checked before."""
         digest = problem.digest()
         known = digest in self.seen
         self.seen.add(digest)

@@ -1,16 +1,12 @@
 """Sizes at which kernels take other paths: long and thin problems, large groups, many batch entries, wide vectors.
 
-A search draws a share of its problems at each size in turn, whatever chance would draw, so that the profile ``ci`` sees
-each of them; some sizes use one option in turn too, of those that the kernel has. Every strategy shrinks to the least
+Some sizes are met together with one option of the kernel's (``turns`` says which). Every strategy shrinks to the least
 number that still fails: keys beyond a path of 4,096 to 4,097.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,14 +18,10 @@ if TYPE_CHECKING:
 
     from attn_spec.kernels.subject import Subject
 
-#: One problem in so many is of such a size.
-SHARE = 5
-#: A rare size has its turn for one claim in so many.
-RARE = 4
 #: As ``shapes.BUDGET``, of these problems, at float64 and else. Slow kernels have less of it, as of that. The balls of
 #: float64 are dear for each element of an answer, of which long and thin problems have few.
 BUDGET, BUDGET_FLOAT64 = 2**22, 2**24
-#: As ``shapes.MOST_HEADS``, of these problems but those of a grid.
+#: Largest B * Hq of a problem of any size but "grid" and "most entries", if B > 1, times the slowness of a kernel.
 MOST_HEADS = 128
 #: Keys in a page of a cache.
 PAGES = (8, 16, 24, 32, 48, 64, 96, 128, 256)
@@ -45,6 +37,7 @@ PAST_SQUARE = 128
 
 #: Ingredients of a shape by name, see ``shapes.Ingredients``.
 Numbers = dict[str, Any]
+_DIMS: tuple[str, ...] = ("head_dim", "value_dim")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,14 +52,15 @@ class Size:
     #: them, or all. "BH" is the product of batch entries and heads.
     past: dict[str, int]
     all_of_them: bool = False
-    #: Whether each turn uses another option of the kernel's.
+    #: True if each problem of this size uses an option of the kernel's, another one at each turn.
     options: bool = False
-    #: Whether a search of few problems leaves it out; whether that of most claims does, since it takes seconds.
+    #: True if searches of few problems have no turn of this size, which takes long.
     long: bool = False
+    #: True if only one claim in ``turns.RARE`` has a turn of this size, since one problem takes seconds.
     rare: bool = False
-    #: Largest B * Hq with B > 1, times the slowness of a kernel.
+    #: Largest B * Hq of a problem of this size, if B > 1, times the slowness of a kernel.
     most_heads: int = MOST_HEADS
-    #: How many times the budget of the other sizes it has.
+    #: The budget of a problem of this size, as a multiple of BUDGET or BUDGET_FLOAT64.
     times: int = 1
     #: From the slowness of a kernel to the ingredients that it names; all others are drawn as for small problems.
     numbers: Callable[[float], SearchStrategy[Numbers]]
@@ -91,26 +85,31 @@ def _thin(**numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
     return st.fixed_dictionaries({**plain, **numbers})
 
 
+def _thin_and(further: SearchStrategy[Numbers], **numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
+    """As :func:`_thin`, but for further numbers, of which several are drawn together."""
+    return st.builds(lambda thin, drawn: thin | drawn, _thin(**numbers), further)
+
+
 def _many(queries: SearchStrategy[int], keys: SearchStrategy[int]) -> SearchStrategy[Numbers]:
     return _thin(others=queries, keys=keys)
 
 
-def _of_heads(slowness: float) -> SearchStrategy[Numbers]:
-    def numbers(found: tuple[int, int]) -> Numbers:
-        group, kv_heads = found
-        return {"equal": (group, group), "grouped": (max(group, 2) * kv_heads, kv_heads)}
+def _heads(group: int, kv_heads: int) -> Numbers:
+    """Equal heads, and so many kv heads that each serve a group of query heads."""
+    return {"equal": (group, group), "grouped": (max(group, 2) * kv_heads, kv_heads)}
 
+
+def _of_heads(slowness: float) -> SearchStrategy[Numbers]:
     pairs = st.tuples(large(64, slowness), st.sampled_from((1, 1, 2) if slowness == 1 else (1,)))
-    return st.builds(lambda thin, of_heads: thin | of_heads, _thin(), pairs.map(numbers))
+    return _thin_and(pairs.map(lambda pair: _heads(*pair)))
 
 
 def _of_widths(_: float) -> SearchStrategy[Numbers]:
-    widths = large(len(WIDTHS)).map(lambda place: dict(zip(("head_dim", "value_dim"), WIDTHS[place - 1], strict=True)))
-    return st.builds(lambda thin, of_widths: thin | of_widths, _thin(), widths)
+    return _thin_and(large(len(WIDTHS)).map(lambda place: dict(zip(_DIMS, WIDTHS[place - 1], strict=True))))
 
 
 def _of_pages(slowness: float) -> SearchStrategy[Numbers]:
-    """Whole pages of keys, and one key more or less; an end that entries read by their own tables."""
+    """Several batch entries whose keys fill whole pages, or are one more or one less."""
     ends = st.tuples(st.sampled_from(PAGES), st.integers(1, 6), st.sampled_from((1, 0, -1)))
     keys = ends.map(lambda end: max(int(end[0] * end[1] / slowness) + end[2], 1))
     return _thin(batch=st.integers(2, 4), keys=keys, others=st.integers(1, 4))
@@ -118,13 +117,19 @@ def _of_pages(slowness: float) -> SearchStrategy[Numbers]:
 
 def _of_drafts(slowness: float) -> SearchStrategy[Numbers]:
     """A few queries for each of many heads."""
-    heads = st.tuples(st.sampled_from((1, 1, 2)), large(16, slowness))
-    drafts = heads.map(lambda pair: {"equal": (pair[1], pair[1]), "grouped": (pair[0] * max(pair[1], 2), pair[0])})
-    return st.builds(lambda thin, of_drafts: thin | of_drafts, _thin(others=st.integers(1, 8)), drafts)
+    pairs = st.tuples(st.sampled_from((1, 1, 2)), large(16, slowness))
+    return _thin_and(pairs.map(lambda pair: _heads(pair[1], pair[0])), others=st.integers(1, 8))
+
+
+def _of_wide_keys(slowness: float) -> SearchStrategy[Numbers]:
+    """One query and many keys, with vectors of more columns than a tile has."""
+    widths = st.sampled_from(WIDE).map(lambda width: dict.fromkeys(_DIMS, width))
+    keys = large(3 * 2**13, slowness, draws=2)
+    return _thin_and(widths, others=st.just(1), keys=keys, grouped=st.just((1, 1)))
 
 
 def _of_grids(most: int) -> Callable[[float], SearchStrategy[Numbers]]:
-    """Up to so many batch entries, of one or two heads, with next to nothing in each."""
+    """Up to ``most`` batch entries of one or two heads, each with one or two queries and keys of one column."""
 
     def numbers(slowness: float) -> SearchStrategy[Numbers]:
         few, dims = st.integers(1, 2), st.just(1)
@@ -164,10 +169,7 @@ SIZES = (
          numbers=_of_grids(2**9),
          hunts="entries times heads past the end of a grid or an index of 8 bits"),
     Size(name="wide keys", uses=("cross",), past={"K": 2**14, "D": 2**7}, all_of_them=True, times=2, rare=True,
-         numbers=lambda slow: st.builds(
-             lambda thin, dim: thin | {"head_dim": dim, "value_dim": dim},
-             _thin(others=st.just(1), keys=large(3 * 2**13, slow, draws=2), grouped=st.just((1, 1))),
-             st.sampled_from(WIDE)),
+         numbers=_of_wide_keys,
          hunts="columns past a tile together with keys past a split, which each alone are right"),
     Size(name="most keys", uses=("cross",), past={"K": 2**14}, long=True,
          numbers=lambda slow: _many(st.just(1), large(2**16, slow)),
@@ -180,64 +182,9 @@ SIZES = (
          hunts="entries times heads past the 65,535 blocks that some axes of a grid have"),
 )  # fmt: skip
 
-#: Sizes that every search has turns of, if it tries enough problems.
-ORDINARY = sum(not size.rare for size in SIZES)
-
-_asked: ContextVar[Size | None] = ContextVar("_asked", default=None)
-#: Whether smaller problems are drawn too, as a search does that makes one smaller.
-_smaller: ContextVar[bool] = ContextVar("_smaller", default=False)
-#: Which turn it is of those of all sizes and claims, to choose an option by.
-_turn: ContextVar[int] = ContextVar("_turn", default=0)
-
-
-def asked() -> Size | None:
-    """The size that problems are drawn at now; None is a small one."""
-    return _asked.get()
-
-
-@contextmanager
-def drawn_at(size: Size | None, turn: int = 0) -> Iterator[None]:
-    """Draw problems at this size inside the block; of a size with options, with the one whose ``turn`` it is."""
-    asked, numbered, smaller = _asked.set(size), _turn.set(turn), _smaller.set(False)
-    try:
-        yield
-    finally:
-        _asked.reset(asked)
-        _turn.reset(numbered)
-        _smaller.reset(smaller)
-
-
-def take_smaller() -> None:
-    """Draw problems below the size asked for too, from now on."""
-    _smaller.set(True)
-
-
-def takes(lengths: Mapping[str, int], slowness: float) -> bool:
-    """Whether a problem of these lengths is wanted: one of the size asked for, or of any."""
-    size = asked()
-    return size is None or _smaller.get() or is_of(size, lengths, slowness)
-
-
-def turns(examples: int, claim: str) -> list[tuple[Size, int]]:
-    """The sizes of one problem in SHARE, in turn, beginning where the name of the claim says; each with its number.
-
-    A search of few problems leaves the longest out, and that of most claims the rare ones.
-    """
-    first, count = zlib.crc32(claim.encode()), examples // SHARE
-    known = [size for place, size in enumerate(SIZES) if not size.rare or (first + place) % RARE == 0]
-    if count < ORDINARY:
-        known = [size for size in known if not size.long]
-    return [(known[(first + turn) % len(known)], first // len(known) + turn) for turn in range(count)]
-
-
-def option_in_turn(possible: Sequence[str]) -> set[str]:
-    """The option whose turn it is, of those that a problem of the size asked for may use; none of other sizes."""
-    size = asked()
-    return {possible[_turn.get() % len(possible)]} if size is not None and size.options and possible else set()
-
 
 def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
-    """Whether a problem of these lengths is as large as this size is meant to be, for a kernel so slow."""
+    """True if a problem with these lengths of axes is past what the size names, for a kernel of a slowness."""
     is_long = {"Q", "K"} & set(size.past)
     if is_long and lengths["Q"] == lengths["K"]:
         return lengths["K"] > PAST_SQUARE / slowness
@@ -255,5 +202,4 @@ def used(size: Size, subject: Subject, excluded: Collection[str]) -> set[str]:
 def numbers(size: Size, slowness: float, *, any_width: bool) -> SearchStrategy[Numbers]:
     """The ingredients that a size names, for a kernel that takes any width, or a few that it declares."""
     found = size.numbers(slowness)
-    widths = ("head_dim", "value_dim")
-    return found if any_width else found.map(lambda made: {n: x for n, x in made.items() if n not in widths})
+    return found if any_width else found.map(lambda made: {n: x for n, x in made.items() if n not in _DIMS})

@@ -26,7 +26,7 @@ from attn_spec.problem.option_dtypes import pairs_of_dtypes
 from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import Trait, named_by
-from attn_spec.search import shapes, signatures, sizes
+from attn_spec.search import shapes, signatures, sizes, turns
 from attn_spec.search.ranges import within_range
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
@@ -90,20 +90,19 @@ def problems(
     if clash := sorted(named_by(without) & set(subject.kernel.limits.always) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
     asked = {"needs": needs, "without": without, "regimes": regimes, **fixed}
-    recipe = recipes(subject, **asked)
+    recipe, at_a_size = recipes(subject, **asked), turns.size() is not None
+
+    def is_meant(drawn: Recipe) -> bool:
+        return turns.takes(drawn.lengths, subject.kernel.slowness)
+
     if subject.kernel.signatures is not None:
         own = {*needs, *subject.kernel.limits.always}
-        size, slowness = sizes.asked(), subject.kernel.slowness
-
-        def is_meant(drawn: Recipe) -> bool:
-            return size is None or sizes.is_of(size, drawn.lengths, slowness)
-
-        count = subject.kernel.signatures if size is None else 1
+        count = 1 if at_a_size else subject.kernel.signatures
         recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own, is_meant)
-    if sizes.asked():  # before its tensors are made
-        recipe = recipe.filter(lambda found: sizes.takes(found.lengths, subject.kernel.slowness))
+    if at_a_size:  # before its tensors are made
+        recipe = recipe.filter(is_meant)
     drawn = recipe.map(lambda found: within_range(subject, found, fixed, backward=backward))
-    entrywise = not (needs or without or regimes or fixed or sizes.asked()) and _takes_any_problem(subject)
+    entrywise = not (needs or without or regimes or fixed or at_a_size) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
 
 
@@ -122,12 +121,12 @@ def recipes(
     # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
     ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
-    size = sizes.asked()
+    size = turns.size()
     if size:
         any_width = subject.kernel.limits.head_dims is None
         drawn = replace(drawn, **draw(sizes.numbers(size, subject.kernel.slowness, any_width=any_width)))
         needs = {*needs, *sizes.used(size, subject, named_by(without))}
-        needs |= sizes.option_in_turn(_addable(subject, needs, named_by(without)))
+        needs |= turns.option(_addable(subject, needs, named_by(without)))
     regimes = regimes or (sizes.REGIMES if size else None)
     regime = draw(st.sampled_from(regimes)) if regimes else "".join(draw(_REGIMES))
     shift, seed = 0.0 if regimes else draw(_SHIFTS), draw(_SEEDS)
@@ -204,9 +203,8 @@ def _options(
     if "empty" not in excluded and subject.supports("empty") and draw(_ONE_IN_SIXTEEN):
         drawn.add("empty")
     chosen = {*needs, *subject.kernel.limits.always}
-    exclusive = (*subject.kernel.limits.exclusive, *_APART)
     for name in [name for name in (*_WEIGHTS, "empty") if name in drawn - chosen]:
-        if not any(name in apart and chosen & set(apart) for apart in exclusive):
+        if not _is_excluded(subject, name, chosen):
             chosen.add(name)
     if "empty" in chosen and "cross" in possible:
         chosen.add("cross")  # or nearly always both lengths would be 0
@@ -215,16 +213,16 @@ def _options(
     return frozenset(chosen)
 
 
+def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:
+    """True if no problem uses this option or ability beside one of the chosen ones."""
+    return any(name in apart and chosen & set(apart) for apart in (*subject.kernel.limits.exclusive, *_APART))
+
+
 def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]) -> list[str]:
-    """The options that a problem with these needs may use beside them, each of those that the kernel has."""
+    """The options of the kernel that a problem with these needs may use too, each without the others."""
     own = {*needs, *subject.kernel.limits.always}
-    apart = [set(pair) for pair in (*subject.kernel.limits.exclusive, *_APART)]
-    return [
-        name
-        for name in _WEIGHTS
-        if name in OPTIONS and subject.supports(name) and name not in own and name not in excluded
-        and not any(name in pair and own & pair for pair in apart)
-    ]  # fmt: skip
+    possible = [name for name in _WEIGHTS if name in OPTIONS and name not in {*own, *excluded}]
+    return [name for name in possible if subject.supports(name) and not _is_excluded(subject, name, own)]
 
 
 @cache

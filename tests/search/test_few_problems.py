@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from attn_spec import Recipe, kernel
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import signatures, sizes, strategies
+from attn_spec.search import signatures, sizes, strategies, turns
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -95,6 +95,7 @@ def test_what_a_signature_tells():
     keys = {"keys past 1", "keys past 16", "keys past 32", "queries past 1"}
     shapes = {"entries", "heads", "groups", "a cut tile", "gqa", "dv", "cross", "more keys than queries"}
     assert grouped.traits == shapes | keys
+    assert "more queries than keys" in signature(query_length=4, key_length=3).traits
     assert hiding.traits == {"causal"}  # of 40 keys three are seen
     assert hiding.shape == {"keys past 1", "queries past 1", "cross", "a cut tile", "more keys than queries"}
 
@@ -126,7 +127,7 @@ def test_the_one_signature_of_a_size_is_past_its_edge(name):
     made = kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=options, signatures=2)(sound)
     seen = []
 
-    with sizes.drawn_at(size):
+    with turns.drawn_in(turns.Turn(size, 0)):
 
         @settings(max_examples=5, database=None)
         @given(strategies.problems(Subject(made, "float32")))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_spec.search import sizes
+from attn_spec.search import turns
 from attn_spec.search.profiles import PROFILES
 
 
@@ -26,4 +26,4 @@ def test_certify_meets_one_in_a_thousand_nearly_always():
 
 
 def test_one_problem_in_five_is_of_a_size():
-    assert sizes.SHARE == 5
+    assert [len(turns.turns(profile.examples, "a claim")) for profile in PROFILES.values()] == [2, 12, 80]

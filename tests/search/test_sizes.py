@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from attn_spec import kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.search import sizes
+from attn_spec.problem.options import OPTIONS
+from attn_spec.search import sizes, strategies, turns
 from attn_spec.search.profiles import PROFILES, Profile
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
@@ -30,7 +32,7 @@ def sizes_seen(claim, subject, profile):
     seen = {}
 
     def check(subject, problem):
-        if size := sizes.asked():
+        if size := turns.size():
             seen.setdefault(size.name, []).append(problem.lengths)
 
     row, _ = search(replace(claim, check=check), subject, profile, 0)
@@ -65,7 +67,7 @@ def test_the_profile_ci_sees_every_size(name):
 @pytest.mark.parametrize("examples", [PROFILES["ci"].examples, PROFILES["certify"].examples])
 def test_one_claim_in_four_has_a_turn_of_a_rare_size(examples):
     rare = {size.name for size in sizes.SIZES if size.rare}
-    seen = {name: rare & {size.name for size, _ in sizes.turns(examples, name)} for name in PROPERTIES}
+    seen = {name: rare & {turn.size.name for turn in turns.turns(examples, name)} for name in PROPERTIES}
 
     for name in rare:
         assert len(seen) / 6 < sum(name in every for every in seen.values()) < len(seen) / 2.5
@@ -77,7 +79,8 @@ def test_rare_sizes_are_as_large_as_they_say():
         ("most entries", lambda one: one["B"] * one["H"] > 2**16 - 1),
     ):
         size = next(size for size in sizes.SIZES if size.name == name)
-        claim = next(claim for key, claim in PROPERTIES.items() if any(size is one for one, _ in sizes.turns(60, key)))
+        has_turn = (claim for key, claim in PROPERTIES.items() if any(t.size is size for t in turns.turns(60, key)))
+        claim = next(has_turn)
         assert all(map(is_meant, sizes_seen(claim, SUBJECT, PROFILES["ci"])[name]))
 
 
@@ -85,10 +88,47 @@ def test_each_option_has_its_turn_past_a_split():
     """Of torch_eager's options, in the searches of all claims together."""
     used = set()
     for key in PROPERTIES:
-        for size, turn in sizes.turns(PROFILES["ci"].examples, key):
-            with sizes.drawn_at(size, turn):
-                used |= sizes.option_in_turn(("causal", "window", "mask", "bias", "alibi_slopes", "softcap", "rotary"))
+        for turn in turns.turns(PROFILES["ci"].examples, key):
+            with turns.drawn_in(turn):
+                used |= turns.option(("causal", "window", "mask", "bias", "alibi_slopes", "softcap", "rotary"))
     assert used == {"causal", "window", "mask", "bias", "alibi_slopes", "softcap", "rotary"}
+
+
+def five(problems):
+    """Up to five problems that a strategy draws."""
+    found = []
+
+    @settings(max_examples=5, database=None, deadline=None)
+    @given(problems)
+    def collect(problem):
+        found.append(problem)
+
+    collect()
+    return found
+
+
+def test_problems_past_a_split_use_the_option_whose_turn_it_is():
+    size = next(size for size in sizes.SIZES if size.name == "split")
+    made = kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("causal", "bias", "cross"))
+    subject = Subject(made(attended), "float32")
+    assert set(strategies._addable(subject, (), ())) == {"causal", "bias"}
+
+    for number, option in enumerate(strategies._addable(subject, (), ())):
+        with turns.drawn_in(turns.Turn(size, number)):
+            values = [getattr(problem, option) for problem in five(strategies.problems(subject))]
+        assert values
+        assert all(map(OPTIONS[option].is_used, values)), option
+
+
+def test_no_option_has_its_turn_beside_one_that_excludes_it():
+    made = kernel(
+        framework="numpy", dtypes=("float32",), contract="fused", supports=("mask", "bias", "causal"),
+        exclusive=(("mask", "bias"),),
+    )  # fmt: skip
+    subject = Subject(made(attended), "float32")
+
+    assert set(strategies._addable(subject, {"mask"}, ())) == {"causal"}
+    assert set(strategies._addable(subject, (), {"causal"})) == {"mask", "bias"}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -151,7 +191,7 @@ def wrong_past(axis, edge):
     ],
 )
 def test_a_defect_past_an_edge_shrinks_to_the_edge(axis, edge, least, monkeypatch):
-    monkeypatch.setattr(sizes, "SHARE", 1)  # small problems take nine tenths of the time of a search that finds it too
+    monkeypatch.setattr(turns, "SHARE", 1)  # small problems take nine tenths of the time of a search that finds it too
     profile = replace(PROFILES["ci"], examples=len(sizes.SIZES))
     declared = kernel(framework="numpy", dtypes=("float32",), contract="eager", supports=("gqa", "dv", "cross"))
     subject = Subject(declared(wrong_past(axis, edge)), "float32")
