@@ -92,7 +92,10 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
 
 
 def answer_or_refusal(subject: Subject, problem: Problem, arrange: Callable[[Any], Any]) -> Answer | CallFailed:
-    """What a kernel answers to tensors that lie so, or what it raises; a crash is no refusal."""
+    """Call a kernel with tensors laid in memory by ``arrange``; give its answer, or the error that the call raised.
+
+    Raises :class:`Crashed` where the kernel's process died, which is no way to refuse a call.
+    """
     try:
         return subject(problem, arrange=arrange)
     except Crashed:
@@ -157,7 +160,7 @@ def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Pro
     for answer in answers:
         if not isinstance(answer, CallFailed):
             assert_within_bound(subject, problem, answer)
-    if isinstance(answers[0], CallFailed) and isinstance(answers[1], CallFailed):
+    if all(isinstance(answer, CallFailed) for answer in answers):
         raise NotTaken(f"it refuses both: {answers[0]}")
 
 

@@ -21,7 +21,7 @@ def of(*regimes: str, subject: Subject) -> SearchStrategy[Problem]:
 
 
 def rows_that_see(problem: Problem, b: int, g: int, j: int) -> np.ndarray:
-    """Which rows [B, Hq, Sq] see key j of kv head g of batch entry b."""
+    """True for each row [B, Hq, Sq] that sees key j of kv head g of batch entry b."""
     of_head = np.arange(problem.query_heads) // problem.group == g
     sees = np.zeros(problem.visible.shape[:3], dtype=bool)
     sees[b, of_head] = problem.visible[b, of_head][..., j]

@@ -18,7 +18,8 @@ from attn_spec.kernels.limits import NotTaken
 
 #: Elements past which an offset of 32 bits with a sign has no room.
 FAR = 2**31
-#: Elements of which distances are multiples there: kernels that read 16 bytes at a time refuse rows between them.
+#: Strides of :func:`far_apart` are multiples of this number of elements: a kernel that reads 16 bytes at a time needs
+#: rows that begin at multiples of 16 bytes.
 ALIGNED = 64
 
 
@@ -45,27 +46,28 @@ def sliced(tensor: Any) -> Any:
 
 
 def by_columns(tensor: Any) -> Any:
-    """The same values with the last two axes swapped in memory, as a cache of keys [B, H, D, Sk] holds them."""
+    """Lay a tensor [.., S, D] in memory as [.., D, S], as a cache of keys does that stores columns together."""
     return swapped(tensor, -2, -1)
 
 
 def spaced(tensor: Any) -> Any:
-    """The same values as every second number of wider rows; NaN lies between them."""
+    """Lay a tensor so that the stride of its last axis is 2: a NaN follows each of its numbers in memory."""
     *outer, D = tensor.shape
     every_second = strided(tensor).of_nan(tensor, (*outer, 2 * D))[..., ::2]
     every_second[...] = tensor
     return every_second
 
 
-#: Ways whose last stride is 1, and such whose is not.
+#: Ways to lay a packed tensor that keep a stride of 1 along its last axis.
 OF_LAST_STRIDE_ONE = (unchanged, swapped, sliced)
+#: Ways to lay it of which all but the first give another stride there.
 OF_OTHER_LAST_STRIDE = (unchanged, by_columns, spaced)
 
 
 def each_its_own(
     rng: np.random.Generator, ways: Sequence[Callable[[Any], Any]] = OF_LAST_STRIDE_ONE
 ) -> Callable[[Any], Any]:
-    """A way to lay tensors: one of these, drawn for each tensor."""
+    """Make a way to lay tensors that draws one of these ways for each tensor."""
 
     def arrange(tensor: Any) -> Any:
         return ways[int(rng.integers(len(ways)))](tensor)

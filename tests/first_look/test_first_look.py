@@ -9,6 +9,10 @@ from attn_spec.first_look.misfit import MisfitError
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.search.preflight import PlainCallError, preflight
+from attn_spec.search.profiles import PROFILES
+from attn_spec.search.property import load_all
+from attn_spec.search.search import search
+from attn_spec.search.verdict import Verdict
 from tests.first_look.callables import (
     adding,
     attend,
@@ -199,3 +203,14 @@ def test_calls_that_fail_for_no_known_reason_are_left_to_the_text_of_the_failure
         preflight(from_callable(lambda q, k, v: 1 / 0, framework="torch"))
 
     explain_failure(no.value.subjects, no.value.failures)
+
+
+def test_a_log_sum_exp_of_another_shape_is_left_to_the_properties():
+    padded = declared(lambda q, k, v: (attend(q, k, v), q.new_zeros(*q.shape[:2], 48)), supports=("lse",))
+    (subject,) = subjects(padded)
+
+    first_look([subject])
+    row, _ = search(load_all()["accuracy.output_is_within_its_bound"], subject, PROFILES["smoke"], seed=0)
+
+    assert row.verdict is Verdict.REFUTED
+    assert "lse has shape" in row.message

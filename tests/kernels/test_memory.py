@@ -46,6 +46,19 @@ def test_a_slice_lies_in_a_buffer_of_nan(tensor):
     assert np.isnan(np.asarray(around(arranged))).sum() == 2 * 3 * (7 * 36 - 5 * 4)
 
 
+@pytest.mark.parametrize(("way", "stride"), [(memory.by_columns, 5), (memory.spaced, 2)])
+def test_the_last_stride_is_not_one(tensor, way, stride):
+    arranged = way(tensor)
+    last = arranged.strides[-1] // 4 if isinstance(arranged, np.ndarray) else arranged.stride(-1)
+
+    assert (np.asarray(arranged) == VALUES).all()
+    assert last == stride
+
+
+def test_nan_lies_between_the_numbers_of_a_spaced_tensor(tensor):
+    assert np.isnan(np.asarray(around(memory.spaced(tensor)))).sum() == VALUES.size
+
+
 @pytest.mark.parametrize("made", [np.array, torch.tensor])
 def test_a_slice_of_positions_lies_in_a_buffer_of_what_is_none(made):
     arranged = memory.sliced(made([[[[3, 5]]]]))

@@ -1,0 +1,90 @@
+"""Tensors that lie in memory as few do: a kernel may refuse them, and may not be wrong or crash."""
+
+import numpy as np
+import pytest
+
+from attn_spec.kernels.declaration import kernel
+from attn_spec.kernels.limits import NotTaken
+from attn_spec.kernels.misbehaviour import Crashed
+from attn_spec.kernels.subject import Subject
+from attn_spec.search.property import Refutation, load_all
+from attn_spec.search.regimes import Recipe
+
+CHECK, LAYOUT = (
+    load_all()[f"independence.{name}"].check
+    for name in ("rows_and_batch_entries_may_lie_far_apart", "the_layout_in_memory_has_no_influence")
+)
+#: Stride, in elements, past which an offset of 32 bits with a sign has no room.
+MOST = 2**31
+PROBLEM = Recipe(batch=2, query_length=2, key_length=2, head_dim=4, value_dim=4).problem()
+
+
+def attended(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.float32(2)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p @ v / p.sum(-1, keepdims=True)
+
+
+def declared(function):
+    return Subject(kernel(framework="numpy", dtypes=("float32",), contract="fp32")(function), "float32")
+
+
+def subject(refused):
+    """Attention that raises where the stride of one of these axes has more than 31 bits."""
+
+    def k(q, k, v):
+        if any(x.strides[axis] // x.itemsize > MOST for x in (q, k, v) for axis in refused):
+            raise RuntimeError("strides must be less than 2147483647")
+        return attended(q, k, v)
+
+    return declared(k)
+
+
+def of_last_stride_one(q, k, v):
+    if any(x.strides[-1] != x.itemsize for x in (q, k, v)):
+        raise ValueError("the last axis must be contiguous")
+    return attended(q, k, v)
+
+
+def as_if_of_last_stride_one(q, k, v):
+    """Reads keys by their own strides but for the last one."""
+    return attended(q, np.lib.stride_tricks.as_strided(k, k.shape, (*k.strides[:-1], k.itemsize)), v)
+
+
+@pytest.mark.parametrize("refused", [(), (0,), (2,)])
+def test_one_that_is_refused_proves_nothing(refused):
+    CHECK(subject(refused), PROBLEM)
+
+
+def test_where_both_are_refused_nothing_was_measured():
+    with pytest.raises(NotTaken, match=r"it refuses both: .*strides must be less than 2147483647"):
+        CHECK(subject((0, 2)), PROBLEM)
+
+
+def test_a_crash_is_no_refusal(monkeypatch):
+    def crash(*_, **__):
+        raise Crashed("the kernel crashed the process (SIGSEGV)")
+
+    monkeypatch.setattr(Subject, "__call__", crash)
+    with pytest.raises(Crashed):
+        CHECK(subject(()), PROBLEM)
+
+
+#: Problems whose tensors are laid in different ways, drawn for each.
+DRAWN = [Recipe(seed=seed, query_length=2, key_length=3, head_dim=4, value_dim=4).problem() for seed in range(8)]
+
+
+def is_refuted(subject, problem):
+    try:
+        LAYOUT(subject, problem)
+    except Refutation:
+        return True
+    return False
+
+
+def test_a_kernel_may_refuse_another_last_stride():
+    assert not any(is_refuted(declared(of_last_stride_one), problem) for problem in DRAWN)
+
+
+def test_a_last_stride_that_is_not_read_is_refuted():
+    assert sum(is_refuted(declared(as_if_of_last_stride_one), problem) for problem in DRAWN) >= len(DRAWN) / 4
