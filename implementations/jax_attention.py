@@ -47,6 +47,7 @@ def library(
 
     Known defect: inside ``jax.jit`` on a CPU it refuses float16, and bfloat16 for a single query and key. It names a
     precision and falls back where the device has none, but the device is asked only when all is compiled.
+
     A GPU multiplies float32 as tf32 unless it is told not to, as it is here.
     """
     if bias is not None:

@@ -177,16 +177,22 @@ class Scores(MatrixProducts):
         return self.enter(self.times(q, self.query_factor(), "stored_scores"), "stored_scores"), self.enter(k)
 
     def source_of_scaled(self) -> str:
-        """What rounded an operand last that a root of the scale has multiplied: an exact one leaves its digits."""
-        exact = is_power_of(4, abs(self.default_scale() if self.scale is None else self.scale))
+        """The stage that last rounded an operand, q or k, after a root of the scale has multiplied it.
+
+        An exact root changes no digit: then that is the stage that the operand came from.
+        """
         wide = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
-        return "input" if exact and wide else "stored_scores"
+        return "input" if self.has_exact_root and wide else "stored_scores"
+
+    @property
+    def has_exact_root(self) -> bool:
+        """True if the square root of the scale is a power of 2."""
+        return is_power_of(4, abs(self.default_scale() if self.scale is None else self.scale))
 
     def root(self) -> Any:
         """The square root of the scale as the kernel holds it."""
         root = self.xp.sqrt(abs(self.factor()))
-        exact = is_power_of(4, abs(self.default_scale() if self.scale is None else self.scale))
-        return root if exact else self.round(root, "score_accumulation")
+        return root if self.has_exact_root else self.round(root, "score_accumulation")
 
     def apply_scale(self, s: Any) -> Any:
         if self.scales_operands or self.folds_exponent:

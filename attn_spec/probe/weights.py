@@ -16,6 +16,8 @@ from .instrument import Finding, outputs
 DIFFERENCES = np.arange(1, 49) / 16.0
 #: The weights.
 EXACT = np.exp(-DIFFERENCES)
+#: The numbers p of bfloat16 that weights are compared with: no product rounds them, whatever it multiplies.
+COMPARED = bits.nearest(EXACT, "bfloat16")
 #: Values are as large as this, so that what is left of the product is no subnormal number.
 LARGE = 2.0**8
 #: The largest relative error of a weight for each format, with room for two roundings, and for the exponential.
@@ -31,11 +33,11 @@ MISSED = 2
 def weight_format(subject: Subject) -> Finding:
     """The narrowest format that weights pass, their own, that of the softmax or that of p.v.
 
-    Of two keys one has the score 0 and the value -p v, the other the score -d and the value v, p the number of bfloat16
-    nearest to e^-d, which no product rounds: the output is (w - p) v / (1 + e^-d) for the weight w that was multiplied.
-    The largest relative error of w is near the unit roundoff of its format.
+    Of two keys one has the score 0 and the value -p v, the other the score -d and the value v, p being near e^-d: the
+    output is (w - p) v / (1 + e^-d) for the weight w that was multiplied. The largest relative error of w is near the
+    unit roundoff of its format.
     """
-    w, _ = _weights(subject)
+    w = _weights(subject)
     error = float(np.max(np.abs(w - EXACT) / EXACT))
     off = f"off by up to 2^{np.log2(error):.1f} of themselves, by the exponential, rounding and what normalizes"
     evidence = f"{len(w)} weights are {off if error else 'exact'}"
@@ -53,10 +55,10 @@ def weight_rounding(subject: Subject, weights: str | None) -> Finding | None:
     narrow = {"bfloat16": "bfloat16", "float16 or tf32": "tf32"}.get(weights or "")
     if narrow is None:
         return None
-    found, p = _weights(subject)
-    room = 2.0 ** -(6 + NARROW[narrow]) * (1 + EXACT) + 2.0**-7 * np.abs(found - p)
+    found = _weights(subject)
+    room = 2.0 ** -(6 + NARROW[narrow]) * (1 + EXACT) + 2.0**-7 * np.abs(found - COMPARED)
     fitting = {
-        words: max(int(np.sum(np.abs(w - found) <= room)) for w in _rounded_weights(p, narrow, way))
+        words: max(int(np.sum(np.abs(w - found) <= room)) for w in _rounded_weights(narrow, way))
         for words, way in ROUNDINGS.items()
     }
     enough = [words for words, count in fitting.items() if count >= len(found) - MISSED]
@@ -64,18 +66,17 @@ def weight_rounding(subject: Subject, weights: str | None) -> Finding | None:
     return Finding("rounding of weights", enough[0] if len(enough) == 1 else None, evidence)
 
 
-def _weights(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
-    """What comes of the weights of ``DIFFERENCES``, and the numbers p that they were compared with."""
+def _weights(subject: Subject) -> np.ndarray:
+    """The weights that the kernel multiplied where those of ``DIFFERENCES`` were due, as its outputs tell."""
     n = len(DIFFERENCES)
-    p = bits.nearest(EXACT, "bfloat16")
     q, k, v = np.ones((n, 1, 1)), np.zeros((n, 2, 1)), np.full((n, 2, 1), LARGE)
-    k[:, 1, 0], v[:, 0, 0] = -DIFFERENCES, -p * LARGE
-    return outputs(subject, q, k, v)[:, 0, 0] * (1 + EXACT) / LARGE + p, p
+    k[:, 1, 0], v[:, 0, 0] = -DIFFERENCES, -COMPARED * LARGE
+    return outputs(subject, q, k, v)[:, 0, 0] * (1 + EXACT) / LARGE + COMPARED
 
 
-def _rounded_weights(p: np.ndarray, narrow: str, way: str) -> Iterator[np.ndarray]:
+def _rounded_weights(narrow: str, way: str) -> Iterator[np.ndarray]:
     """What :func:`_weights` would find: weights rounded beside a maximum of 1, with either row sum; and normalized."""
-    w, N = rounded(EXACT, narrow, way), 1 + EXACT
+    w, p, N = rounded(EXACT, narrow, way), COMPARED, 1 + EXACT
     first, second = rounded(1 / N, narrow, way), rounded(EXACT / N, narrow, way)
     yield w
     yield (w - p) * N / (1 + w) + p
