@@ -30,8 +30,8 @@ def differentiable_with_dropout(subject: Subject) -> SearchStrategy[Problem]:
 def half_kept(subject: Subject) -> SearchStrategy[Problem]:
     """Problems whose queries keep some keys and drop some, of numbers that overflow nothing."""
     keeps = named(("half", "most", "checkerboard"))
-    drawn = problems(subject, needs=("dropout_keep",), without=("empty", projects), dropout_keep=keeps, regimes=TAME)
-    return drawn.filter(lambda problem: problem.key_length > 1)
+    asked = {"needs": ("dropout_keep",), "without": ("empty", projects), "dropout_keep": keeps, "regimes": TAME}
+    return problems(subject, where=lambda recipe: recipe.key_length > 1, **asked)
 
 
 @attention_property(

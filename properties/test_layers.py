@@ -28,8 +28,8 @@ VASWANI = "Vaswani et al., Attention is all you need (2017), section 3.2.2"
 
 def layers(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
     """Layers of several heads, of numbers that overflow nothing."""
-    found = problems(subject, **{"needs": LAYER, "without": ("empty",), "regimes": TAME, **drawn})
-    return found.filter(lambda problem: problem.query_heads > 1)
+    asked = {"needs": LAYER, "without": ("empty",), "regimes": TAME, **drawn}
+    return problems(subject, where=lambda recipe: recipe.query_heads > 1, **asked)
 
 
 def of_head(problem: Problem, head: int, **changed: np.ndarray) -> Problem:

@@ -38,8 +38,8 @@ def placed(subject: Subject, *, without: tuple[str | Trait, ...] = (), **drawn: 
 def shifted(subject: Subject, option: str) -> SearchStrategy[Problem]:
     """Problems with one kind of positions and a mask that is open, of two queries and keys or more."""
     without = ("empty", hides_keys, positional_absolutely)
-    drawn = problems(subject, needs=(option, "mask"), without=without, mask="all@11QK", regimes=TAME)
-    return drawn.filter(lambda problem: min(problem.query_length, problem.key_length) > 1)
+    asked = {"needs": (option, "mask"), "without": without, "mask": "all@11QK", "regimes": TAME}
+    return problems(subject, where=lambda recipe: min(recipe.query_length, recipe.key_length) > 1, **asked)
 
 
 def assert_distance_alone_counts(subject: Subject, problem: Problem) -> None:

@@ -67,8 +67,8 @@ def showing(
     length = st.shared(st.sampled_from(lengths), key="keys that are shown")
     width = length.map(lambda n: min(dim for dim in dims if dim >= n))
     same = {} if subject.supports("dv") else {"head_dim": width}
-    found = draw(subject, key_length=length, value_dim=width, **same, **drawn)
-    return found.filter(lambda problem: problem.key_length <= problem.value_dim)
+    drawn["where"] = lambda recipe: recipe.key_length <= recipe.value_dim
+    return draw(subject, key_length=length, value_dim=width, **same, **drawn)
 
 
 def together(subject: Subject) -> SearchStrategy[Problem]:

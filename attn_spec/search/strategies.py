@@ -31,7 +31,7 @@ from attn_spec.search.ranges import within_range
 from attn_spec.search.regimes import SCORE_REGIMES, SHIFTS, VALUE_REGIMES, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -79,13 +79,15 @@ def problems(
     without: Collection[str | Trait] = (),
     regimes: Sequence[str] | None = None,
     backward: bool = False,
+    where: Callable[[Recipe], bool] | None = None,
     **fixed: Any,
 ) -> SearchStrategy[Problem]:
     """Draw problems the kernel declares it can solve, inside the range of what its contract computes.
 
     ``needs`` are options and abilities that every problem uses; ``without`` those that no problem uses but by need, by
     name or by a trait of their rows; ``regimes`` replaces all regimes and shifts; ``fixed`` are fields of
-    :class:`Recipe`, each a value or a strategy. ``backward``: gradients are asked of them too.
+    :class:`Recipe`, each a value or a strategy. ``backward``: gradients are asked of them too. ``where`` says of a
+    recipe whether its problem is meant, before its tensors are made.
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.always) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
@@ -93,16 +95,14 @@ def problems(
     recipe, at_a_size = recipes(subject, **asked), turns.size() is not None
 
     def is_meant(drawn: Recipe) -> bool:
-        return turns.takes(drawn.lengths, subject.kernel.slowness)
+        return turns.takes(drawn.lengths, subject.kernel.slowness) and (where is None or where(drawn))
 
     if subject.kernel.signatures is not None:
         own = {*needs, *subject.kernel.limits.always}
         count = 1 if at_a_size else subject.kernel.signatures
         recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own, is_meant)
-    if at_a_size:  # before its tensors are made
-        recipe = recipe.filter(is_meant)
-    drawn = recipe.map(lambda found: within_range(subject, found, fixed, backward=backward))
-    entrywise = not (needs or without or regimes or fixed or at_a_size) and _takes_any_problem(subject)
+    drawn = recipe.filter(is_meant).map(lambda found: within_range(subject, found, fixed, backward=backward))
+    entrywise = not (needs or without or regimes or fixed or where or at_a_size) and _takes_any_problem(subject)
     return often(drawn, [tiny_problems(subject)], share=8).flatmap(lambda chosen: chosen) if entrywise else drawn
 
 

@@ -209,6 +209,18 @@ def test_fixed_fields_are_values_or_strategies():
     assert all(recipe.value_dim == 3 or recipe.problem().options() >= {"dv"} for recipe in recipes)
 
 
+def test_a_problem_that_is_not_meant_is_never_made(monkeypatch):
+    made = []
+
+    def within_range(_, recipe, *args, **kwargs):
+        made.append(recipe)
+        return recipe.problem()
+
+    monkeypatch.setattr(strategies, "within_range", within_range)
+    problems = drawn(strategies.problems(SUBJECT, where=lambda recipe: recipe.query_heads > 1), 60)
+    assert {recipe.query_heads > 1 for recipe in made} == {True} == {problem.query_heads > 1 for problem in problems}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tiny_problems_reach_the_ends_of_the_range(dtype):
     problems = drawn(strategies.tiny_problems(subject("cross", "causal", dtype=dtype)), 200)
