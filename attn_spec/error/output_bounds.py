@@ -35,7 +35,7 @@ from attn_spec.error.row_sum_bounds import (
     row_sum_growth,
 )
 from attn_spec.error.score_bounds import narrows_scores
-from attn_spec.error.value_spread import Columns, columns, row_blocks
+from attn_spec.error.value_spread import Columns, columns, row_blocks, weighed
 from attn_spec.error.weight_bounds import (
     exponential_error,
     merge_weight_error,
@@ -290,17 +290,23 @@ def _farthest_mean(x: Intermediates, w: WeightError, e: OutputTerms, of: Columns
     known = np.broadcast_to(e.slack, e.o.shape)
     known, sizes = (np.broadcast_to(of.of_each(s), of.o.shape) for s in (known, np.abs(e.o) + known))
     for at in row_blocks(x, of.v, rows):
-        head = at[:2]
-        met, r = of.v[head][None], e.B[head][at[2]][..., None] * of.size[head][None]
-        r = r if of.error is None else r + of.error[head][None]
+        head, high = at[:2], w.high[at]
+        some = weighed(high)
+        met, r = of.v[head][some][None], _of_keys(e.B[head][at[2]], some)[..., None] * of.size[head][some][None]
+        r = r if of.error is None else r + of.error[head][some][None]
         if x.c is not None:
-            kept = x.c[at][..., None]
+            kept = x.c[at][:, some, None]
             met, r = kept * met, kept * r
-        r = r + e.C[at][..., None] * sizes[at][:, None, :] + known[at][:, None, :]
+        r = r + _of_keys(e.C[at], some)[..., None] * sizes[at][:, None, :] + known[at][:, None, :]
         apart = met - of.o[at][:, None, :]
-        both = (largest_mean(sign * apart + r, w.low[at], w.high[at]) for sign in (1.0, -1.0))
+        both = (largest_mean(sign * apart + r, w.low[at][:, some], high[:, some]) for sign in (1.0, -1.0))
         found[at] = np.maximum(*both) / least[at]
     return np.where(least > 0.75, found, np.inf)
+
+
+def _of_keys(terms: np.ndarray, some: slice) -> np.ndarray:
+    """Those of some keys, of terms [rows, Sk], or of terms [rows, 1] of all keys."""
+    return terms if terms.shape[-1] == 1 else terms[:, some]
 
 
 def _merge_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:

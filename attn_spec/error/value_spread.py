@@ -75,11 +75,20 @@ def _of_values(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
     # One block of rows after the other in one array: new memory takes longer to come by than to fill.
     apart = np.empty((rows_at_a_time(x, v), *v.shape[-2:]))
     for at in row_blocks(x, v, np.ones(o.shape[:-1], dtype=bool)):
-        met = v[at[:2]][None] if c is None else c[at][:, :, None] * v[at[:2]][None]
-        space = apart[: len(at[2])]
+        weights = W[at]
+        some = weighed(weights)
+        met = v[at[:2]][some][None]
+        met = met if c is None else c[at][:, some, None] * met
+        space = apart[: len(at[2]), some]
         np.subtract(met, o[at][:, None, :], out=space)
-        found[at] = (W[at][:, None, :] @ np.abs(space, out=space))[:, 0]
+        found[at] = (weights[:, None, some] @ np.abs(space, out=space))[:, 0]
     return found
+
+
+def weighed(weights: np.ndarray) -> slice:
+    """The keys of ``weights`` [rows, Sk] from the first to the last that is not 0 in each row."""
+    some = np.flatnonzero(weights.any(axis=0))
+    return slice(some[0], some[-1] + 1) if len(some) else slice(0)
 
 
 def rows_at_a_time(x: Intermediates, v: np.ndarray) -> int:

@@ -12,6 +12,7 @@ from attn_spec.error.intermediates import intermediates
 from attn_spec.error.least_bounds import least_lse_error, least_output_error
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import readings
+from attn_spec.judgement import glance as glances
 from attn_spec.judgement.glance import glance, is_plain, shares
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.resolve import resolve
@@ -70,7 +71,7 @@ def test_every_contract_allows_at_least_the_part(problem):
     assert compared > 60
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_most_rows_of_a_sound_kernel_are_cleared_and_no_row_of_a_wrong_one(dtype):
     subject = Subject(resolve("torch_tiled"), dtype)
     problem = Recipe(query_length=64, key_length=300, head_dim=32, value_dim=32, dtype=dtype, causal=True).problem()
@@ -80,6 +81,23 @@ def test_most_rows_of_a_sound_kernel_are_cleared_and_no_row_of_a_wrong_one(dtype
     assert (shares(problem, contract, answer) <= 1).mean() > 0.9
     outside = answer | {"output": answer["output"] + judge(problem, contract, **answer).measurements[0].allowed * 2.01}
     assert (shares(problem, contract, outside) > 1).all()
+
+
+@pytest.mark.parametrize("options", [*OPTIONS[1:], {"window": (3, 2)}], ids=str)
+def test_rows_are_looked_at_without_the_keys_that_none_of_them_sees(monkeypatch, options):
+    lengths = {**SHAPE, "query_length": 40, "key_length": 50}
+    problem = Recipe(**{**lengths, "causal": True, "causal_alignment": "bottom_right", **options}).problem()
+    c, answer, keys = PRESETS["fused"].at("float32"), Subject(resolve("numpy_naive"), "float32")(problem), []
+
+    def looked_at(of, *args):
+        keys.append(of.key_length)
+        return glance(of, *args)
+
+    whole = shares(problem, c, answer)
+    monkeypatch.setattr(glances, "TOGETHER", 8)
+    monkeypatch.setattr(glances, "glance", looked_at)
+    np.testing.assert_allclose(shares(problem, c, answer), whole, rtol=1e-6)
+    assert keys[0] < keys[-1] <= 50
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
