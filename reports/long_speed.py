@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
+from attn_spec.error.presets import PRESETS
 from attn_spec.judgement.blocks import MEMORY
+from attn_spec.numbers.formats import DTYPES
 from attn_spec.testing import assert_attention, assert_attention_gradients
 
 from .side_by_side import side_by_side
@@ -24,11 +26,13 @@ ROWS = 256
 LITTLE = 2**24
 #: How often each is timed.
 ROUNDS = 3
+#: At most how many times as long as float64 attention judging an output takes, of any dtype and contract.
+LIMIT = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """An answer in bfloat16: heads, rows of q, k and v, and how many rows of each head are looked at, None: all."""
+    """An answer: its dtype, heads, rows of q, k and v, and how many rows of each head are looked at, None: all."""
 
     batch: int = 1
     heads: int = 1
@@ -36,12 +40,13 @@ class Size:
     head_dim: int = 64
     causal: bool = True
     rows: int | None = None
+    dtype: str = "bfloat16"
 
     def tensors(self) -> list[torch.Tensor]:
         """q, k and v, normal numbers."""
         source = torch.Generator().manual_seed(0)
         shape = (self.batch, self.heads, self.length, self.head_dim)
-        return [torch.randn(shape, generator=source).bfloat16() for _ in range(3)]
+        return [torch.randn(shape, generator=source).to(getattr(torch, self.dtype)) for _ in range(3)]
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """That of PyTorch, in the dtype of the tensors."""
@@ -62,6 +67,13 @@ def judging(size: Size, memory: int = MEMORY) -> Callable[[], object]:
     tensors = size.tensors()
     out, words = size.attention(*tensors), {"causal": size.causal, "contract": "fused", "rows": size.rows}
     return lambda: assert_attention(out, *tensors, **words, memory=memory)
+
+
+def judging_under(contract: str | None, size: Size) -> Callable[[], object]:
+    """The judgement under a contract of what attention in float64 gives, rounded to the dtype: sound under each."""
+    tensors = size.tensors()
+    out = size.attention(*(x.double() for x in tensors)).to(tensors[0].dtype)
+    return lambda: assert_attention(out, *tensors, causal=size.causal, contract=contract, rows=size.rows)
 
 
 def in_float64(size: Size) -> Callable[[], object]:
@@ -112,12 +124,25 @@ def compared(
     return f"  {name}, {size}: {taken['judged']:.2f} s, {ratio:.2f} of float64 attention, {mebibytes:,.0f} MiB"
 
 
+def cells(size: Size) -> Iterator[str]:
+    """How long judging an output takes, of each dtype and under each contract."""
+    yield f"  output, {size}, by dtype and contract, times of float64 attention (at most {LIMIT:g} wanted)"
+    for dtype in DTYPES:
+        of_dtype = replace(size, dtype=dtype)
+        judged: dict[str, Callable[[], object]] = {
+            name or "undeclared": judging_under(name, of_dtype) for name in (None, *PRESETS)
+        }
+        taken = side_by_side({"": in_float64(of_dtype)} | judged, ROUNDS)
+        yield f"    {dtype:<10}" + "".join(f"{name:>12} {taken[name] / taken['']:4.1f}" for name in judged)
+
+
 def lines(lengths: tuple[int, ...] = LENGTHS, whole: Size = WHOLE, sampled: Size = SAMPLED) -> Iterator[str]:
     """The report, line by line."""
-    yield "judging bfloat16 answers by assert_attention, beside float64 attention of PyTorch"
+    yield "judging answers by assert_attention, beside float64 attention of PyTorch"
     for size in (whole, sampled):
         yield compared("output", judging, in_float64(size), size)
     yield compared("gradients", judging_gradients, differentiated_in_float64(whole), whole)
+    yield from cells(whole)
     allowed = " and ".join(str(amount // 2**20) for amount in (MEMORY, LITTLE))
     yield f"  output, {ROWS} rows of one head of more and more keys: time, and memory with {allowed} MiB allowed"
     for length in lengths:

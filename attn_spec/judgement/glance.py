@@ -11,50 +11,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from attn_spec.attention import error_free
-from attn_spec.attention.enclosure import Enclosed, Truth
+from attn_spec.attention.enclosure import Enclosed
 from attn_spec.attention.scores import score_of
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.least_bounds import least_lse_error, least_output_error
 from attn_spec.error.roundoff import elementary_error
 from attn_spec.error.row_sum_bounds import EVALUATION
 from attn_spec.judgement.engine import NUMPY, Engine
+from attn_spec.judgement.float64_scores import SLACK, TINY, Scores, U, float64_scores
 from attn_spec.problem.problem import Problem
 
-#: Unit roundoff of float64.
-U = 2.0**-53
-#: Covers products of small numbers of roundings that are counted as sums, and sizes that are rounded themselves.
-SLACK = 1.0 + 2.0**-10
-#: Below every number whose underflow could matter, above the sum of all that do.
-TINY = 2.0**-1000
 #: Rows that are looked at together: under causality few see the last keys, which then are left out.
 TOGETHER = 512
+#: Keys whose terms are added up before their sum is added to others: fewer roundings than one after the other.
+SUMMED = 128
 
 
 @dataclass(frozen=True)
 class Glance:
-    """Output and LSE of each row in float64, and how far the truth may lie from them, at most."""
+    """What is known of each row after a glance."""
 
-    #: [.., Sq, Dv]: o, sum P |v| less its own error, and the radius of o.
-    output: np.ndarray
+    #: o [.., Sq, Dv] and L [.., Sq].
+    output: Enclosed
+    lse: Enclosed
+    #: sum P |v| less its own error, [.., Sq, Dv].
     size: np.ndarray
-    output_radius: np.ndarray
-    #: [.., Sq]: L, its radius, and how many keys are seen.
-    lse: np.ndarray
-    lse_radius: np.ndarray
+    #: How many keys are seen, [.., Sq].
     keys: np.ndarray
-
-    @property
-    def truth(self) -> Truth:
-        """Output and LSE as enclosures."""
-        known = {"output": (self.output, self.output_radius), "lse": (self.lse, self.lse_radius)}
-        return {name: Enclosed(value, np.zeros(value.shape), radius) for name, (value, radius) in known.items()}
 
 
 def is_plain(problem: Problem) -> bool:
@@ -63,42 +53,13 @@ def is_plain(problem: Problem) -> bool:
 
 
 @np.errstate(all="ignore")
-def glance(problem: Problem, engine: Engine = NUMPY) -> Glance:
-    """Evaluate a problem that :func:`is_plain`. Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk]."""
-    s, keys, delta = masked_scores(problem, engine)
-    v = problem.per_query_head(problem.v)
-    summed = [engine.take(x) for x in _summed(s, engine.give(v))]
-    return _of_sums(summed, v, keys, delta)
+def glance(problem: Problem, engine: Engine = NUMPY, *, cut_operands: bool = False) -> Glance:
+    """Evaluate a problem that :func:`is_plain`, with operands cut or not, as in ``float64_scores``.
 
-
-def masked_scores(problem: Problem, engine: Engine = NUMPY) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Scores, -inf where hidden, [B, Hq, Sq, Sk], as an array of the engine.
-
-    Of each row [B, Hq, Sq], its keys, and how far scores are off.
+    Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk].
     """
-    cap, D, k = problem.softcap, problem.head_dim, problem.per_query_head(problem.k)
-    q_given, k_given = engine.give(problem.q), engine.give(k)
-    xp = array_namespace(q_given)
-    s = xp.matmul(q_given, xp.matrix_transpose(k_given))
-    s *= problem.scale_value
-    lengths = np.linalg.norm(k, axis=-1).max(axis=-1, initial=0.0)[..., None]
-    largest = abs(problem.scale_value) * np.linalg.norm(problem.q, axis=-1) * lengths
-    delta = (D + 8) * largest
-    if cap is not None:
-        s /= cap
-        s = xp.tanh(s)
-        s *= cap
-        delta = delta + (4 + elementary_error(EVALUATION, "tanh_error") / U) * cap
-    if problem.bias is not None:
-        s += engine.give(problem.bias)
-        delta = delta + 4 * np.where(np.isfinite(problem.bias), abs(problem.bias), 0.0).max(axis=-1, initial=0.0)
-    if problem.alibi_slopes is not None:
-        far = abs(problem.distances)
-        s -= engine.give(problem.alibi_slopes * far)
-        delta = delta + 4 * (abs(problem.alibi_slopes)[..., 0] * far.max(axis=-1, initial=0))
-    visible = problem.visible
-    s[engine.give(np.broadcast_to(~visible, s.shape))] = -np.inf
-    return s, visible.sum(axis=-1), delta * U * SLACK + TINY
+    scores, v = float64_scores(problem, engine, cut_operands=cut_operands), problem.per_query_head(problem.v)
+    return _of_sums([engine.take(x) for x in _summed(scores.s, engine.give(v))], v, scores)
 
 
 def _summed(s: Any, v: Any) -> tuple[Any, Any, Any, Any]:
@@ -108,32 +69,38 @@ def _summed(s: Any, v: Any) -> tuple[Any, Any, Any, Any]:
         s, v = xp.full((*s.shape[:-1], 1), -np.inf, dtype=s.dtype, device=device(s)), v.sum(axis=-2, keepdims=True)
     M = xp.max(s, axis=-1, keepdims=True)
     s -= M
-    w = xp.exp(s)
-    N = xp.sum(w, axis=-1, keepdims=True)
-    return M, xp.log(N), xp.matmul(w, v) / N, xp.matmul(w, xp.abs(v)) / N
+    w, both = xp.exp(s), xp.concat([v, xp.abs(v)], axis=-1)
+    parts = [slice(start, start + SUMMED) for start in range(0, s.shape[-1], SUMMED)]
+    N = sum(xp.sum(w[..., part], axis=-1, keepdims=True) for part in parts)
+    sums = sum(xp.matmul(w[..., part], both[..., part, :]) for part in parts)
+    Dv = v.shape[-1]
+    return M, xp.log(N), sums[..., :Dv] / N, sums[..., Dv:] / N  # pyright: ignore[reportIndexIssue] -- there is a part
 
 
-def _of_sums(summed: Sequence[np.ndarray], v: np.ndarray, keys: np.ndarray, delta: np.ndarray) -> Glance:
-    """The rows of what :func:`_summed` gave of scores that are off by ``delta`` [.., Sq] at most.
+def _of_sums(summed: Sequence[np.ndarray], v: np.ndarray, scores: Scores) -> Glance:
+    """The rows of what :func:`_summed` gave of these scores.
 
-    An argument of exp is rounded by U times its size, at most 746 where exp is no 0. Numerator and row sum share their
-    weights, of which each is off by alpha; they have n products and n sums each, and a division.
+    Numerator and row sum share their weights, of which each is off by alpha; they have a product and a division, and
+    as many additions each as a part has keys, and as there are parts. A row of n keys has n additions at most.
     """
     M, log_N, output, size = summed
-    L = (M + log_N)[..., 0]
-    alpha = delta + (747 * U + elementary_error(EVALUATION, "exp_error")) * SLACK
-    rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * keys + 4) * U) * SLACK, np.inf)[..., None]
+    L, keys, alpha = (M + log_N)[..., 0], scores.keys, scores.log_weight_error
+    parts = -(-scores.s.shape[-1] // SUMMED)
+    added = np.minimum(keys, SUMMED + parts)
+    rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * added + 4) * U) * SLACK, np.inf)[..., None]
     underflow = (keys[..., None] + 1) * TINY * (1 + np.abs(v).max(axis=(-1, -2), keepdims=True, initial=0.0))
     of_log = elementary_error(EVALUATION, "log_error") * (1 + np.abs(log_N[..., 0]))
-    of_lse = (alpha + (keys + 2) * U + of_log + 2 * U * (np.abs(L) + np.abs(M[..., 0]))) * SLACK + TINY
+    of_lse = (alpha + (added + 2) * U + of_log + 2 * U * (np.abs(L) + np.abs(M[..., 0]))) * SLACK + TINY
     return Glance(
-        output=output,
+        output=_enclosed(output, rho * size * SLACK + underflow),
+        lse=_enclosed(L, np.where(np.isfinite(rho[..., 0]), of_lse, np.inf)),
         size=size * (1 - rho * SLACK) - underflow,
-        output_radius=rho * size * SLACK + underflow,
-        lse=L,
-        lse_radius=np.where(np.isfinite(rho[..., 0]), of_lse, np.inf),
         keys=keys,
     )
+
+
+def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
+    return Enclosed(value, np.zeros(value.shape), radius)
 
 
 @np.errstate(all="ignore")
@@ -161,19 +128,32 @@ def _shares(
     problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str, engine: Engine
 ) -> np.ndarray:
     """:func:`shares` of a few rows, of which none may see the last keys."""
-    looked_at = _without_last_keys(problem)
-    seen = glance(looked_at, engine)
     is_wide = c.format("output_accumulation").name == c.output == "float64"
-    truth = error_free.enclose(looked_at) if is_wide and error_free.applies(looked_at) else seen.truth
+    looked_at = without_last_keys(problem)
+    seen = glance(looked_at, engine, cut_operands=is_wide)
+    found = _shares_of(seen, problem, c, answer, lse_base)
+    open_ = np.flatnonzero(~(found <= 1).all(axis=(0, 1)))
+    if is_wide and len(open_) and error_free.applies(looked_at):
+        few = without_last_keys(problem.rows(open_))
+        sharp = replace(glance(few, engine), **error_free.enclose(few))
+        of_few = {name: x[:, :, open_] for name, x in answer.items()}
+        found[..., open_] = _shares_of(sharp, problem, c, of_few, lse_base)
+    return found
+
+
+def _shares_of(
+    seen: Glance, problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str
+) -> np.ndarray:
+    """:func:`shares` of rows of which this was seen."""
     found = np.where(seen.keys > 0, 0.0, np.inf)
     if "output" in answer:
-        o = truth["output"]
+        o = seen.output
         sizes = {"keys": seen.keys[..., None], "key_length": problem.key_length, "o": _least(o), "size": seen.size}
         allowed = least_output_error(c, problem.dtype, **sizes)
         error = np.abs((answer["output"] - o.value) - o.low) + o.radius
         found = np.maximum(found, _share(error, allowed).max(axis=-1, initial=0.0))
     if "lse" in answer:
-        L, unit = truth["lse"], math.log(2.0) if lse_base == "2" else 1.0
+        L, unit = seen.lse, math.log(2.0) if lse_base == "2" else 1.0
         allowed = least_lse_error(c, keys=seen.keys, lse=_least(L)) / unit
         of_base = 0.0 if unit == 1 else 4 * U * np.abs(L.value)
         error = np.abs((answer["lse"] - L.value / unit) - L.low / unit) + (L.radius + of_base) / unit
@@ -181,10 +161,10 @@ def _shares(
     return found
 
 
-def _without_last_keys(problem: Problem) -> Problem:
-    """The problem of :meth:`Problem.rows` without the keys at its end that no query sees."""
+def without_last_keys(problem: Problem) -> Problem:
+    """The problem of :meth:`Problem.rows` without the keys at its end that no query sees, but for the first key."""
     seen = np.flatnonzero(problem.visible.any(axis=(0, 1, 2)))
-    count = seen[-1] + 1 if len(seen) else 0
+    count = seen[-1] + 1 if len(seen) else min(1, problem.key_length)
     return problem if count == problem.key_length else problem.take("K", range(count))
 
 

@@ -24,10 +24,10 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_key_sums import ALL, Keys
 from attn_spec.error.intermediates import Intermediates, intermediates
 from attn_spec.error.least_gradient_bounds import least_gradient_error
-from attn_spec.error.roundoff import elementary_error
-from attn_spec.error.row_sum_bounds import EVALUATION
 from attn_spec.judgement.blocks import blocks_of
-from attn_spec.judgement.glance import SLACK, TINY, U, is_plain, masked_scores
+from attn_spec.judgement.engine import NUMPY
+from attn_spec.judgement.float64_scores import SLACK, TINY, U, float64_scores
+from attn_spec.judgement.glance import is_plain, without_last_keys
 from attn_spec.judgement.gradient_groups import Given
 from attn_spec.problem.problem import Problem
 
@@ -96,11 +96,9 @@ def look_at(given: Given, rows: np.ndarray, keys: np.ndarray | None = None) -> t
 
     dQ of those rows that are judged; what all add to ``keys``, an index that rises, or to all.
     """
-    problem, length = given.problem.rows(rows), given.problem.key_length
-    seen = np.flatnonzero(problem.visible.any(axis=(0, 1, 2)))
-    end = int(seen[-1]) + 1 if len(seen) else 1
+    problem, length = without_last_keys(given.problem.rows(rows)), given.problem.key_length
+    end = problem.key_length
     dL = None if given.lse_cotangent is None else given.lse_cotangent[0, 0, rows]
-    problem = problem if end == length else problem.take("K", np.arange(end))
     keys = np.arange(length) if keys is None else keys
     near, judged = keys[: np.searchsorted(keys, end)], np.flatnonzero(np.isin(rows, given.judged))
     asked = ALL if len(judged) == len(rows) else judged, ALL if len(near) == end else near
@@ -116,11 +114,10 @@ def look(
 
     dQ of ``rows`` of these, and what all add to dK and dV at ``keys``.
     """
-    s, n, delta = (x[0, 0] for x in masked_scores(problem))
+    scores = float64_scores(problem, NUMPY)
+    s, n, alpha = scores.s[0, 0], scores.keys[0, 0, :, None], scores.log_weight_error[0, 0, :, None]
     q, k, v, dO = problem.q[0, 0], problem.k[0, 0], problem.v[0, 0], cotangent
     visible, P = np.isfinite(s[:, keys]).sum(axis=0)[:, None], _weights(s)
-    n = n[:, None]
-    alpha = delta[:, None] + (747 * U + elementary_error(EVALUATION, "exp_error")) * SLACK
     rho = np.where(alpha < 2.0**-12, (2 * alpha + (2 * n + 6) * U) * SLACK, np.inf)
     a = (np.linalg.norm(dO, axis=-1) * np.linalg.norm(v, axis=-1).max(initial=0.0))[:, None] * SLACK
     dL = 0.0 if lse_cotangent is None else lse_cotangent[:, None]

@@ -76,10 +76,9 @@ def test_what_is_glanced_at_is_the_same_within_the_radii(problem, name):
     rows = one.keys > 0
 
     for what in ("output", "lse"):
-        radius = getattr(one, f"{what}_radius") + getattr(other, f"{what}_radius")
-        apart = np.abs(getattr(one, what) - getattr(other, what))
-        assert (apart <= radius)[rows].all()
-    np.testing.assert_allclose(one.output_radius[rows], other.output_radius[rows], rtol=1e-9)
+        a, b = getattr(one, what), getattr(other, what)
+        assert (np.abs(a.value - b.value) <= a.radius + b.radius)[rows].all()
+    np.testing.assert_allclose(one.output.radius[rows], other.output.radius[rows], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", OF_TORCH)

@@ -8,8 +8,10 @@ from attn_spec.reports import long_speed, side_by_side, speed
 from click.testing import CliRunner
 
 from attn_spec.attention import definition
+from attn_spec.error.presets import PRESETS
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.numbers.formats import DTYPES
 from attn_spec.search.regimes import Recipe
 
 PROBLEM = Recipe(query_length=48, key_length=48, head_dim=32, value_dim=32).problem()
@@ -143,9 +145,11 @@ def test_the_report_of_long_answers(monkeypatch):
         "output",
     ]
     assert all("of float64 attention, 3 MiB" in line for line in lines[1:4])
-    assert lines[4].endswith("memory with 256 and 16 MiB allowed")
-    assert lines[5].startswith("    S=16 ")
-    assert lines[5].split()[-4:] == ["3", "MiB", "3", "MiB"]
+    assert [line.split()[0] for line in lines[5:9]] == list(DTYPES)
+    assert all(line.split()[1::2] == ["undeclared", *PRESETS] for line in lines[5:9])
+    assert lines[9].endswith("memory with 256 and 16 MiB allowed")
+    assert lines[10].startswith("    S=16 ")
+    assert lines[10].split()[-4:] == ["3", "MiB", "3", "MiB"]
 
 
 @pytest.mark.parametrize("option", ["--kernel", "--length", "--rounds"])
