@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attn_spec import atomic
+from attn_spec import atomic, faults
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
 from attn_spec.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
@@ -256,13 +256,16 @@ class _Child:
         reason += ", as a system does that is out of memory: ask for fewer heads" if starved else ""
         verdict = Verdict.REFUTED if case and not self.stalled and not starved else Verdict.NOT_EXERCISED
         row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
+        missing: list[str] = []
         if case:
-            save(case)
-            row = replace(row, case=case.id)
+            with faults.told("case", missing):
+                save(case)
+                row = replace(row, case=case.id)
         row = against(row, progress.known_defects)
         block = f"{row.verdict.upper()}  {reason}\n  property  {property_id}\n  kernel    {kernel}, {dtype}"
         if case:
-            block += f"\n  problem   {case.problem!r}\n  replay    attn-spec replay {case.id}"
+            block += f"\n  problem   {case.problem!r}"
+            block += f"\n  replay    attn-spec replay {case.id}" if row.case else "".join(f"\n{x}" for x in missing)
         event = {"kind": "row", "row": row.to_json(), "block": block}
         progress.hear(event, self.share)
         self._note(event)

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__, configuration, exit_codes, explanations
+from attn_spec import __version__, configuration, exit_codes, explanations, faults
 from attn_spec.exit_codes import CODES, INTERRUPTED, Command, CouldNotRun, check_writable
 from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
@@ -147,8 +147,13 @@ def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, *
         declared = declarations(*(chosen[name] for name in ("framework", "contract", "supports")))
         shared = {name: chosen[name] for name in ("dtypes", "device", "profile")}
         shared["isolate"] = isolate_word(chosen["isolate"])
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        missing: list[str] = []
+        with (
+            faults.told(f"report {report}", missing),
+            contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
+        ):
             _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
+        click.echo("\n".join(missing), err=True, nl=bool(missing))
     code = certifying.conclude(document, progress, as_json=as_json)
     github.tell(document, progress)
     return code

@@ -1,10 +1,17 @@
-"""What is said of an error, in one line; of one of attn-spec's own that it is one, and where to report it."""
+"""What is said of an error, in one line; of one of attn-spec's own that it is one, and where to report it.
+
+An error met while evidence of a verdict is made is said beside the verdict, which it does not change.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import traceback
+from collections.abc import Iterator
 from importlib.metadata import metadata, version
 from pathlib import Path
+
+import click
 
 #: The label of the address in ``[project.urls]`` of pyproject.toml.
 LABEL = "Issues"
@@ -30,6 +37,17 @@ def text(error: BaseException) -> str:
         f"this is a bug of attn-spec {version('attn-spec')}, not of the kernel: {in_one_line(error)}{where}. "
         f"Please report it {_where(metadata('attn-spec').get_all('Project-URL') or [])}"
     )
+
+
+@contextlib.contextmanager
+def told(evidence: str, missing: list[str]) -> Iterator[None]:
+    """Make evidence of a verdict inside the block; an error there becomes a line of ``missing``."""
+    try:
+        yield
+    except Exception as error:
+        is_told = isinstance(error, click.ClickException)  # in words for a user
+        why = str(error) if is_told else in_one_line(error) if isinstance(error, OSError) else text(error)
+        missing.append(f"  missing   {evidence}: {why}")
 
 
 def _where(urls: list[str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from attn_spec import faults
 from attn_spec.evidence.certificate import Certificate, PropertyResult
 from attn_spec.progress import Progress
 from attn_spec.search.causes import causes
@@ -27,8 +28,11 @@ def tell(document: Certificate, progress: Progress) -> None:
         for line in commands(document):
             click.echo(line, err=True)
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(path).open("a", encoding="utf-8") as file:
+        missing: list[str] = []
+        with faults.told("summary of the step", missing), Path(path).open("a", encoding="utf-8") as file:
             file.write(summary(document, progress))
+        for line in missing:
+            click.echo(line, err=True)
 
 
 def commands(document: Certificate) -> list[str]:

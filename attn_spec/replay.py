@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_spec import atomic
+from attn_spec import atomic, faults
 from attn_spec.isolation import foreign
 from attn_spec.isolation.confinement import hide_memory
 from attn_spec.isolation.foreign import isolate_word
@@ -151,9 +151,11 @@ def _check(claim: Property, subject: Subject, problem: Problem, page: str) -> Re
     except Suspicion as error:
         return Replay(3, str(error))
     except AssertionError as error:
+        missing: list[str] = []
         if page:
-            _show(claim, subject, problem, error, Path(page))
-        return Replay(1, str(error), shown=bool(page))
+            with faults.told(f"page {page}", missing):
+                _show(claim, subject, problem, error, Path(page))
+        return Replay(1, "\n".join([str(error), *missing]), shown=bool(page) and not missing)
     except (UnsatisfiedAssumption, NotTaken, NotExamined) as error:
         why = f": {error}" if str(error) else ""
         return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case{why}")

@@ -63,8 +63,9 @@ class Session:
         self.answers: list[tuple[float, str]] = []
         #: Why no verdict counts, where a file of a kernel changed meanwhile.
         self.changed = ""
-        #: What the verdicts would have refuted.
+        #: What the verdicts would have refuted, and why that could not be found.
         self.powers: list[Power] = []
+        self.without_power: list[str] = []
         #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
         self.stderr = os.dup(2)
 
@@ -108,19 +109,27 @@ class Session:
                 self.tell("found", key=key, message=message)
 
         self.tell("start", key=key)
-        row, case = self.stored.refuting(claim, subject) or search(
-            claim, subject, self._effort(), self.seed, self._ticker(), found=found
-        )
+        stored = path = written = None
+        missing: list[str] = []
+        with faults.told("stored cases", missing):
+            stored = self.stored.refuting(claim, subject)
+        row, case = stored or search(claim, subject, self._effort(), self.seed, self._ticker(), found=found)
         row = against(row, known)
         if case is None:
             return row, ""
         self.cases += 1
-        path = cases.save(case)
-        written = script.write(case, claim, subject, path.with_suffix(".py"))
-        block = failure.block(case, claim, subject, written, row.verdict)
+        with faults.told("case", missing):
+            path = cases.save(case)
+        if path is not None:
+            with faults.told("script", missing):
+                written = script.write(case, claim, subject, path.with_suffix(".py"))
+        block = f"{row.verdict.upper()}  {claim.statement}\n  {row.message}"
+        with faults.told("all else", missing):
+            block = failure.block(case, claim, subject, written, row.verdict, is_stored=path is not None)
+        block = "\n".join([block, *missing])
         if row.verdict is Verdict.REFUTED and against(row, subject.kernel.known_defects) is not row:
             block += f"\n{OWN_TABLE}"
-        return row, block
+        return (row if path else dataclasses.replace(row, case="")), block
 
     def check_shapes(self) -> None:
         """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape asked for that memory has no room for."""
@@ -192,10 +201,10 @@ class Session:
     def _power(self) -> list[str]:
         """What would have been refuted, in a line; nothing where that was not asked."""
         if not self.powers:
-            return []
+            return self.without_power
         from attn_spec.judgement.power import line
 
-        return [line(self.powers)]
+        return [line(self.powers), *self.without_power]
 
     def describe(self) -> None:
         """Report, for each kernel, what a certificate says beside the verdicts."""
@@ -229,10 +238,11 @@ class Session:
 
         chosen, (number, count) = self.option("property"), self.option("share")
         for subject in self.subjects[number::count]:
-            found = powers(subject, self.seed, lambda claim: not chosen or any(part in claim for part in chosen))
-            for one in found:
-                self.powers.append(one)
-                self.tell("power", power=one.to_json())
+            with faults.told(f"power of {subject.dtype}", self.without_power):
+                found = powers(subject, self.seed, lambda claim: not chosen or any(part in claim for part in chosen))
+                for one in found:
+                    self.powers.append(one)
+                    self.tell("power", power=one.to_json())
 
     def give_account(self) -> None:
         """Report what calls have shown of each kernel by now. Raises :class:`KernelError` if a file of it changed."""

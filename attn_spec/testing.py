@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from attn_spec import faults
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.outside import why_outside
 from attn_spec.error.presets import UNDECLARED, as_contract, describe
@@ -228,13 +229,16 @@ class Asked:
         """About ten lines: which element, how far, how far allowed, and what would explain it."""
         worst = judgement.worst
         assert worst is not None
-        hint = "" if answer is None else self._hint(worst, answer)
+        hint, missing = "", []
+        if answer is not None:
+            with faults.told("hint", missing):
+                hint = self._hint(worst, answer)
         return "\n".join(
             [
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
                 *self._lines(judgement),
                 *worst.lines(self._place(worst)),
-                *([f"  hint      {hint}"] if hint else []),
+                *([f"  hint      {hint}"] if hint else missing),
             ]
         )
 
@@ -245,12 +249,15 @@ class Asked:
             what = "no query sees a key" if judgement.tallies else "there is none"
             return "\n".join([f"nothing of this answer can be judged: {what}", *self._lines(judgement)])
         share = f"{100 * judgement.silent_share:.3g} %" if judgement.exercised else "nothing"
+        why = []
+        with faults.told("reason", why):
+            why = [f"  first     {self._why(silent[0])}"]
         how = "of this answer cannot be judged" if judgement.exercised else "of this answer can be judged"
         return "\n".join(
             [
                 f"{share} {how}: the contract says nothing of it",
                 *self._lines(judgement),
-                f"  first     {self._why(silent[0])}",
+                *why,
                 "  next      declare the contract that the kernel keeps, or allow a share by unjudged=",
             ]
         )

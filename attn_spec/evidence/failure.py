@@ -19,9 +19,18 @@ FEW = 8
 
 
 def block(
-    case: Case, claim: Property, subject: Subject, script: Path | None, verdict: Verdict = Verdict.REFUTED
+    case: Case,
+    claim: Property,
+    subject: Subject,
+    script: Path | None,
+    verdict: Verdict = Verdict.REFUTED,
+    *,
+    is_stored: bool = True,
 ) -> str:
-    """The claim, what explains the answer, the kernel, the problem, the worst element, and how to run it again."""
+    """The claim, what explains the answer, the kernel, the problem, the worst element, and how to run it again.
+
+    A case that ``is_stored`` can be replayed; ``script`` is where its script is, if it has one.
+    """
     problem = repr(case.problem)
     if len(problem) > 4 * WIDTH:
         problem = f"cases.load(cases.find({case.id!r})[0]).problem  # from attn_spec.search import cases"
@@ -29,6 +38,7 @@ def block(
         [
             f"{verdict.upper()}  {claim.statement}",
             *([f"  hint      {', or '.join(case.hints)}"] if case.hints else []),
+            *case.missing,
             f"  property  {claim.id}",
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
@@ -38,7 +48,7 @@ def block(
             *(case.worst.lines() if case.worst else []),
             *([_chance(claim, verdict)] if claim.false_alarm else []),
             f"  source    {claim.source}",
-            f"  replay    attn-spec replay {case.id}",
+            *([f"  replay    attn-spec replay {case.id}"] if is_stored else []),
             f"  python    problem.run({case.kernel!r}), problem.tensors({subject.framework.name!r})",
             *([f"  script    python {script}"] if script else []),
             *([_no_script(case)] if case.is_large else []),

@@ -6,6 +6,7 @@ the file is left and names the culprit. A refuting case is kept in ``.attn-spec/
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from attn_spec import __version__, atomic
+from attn_spec import __version__, atomic, faults
 from attn_spec.judgement.worst import WorstElement, worst_element
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.nearest_names import suggestion
@@ -62,6 +63,8 @@ class Case:
     hints: tuple[str, ...] = ()
     #: The element farthest outside its bound; None when the claim measures none.
     worst: WorstElement | None = None
+    #: What of this could not be found, and why, in lines.
+    missing: tuple[str, ...] = ()
     #: Of what was declared when it was found, see :func:`declaration_of`.
     declaration: str = ""
 
@@ -105,7 +108,7 @@ class Case:
         try:
             stored = ("schema", "problem", "recipe", "bits")
             others = {key: value for key, value in document.items() if key not in stored}
-            others["hints"] = tuple(others.get("hints", ()))
+            others |= {name: tuple(others.get(name, ())) for name in ("hints", "missing")}
             if others["worst"] is not None:
                 others["worst"] = WorstElement(**{**others["worst"], "index": tuple(others["worst"]["index"])})
             return cls(problem=_problem(document["problem"], document["recipe"], document.get("bits")), **others)
@@ -121,6 +124,9 @@ def case_of(
     ``first`` is what the first problem raised, of which this one is the smallest.
     """
     measurement, ended = getattr(error, "measurement", None), error is None or isinstance(error, CallFailed)
+    hints, missing = (), []
+    with faults.told("hint", missing):
+        hints = hints_of(error, first) or tuple(subject.kernel.limits.hints(problem, failed=ended))
     return Case(
         claim=claim.id,
         kernel=subject.kernel.spec or subject.kernel.name,
@@ -128,7 +134,8 @@ def case_of(
         device=subject.device,
         problem=problem,
         message=str(error or "") or type(error).__name__,
-        hints=hints_of(error, first) or tuple(subject.kernel.limits.hints(problem, failed=ended)),
+        hints=hints,
+        missing=tuple(missing),
         worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
         declaration=declaration_of(subject),
     )
@@ -232,13 +239,15 @@ class InFlight:
         self.path = home / "in-flight" / f"{process or os.getpid()}.json"
 
     def hold(self, case: Case) -> None:
-        """Write the case; cheap enough to be done for every problem."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(case.to_json(exact=False)), encoding="utf-8")
+        """Write the case, if that can be done; cheap enough to be done for every problem."""
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(case.to_json(exact=False)), encoding="utf-8")
 
     def release(self) -> None:
         """Forget the case, which did not take the process down."""
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
     def take(self, message: str) -> Case | None:
         """The case that was left behind, refuted with ``message``; None when there is none."""

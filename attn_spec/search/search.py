@@ -89,9 +89,12 @@ def search(
     problem, error = hunt.failure
     if not isinstance(error, AssertionError):
         raise PropertyError(replace(row, verdict=Verdict.NOT_EXERCISED, message=faults.text(error))) from error
-    case = case_of(claim, subject, problem, error, hunt.first)
-    verdict = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED
-    return case.decides(row, verdict), case
+    verdict, missing = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED, []
+    case, decided = None, replace(row, verdict=verdict)
+    with faults.told("case", missing):
+        case = case_of(claim, subject, problem, error, hunt.first)
+        decided = case.decides(row, verdict)
+    return (replace(decided, message="\n".join([str(error), *missing])) if missing else decided), case
 
 
 @dataclass
