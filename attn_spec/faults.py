@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from importlib.metadata import metadata, version
 from pathlib import Path
 
-import click
-
 #: The label of the address in ``[project.urls]`` of pyproject.toml.
 LABEL = "Issues"
 _HOME = Path(__file__).parent
@@ -45,6 +43,8 @@ def told(evidence: str, missing: list[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        import click  # which an unrelated run of pytest does not need
+
         is_told = isinstance(error, click.ClickException)  # in words for a user
         why = str(error) if is_told else in_one_line(error) if isinstance(error, OSError) else text(error)
         missing.append(f"  missing   {evidence}: {why}")
