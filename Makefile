@@ -1,6 +1,6 @@
 # make certify: examine one kernel; make test: everything the repository promises, in about 15 minutes on two cores;
 # make exhaustive: every property of every kernel at every dtype, and the tests that repeat at greater length what
-# make test shows; make validate: those, and a search for an answer of a sound kernel outside its bound, for about
+# make test shows or draw from a fresh seed, which it prints; make validate: those, and a search for an answer of a sound kernel outside its bound, for about
 # seven hours; make teeth: measure what the suite catches, for an hour and a half or more; make mutation: mutate
 # truth, bounds and judgement, and count what the tests notice, for about an hour; make gpu: certify the kernels that
 # are made for a GPU on one, run the tests that need it, and time them; without a GPU it ends with 2. Each sets up
@@ -19,6 +19,11 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 2
 # make validate SCHEDULER=tcp://host:8786 gives its sweeps to the workers of a Dask cluster; so do teeth and mutation.
 SWEEPERS := $(if $(SCHEDULER),--scheduler $(SCHEDULER),--jobs $(WORKERS))
+
+# Tests that draw by Hypothesis do so from fixed seeds in make test, and here from a fresh one, or from SEED.
+ifndef SEED
+SEED := $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+endif
 
 # Who is done takes from who is not. A test that hangs is named, and the run goes on; the signal of real time belongs to
 # the limits of calls under test.
@@ -44,7 +49,8 @@ lint: $(READY)
 
 exhaustive: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) -m "exhaustive or not exhaustive" properties
-	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) -m exhaustive tests
+	@echo "make exhaustive SEED=$(SEED) draws the same again"
+	$(BIN)/python -m pytest -n $(WORKERS) $(call PATIENCE,3600) --hypothesis-seed $(SEED) -m "exhaustive or hypothesis" tests
 
 validate: exhaustive
 	$(BIN)/python -m attn_spec.reports.validation.bounds --problems 5000 $(SWEEPERS)

@@ -6,12 +6,15 @@ those that concern it, equal for the files of a framework. Slow kernels, interpr
 over processes, share as those of one framework do.
 
 What needs a GPU bears the mark ``gpu``; ``make gpu`` runs it.
+
+Own tests draw from fixed seeds on every machine; --hypothesis-seed draws from another, as ``make exhaustive`` does.
 """
 
 import zlib
 from collections import defaultdict
 from typing import Any
 
+import hypothesis
 import pytest
 
 from attn_spec.kernels.frameworks.framework import framework
@@ -21,11 +24,14 @@ SLOW = "slow"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; leave out what is exhaustive, unless -m says otherwise or kernels are named."""
+    """Register the marks; leave out what is exhaustive, unless -m says otherwise or kernels are named; fix seeds."""
     config.addinivalue_line("markers", "exhaustive: repeats at greater length what another test shows")
     config.addinivalue_line("markers", "gpu: needs a CUDA device, and is skipped without one")
     if not config.option.markexpr and not config.getoption("attn_kernel"):
         config.option.markexpr = "not exhaustive"
+    if config.getoption("--hypothesis-seed") is None:
+        hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+        hypothesis.settings.load_profile("fixed")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,11 +1,13 @@
 """What the tests of attn-spec share: running the command in a folder of its own, kernels from source text."""
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -36,6 +38,16 @@ def attn_spec(folder: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def own_seeds(request: pytest.FixtureRequest) -> None:
+    """Each test draws the same numbers whatever ran before it."""
+    seed = int(request.config.getoption("--hypothesis-seed") or 0) % 2**32
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 -- the state that kernels under test may use
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import attn_spec
 from attn_spec.kernels.call import CallError
 from attn_spec.testing import NotAttention, NotJudged, assert_attention, assert_attention_gradients
 
-torch.manual_seed(0)
 SHAPE = (2, 4, 40, 16)
 q, k, v = (torch.randn(SHAPE) for _ in range(3))
 sdpa = torch.nn.functional.scaled_dot_product_attention
