@@ -229,6 +229,18 @@ def test_the_certificate_says_what_was_examined_where_and_how(toy, attn_spec):
     assert document["summary"]["total"] == len(document["properties"])
 
 
+def test_a_known_misfit_ends_the_run_with_its_cause_and_remedy(toy, attn_spec):
+    wide = "\n\ndef wide(q, k, v):\n    return sound(q, k, v).astype('float64')\n"
+    toy.joinpath("toy.py").write_text(TOY + wide)
+    done = attn_spec("certify", "toy.py:wide", "--dtype", "float32", "--property", "accuracy.output")
+
+    assert done.returncode == 2
+    cause, remedy = done.stderr.splitlines()[-2:]
+    assert "float64" in cause
+    assert remedy
+    assert not toy.joinpath("certificate.json").exists()
+
+
 def test_replay_without_cases_says_where_they_come_from(attn_spec, snapshot):
     done = attn_spec("replay")
 

@@ -10,7 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
+#: Language and text of each block, and the exit code of its last command if the text after it says one.
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$(?:\n+It ends with (\d+))?", TEXT, flags=re.MULTILINE | re.DOTALL)
+#: Other sentences about exit codes, and the tests that show them.
+SENTENCES = {
+    "exits with 1 when a claim is refuted": "test_cli.py::test_a_refuted_kernel_is_shown_with_its_smallest_case",
+    "The exit code is 0 when every claim held": "test_cli.py::test_a_sound_kernel_is_certified_twice_alike",
+    "the run ends there, with 2": "test_cli.py::test_a_known_misfit_ends_the_run_with_its_cause_and_remedy",
+    "ends with exit code 2, and no certificate": "isolation/test_sources.py::test_a_kernel_that_writes_over_its_own_file_gets_no_certificate",
+    "without a GPU it says so and ends with 2": "reports/gpu/test_command.py::"
+    "test_without_a_gpu_it_says_so_and_exits_with_2",
+    "the command exits with 1, and with 3": "reports/statistics/test_page.py::test_too_few_draws_are_inconclusive",
+}
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
@@ -19,13 +30,14 @@ def test_the_commands_of_the_readme(folder, whole):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     said = ""
-    for language, block in BLOCKS:
+    for language, block, after in BLOCKS:
         match language:
             case "python" | "toml":
                 name = block.splitlines()[0].removeprefix("# ")
                 folder.joinpath(name).write_text(block)
             case "sh":
-                for line in block.splitlines():
+                *others, last = block.splitlines()
+                for line in [*others, f"{last}  # exits with {after}" if after else last]:
                     command, _, comment = line.partition("#")
                     if command.startswith("make"):
                         continue
@@ -40,6 +52,19 @@ def test_the_commands_of_the_readme(folder, whole):
                     assert done.returncode == code, f"{line}\n{said}{done.stderr}"
             case "text":
                 assert block in said, said
+
+
+def test_every_sentence_about_an_exit_code_is_shown_by_a_test():
+    prose = " ".join(
+        re.sub(r"^```\w+\n.*?^```$(\n+It ends with \d+)?", "", TEXT, flags=re.MULTILINE | re.DOTALL).split()
+    )
+    told = re.findall(r"(?:exits?|ends?)(?: there,)? with (?:exit code )?\d|exit code is \d", prose)
+
+    for sentence, shown in SENTENCES.items():
+        assert prose.count(sentence) == 1
+        file, name = shown.split("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+    assert len(told) == len(SENTENCES)
 
 
 @pytest.mark.parametrize("target", re.findall(r"^make (\w+)", TEXT, flags=re.MULTILINE))
