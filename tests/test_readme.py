@@ -17,7 +17,8 @@ SENTENCES = {
     "exits with 1 when a claim is refuted": "test_cli.py::test_a_refuted_kernel_is_shown_with_its_smallest_case",
     "The exit code is 0 when every claim held": "test_cli.py::test_a_sound_kernel_is_certified_twice_alike",
     "the run ends there, with 2": "test_cli.py::test_a_known_misfit_ends_the_run_with_its_cause_and_remedy",
-    "ends with exit code 2, and no certificate": "isolation/test_sources.py::test_a_kernel_that_writes_over_its_own_file_gets_no_certificate",
+    "ends with exit code 2, and no certificate": "isolation/test_sources.py::"
+    "test_a_kernel_that_writes_over_its_own_file_gets_no_certificate",
     "without a GPU it says so and ends with 2": "reports/gpu/test_command.py::"
     "test_without_a_gpu_it_says_so_and_exits_with_2",
     "the command exits with 1, and with 3": "reports/statistics/test_page.py::test_too_few_draws_are_inconclusive",
