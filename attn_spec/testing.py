@@ -24,19 +24,21 @@ from attn_spec.error.presets import UNDECLARED, as_contract, describe
 from attn_spec.error.readings import readings_of
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, Tally, judge_parts
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
+from attn_spec.judgement.gradient_parts import GradientPart
 from attn_spec.judgement.key_sample import KeySample
-from attn_spec.judgement.measure import judge
-from attn_spec.judgement.other_contracts import contracts_that_hold
-from attn_spec.judgement.other_problems import right_for, within
+from attn_spec.judgement.measure import Judgement, judge, judge_gradients
+from attn_spec.judgement.other_contracts import contracts_that_hold, explains, gradient_contracts_that_hold
+from attn_spec.judgement.other_problems import is_small, right_for, within
 from attn_spec.judgement.power import Planting, Power
 from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, dtype_of
 from attn_spec.kernels.gradient_call import pulled
-from attn_spec.kernels.other_calls import AsGiven, other_calls
+from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.option_fields import is_number
+from attn_spec.problem.problem import Problem
 
 #: Conventions that a test may name, with their values where it names none: nothing is said of rows without keys.
 _AGREED = {"lse_base": ("e", "2"), "empty_row": ("zero", "mean_of_v", "nan"), "empty_lse": ("-inf", "+inf")}
@@ -156,7 +158,8 @@ def assert_attention_gradients(
         chosen = None if keys is None else KeySample(keys, seed)
         resolved = _resolved(claimed, made.dtype, dtypes)
         judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
-    return _verdict(Asked(made, words, claimed, agreed), judgement, unjudged)
+    asked = GradientsAsGiven(q, k, v, gradients, dout, dlse, presentation, words, agreed)
+    return _verdict(Asked(made, words, claimed, agreed, asked), judgement, unjudged)
 
 
 def _power(made: Call, contract: ResolvedContract, agreed: Mapping[str, str], seed: int, *, lse: bool) -> Power:
@@ -223,16 +226,15 @@ class Asked:
     contract: Contract
     agreed: Mapping[str, str]
     #: Tensors and words as the test gave them, where other readings of them are hints.
-    given: AsGiven | None = None
+    given: AsGiven | GradientsAsGiven
 
     def failure(self, judgement: RowJudgement, answer: Mapping[str, Any] | None) -> str:
         """About ten lines: which element, how far, how far allowed, and what would explain it."""
         worst = judgement.worst
         assert worst is not None
         hint, missing = "", []
-        if answer is not None:
-            with faults.told("hint", missing):
-                hint = self._hint(worst, answer)
+        with faults.told("hint", missing):
+            hint = self._hint_of_gradients(worst) if answer is None else self._hint(worst, answer)
         return "\n".join(
             [
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
@@ -314,15 +316,40 @@ class Asked:
         ]
         return f"this row is {', or '.join(hints)}" if hints else ""
 
+    def _hint_of_gradients(self, worst: WorstElement) -> str:
+        """The same of the gradients of a kv head, or of all together, where there are few."""
+        assert isinstance(self.given, GradientsAsGiven)
+        place, contract = self._place(worst), self.contract.at(self.made.dtype)
+        part = self.given.part(worst.quantity, place)
+        if part is None or not is_small(part.problem):
+            return ""
+
+        def of(other: GradientPart, problem: Problem, c: ResolvedContract = contract) -> Judgement:
+            return judge_gradients(problem, c, other.cotangent, other.found, other.lse_cotangent)
+
+        def of_same_tensors(problem: Problem) -> Judgement | None:
+            shapes = {name: (x.shape, getattr(problem, name[1:], None)) for name, x in part.found.items()}
+            same = all(given is not None and given.shape == shape for shape, given in shapes.values())
+            return of(part, problem) if same else None
+
+        found = (part.cotangent, part.found, part.lse_cotangent)
+        hints = [within(name) for name in gradient_contracts_that_hold(contract, part.problem, *found)]
+        if not hints:
+            for words, other in other_calls(self.given):
+                meant = other.part(worst.quantity, place)
+                if meant is not None and is_small(meant.problem) and explains(of(meant, meant.problem)):
+                    hints.append(f"right for the same tensors {words}")
+            hints += right_for(part.problem, of_same_tensors)
+        return f"these gradients are {', or '.join(hints)}" if hints else ""
+
     def _meant(self, worst: WorstElement) -> Iterator[str]:
         """Other calls, of which the row of the worst element is the answer."""
-        assert self.given is not None
+        assert isinstance(self.given, AsGiven)
         for words, other in other_calls(self.given):
             if (found := other.part(self._place(worst))) is not None:
                 part, row = found[0], np.array([found[1]])
                 problem, answer = part.problem.rows(row), {**part.answer(row), **other.agreed}
-                judgement = judge(problem, self.contract.at(problem.dtype), **answer)
-                if judgement.exercised and not judgement.refuted:
+                if explains(judge(problem, self.contract.at(problem.dtype), **answer)):
                     yield words
 
 

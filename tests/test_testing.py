@@ -431,3 +431,62 @@ def test_a_failure_names_the_call_that_was_meant(number):
     answer, tensors, words, text = [*other_readings()][number]
     with pytest.raises(NotAttention, match=rf"hint      this row is right for the same tensors {text}"):
         assert_attention(answer, *tensors, contract="fp32", **words)
+
+
+def pulled_back(q, k, v, dout, attention):
+    """Gradients by name."""
+    tensors = [x.clone().requires_grad_() for x in (q, k, v)]
+    attention(*tensors).backward(dout)
+    return {f"d{name}": x.grad for name, x in zip("qkv", tensors, strict=True)}
+
+
+def lengths_first(q, k, v):
+    return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("attention", "words", "hint"),
+    [
+        (lengths_first, {}, "right for the same tensors as presentation='BSHD'"),
+        (lambda q, k, v: sdpa(q, k, v, scale=1.0), {}, "right for the same problem with 1 for its scale"),
+        (
+            lambda q, k, v: sdpa(q, k[:, :, :-1], v[:, :, :-1]),
+            {},
+            "right for the same problem without its last key",
+        ),
+        (
+            lambda q, k, v: sdpa(q, k[:, :, :3], v[:, :, :3], attn_mask=torch.ones(8, 3, dtype=torch.bool).triu()),
+            {"window": (0, None)},
+            "",
+        ),
+    ],
+    ids=["presentation", "scale", "last key", "none"],
+)
+def test_gradients_of_another_call_are_told(attention, words, hint):
+    q, k, v, dout = (torch.randn(2, 8, 8, 16) for _ in range(4))
+    with pytest.raises(NotAttention) as refused:
+        assert_attention_gradients(pulled_back(q, k, v, dout, attention), dout, q, k, v, contract="fp32", **words)
+
+    assert ("hint      these gradients are" in str(refused.value)) == bool(hint)
+    assert hint in str(refused.value)
+    assert "missing" not in str(refused.value)
+
+
+def test_gradients_within_another_contract_name_it():
+    q, k, v, dout = (size * torch.randn(1, 2, 24, 16).bfloat16() for size in (8, 1, 1, 1))
+    attention = lambda q, k, v: torch.softmax((q @ k.mT * 16**-0.5).float(), -1).to(v.dtype) @ v  # noqa: E731
+    found = pulled_back(q, k, v, dout, attention)
+    with pytest.raises(NotAttention, match=r"hint      these gradients are within the bound of contract"):
+        assert_attention_gradients(found, dout, q, k, v, contract="fused")
+
+
+@pytest.mark.parametrize("words", [{}, {"rows": 2, "keys": 2}, {"contract": "fused"}], ids=str)
+def test_keys_that_no_query_meets_have_gradients_of_zero(words):
+    q, k, v = torch.randn(1, 1, 0, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4)
+    found = {"dq": torch.zeros_like(q), "dk": torch.zeros_like(k), "dv": torch.zeros_like(v)}
+
+    assert assert_attention_gradients(found, torch.zeros(1, 1, 0, 4), q, k, v, **words).exercised
+    with pytest.raises(NotAttention, match="dk"):
+        assert_attention_gradients({**found, "dk": k}, torch.zeros(1, 1, 0, 4), q, k, v, **words)
+    none = {"dq": torch.zeros_like(k), "dk": torch.zeros_like(q), "dv": torch.zeros_like(q)}
+    assert assert_attention_gradients(none, torch.zeros(1, 1, 3, 4), k, q, q, empty_row="zero", **words).exercised

@@ -41,7 +41,7 @@ def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
     """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
     known = analysis_of(problem)
     fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
-    return [name for name, contract in fitting.items() if _holds(judge(known, contract, **answer))]
+    return [name for name, contract in fitting.items() if explains(judge(known, contract, **answer))]
 
 
 def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: Any) -> list[str]:
@@ -49,7 +49,7 @@ def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: 
     known = analysis_of(problem)
 
     def holds(other: ResolvedContract) -> bool:
-        return _holds(judge(known, other, **answer))
+        return explains(judge(known, other, **answer))
 
     return [*_that_hold(contract, problem.dtype, FORWARD, holds), *presets_that_hold(problem, **answer)][:MOST]
 
@@ -64,7 +64,7 @@ def gradient_contracts_that_hold(
     """Contracts that differ from the declared one in one field, under which gradients are within their bounds."""
 
     def holds(other: ResolvedContract) -> bool:
-        return _holds(judge_gradients(problem, other, dO, found, dL))
+        return explains(judge_gradients(problem, other, dO, found, dL))
 
     return _that_hold(contract, problem.dtype, BACKWARD | FORWARD, holds)[:MOST]
 
@@ -87,5 +87,6 @@ def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) 
             yield replace(contract, **{name: value})
 
 
-def _holds(judgement: Judgement) -> bool:
+def explains(judgement: Judgement) -> bool:
+    """Whether an answer was judged, and not refuted."""
     return judgement.exercised and not judgement.refuted

@@ -46,13 +46,18 @@ def names_a_contract(hint: str) -> bool:
     return hint.startswith(_CONTRACT)
 
 
+def is_small(problem: Problem) -> bool:
+    """Whether a problem may be judged again and again."""
+    return problem.q.size * problem.key_length <= PRODUCTS
+
+
 def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> list[str]:
     """Name other problems that the answer judged by ``judge`` is within its bound of, a sentence each.
 
     ``judge`` gives None for a problem that has no such answer. Tried are the problem without each of its options, with
     another value of those that kernels get wrong, with keys lost at either end, with heads that read other kv heads.
     """
-    if problem.q.size * problem.key_length > PRODUCTS:
+    if not is_small(problem):
         return []
     found = []
     changes = (without_options, other_scales, other_edges, ends_lost, other_kv_heads)

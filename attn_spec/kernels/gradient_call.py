@@ -37,9 +37,19 @@ class Pulled:
             yield self._part(self.made.whole(), (0, 0), slice(None), slice(None), slice(None))
             return
         for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
-            group = self.made.q.shape[1] // self.made.k.shape[1]
-            heads = slice(g * group, (g + 1) * group)
-            yield self._part(self.made.group(b, g), (b, g), slice(b, b + 1), heads, slice(g, g + 1))
+            yield self.group(b, g)
+
+    def with_element(self, quantity: str, b: int, h: int) -> GradientPart:
+        """The part that has the elements of a gradient of this batch entry and head."""
+        if self.whole:
+            return next(self.parts())
+        return self.group(b, h // (self.made.q.shape[1] // self.made.k.shape[1]) if quantity == "dq" else h)
+
+    def group(self, b: int, g: int) -> GradientPart:
+        """One kv head with its query heads."""
+        group = self.made.q.shape[1] // self.made.k.shape[1]
+        heads = slice(g * group, (g + 1) * group)
+        return self._part(self.made.group(b, g), (b, g), slice(b, b + 1), heads, slice(g, g + 1))
 
     def _part(self, problem: Problem, at: tuple[int, int], entry: slice, heads: slice, kv: slice) -> GradientPart:
         own = {"dq": heads, "dk": kv, "dv": kv}

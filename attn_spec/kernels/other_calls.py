@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from attn_spec.judgement.blocks import Part
+from attn_spec.judgement.gradient_parts import GradientPart
 from attn_spec.kernels.call import CallError, answered, call, call_errors, presentations
+from attn_spec.kernels.gradient_call import pulled
 from attn_spec.problem.masks import ALIGNMENTS
 
 
@@ -43,7 +45,36 @@ class AsGiven:
             return None
 
 
-def other_calls(asked: AsGiven) -> Iterator[tuple[str, AsGiven]]:
+@dataclass(frozen=True)
+class GradientsAsGiven:
+    """The arguments of one call of ``assert_attention_gradients``, likewise."""
+
+    q: Any
+    k: Any
+    v: Any
+    gradients: Mapping[str, Any]
+    dout: Any
+    dlse: Any
+    presentation: str
+    words: Mapping[str, Any]
+    agreed: Mapping[str, str]
+    lse: None = None
+
+    def part(self, quantity: str, place: tuple[int, ...]) -> GradientPart | None:
+        """The kv head of the element at ``place`` of a gradient of q, k or v; None where this is no call."""
+        at = dict(zip(self.presentation if quantity in ("dq", "dk", "dv") else "BHSD", place, strict=True))
+        try:
+            with call_errors():
+                made = call(self.q, self.k, self.v, presentation=self.presentation, **self.words)
+                return pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, at["B"], at["H"])
+        except CallError:
+            return None
+
+
+Given = TypeVar("Given", AsGiven, GradientsAsGiven)
+
+
+def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
     """Calls that differ in one thing, each with words for it."""
     for name in presentations():
         if name != asked.presentation:

@@ -17,7 +17,7 @@ from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings_of, readings, readings_of
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
-from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
+from attn_spec.judgement.other_contracts import contracts_that_hold, explains, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import right_for, within
 from attn_spec.kernels.kernel import CONVENTION_CHOICES
 from attn_spec.problem.quantities import QUANTITIES
@@ -181,7 +181,7 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
     found = [
         f"right with conventions={{{name!r}: {other!r}}}"
         for name, other in others
-        if _holds(measure.judge(problem, subject.contract, **answer, **agreed | {name: other}))
+        if explains(measure.judge(problem, subject.contract, **answer, **agreed | {name: other}))
     ]
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:
@@ -189,10 +189,6 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
         return found or [f"this query sees no key; if that answer is meant, declare a convention ({now})"]
     found += map(within, contracts_that_hold(subject.contract, problem, **answer, **agreed))
     return found + right_for(problem, lambda other: judged(subject, other, answer))
-
-
-def _holds(judgement: Judgement) -> bool:
-    return judgement.exercised and not judgement.refuted
 
 
 def rows_in_domain(subject: Subject, problem: Problem) -> np.ndarray:
