@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_spec.kernels import memory
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed
+from attn_spec.kernels.misbehaviour import Raised
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import (
@@ -125,7 +125,7 @@ def test_a_second_pass_through_one_graph_gives_the_same_gradients(subject: Subje
     first = subject.gradients(problem, dO)
     try:
         second = replace(subject, passes=2).gradients(problem, dO)
-    except CallFailed as error:
+    except Raised as error:
         raise NotTaken(f"it goes through its graph once: {error}") from error
     if subject.conventions.deterministic:
         assert_gradients_unchanged(first, second, "in a second pass through one graph")

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attn_spec.kernels import memory
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed, Crashed
+from attn_spec.kernels.misbehaviour import Raised
 from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
@@ -91,16 +91,14 @@ def test_a_batch_entry_alone_gives_its_answer(subject: Subject, problem: Problem
         assert_within_bound(subject, alone, answer)
 
 
-def answer_or_refusal(subject: Subject, problem: Problem, arrange: Callable[[Any], Any]) -> Answer | CallFailed:
+def answer_or_refusal(subject: Subject, problem: Problem, arrange: Callable[[Any], Any]) -> Answer | Raised:
     """Call a kernel with tensors laid in memory by ``arrange``; give its answer, or the error that the call raised.
 
-    Raises :class:`Crashed` where the kernel's process died, which is no way to refuse a call.
+    Raises :class:`CallFailed` where the kernel's process died or hung, which is no way to refuse a call.
     """
     try:
         return subject(problem, arrange=arrange)
-    except Crashed:
-        raise
-    except CallFailed as refusal:
+    except Raised as refusal:
         return refusal
 
 
@@ -120,7 +118,7 @@ def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Proble
     for arrange in (memory.swapped, memory.sliced, mixed):
         assert_within_bound(subject, problem, subject(problem, arrange=arrange, arrange_options=mixed))
     answer = answer_or_refusal(subject, problem, memory.each_its_own(rng, memory.OF_OTHER_LAST_STRIDE))
-    if not isinstance(answer, CallFailed):
+    if not isinstance(answer, Raised):
         assert_within_bound(subject, problem, answer)
 
 
@@ -158,9 +156,9 @@ def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Pro
         for place in subject.presentation.places("SB")
     ]
     for answer in answers:
-        if not isinstance(answer, CallFailed):
+        if not isinstance(answer, Raised):
             assert_within_bound(subject, problem, answer)
-    if all(isinstance(answer, CallFailed) for answer in answers):
+    if all(isinstance(answer, Raised) for answer in answers):
         raise NotTaken(f"it refuses both: {answers[0]}")
 
 

@@ -15,7 +15,7 @@ from attn_spec.isolation.tensors import Places
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import CallFailed, Crashed, OutOfMemory
+from attn_spec.kernels.misbehaviour import CallFailed, Crashed, OutOfMemory, Raised
 
 
 class Wire:
@@ -72,7 +72,7 @@ class Wire:
             if result.not_taken is not None:
                 raise self._not_taken(result.not_taken, header)
             if result.raised is not None:
-                kind = OutOfMemory if result.starved else CallFailed
+                kind = OutOfMemory if result.starved else Raised
                 raise kind(f"the kernel's {what}{line(result.raised)}")
             found = returned(result, blobs, self.library, self._calls if what == "call" else None)
             change(arrays, result.changed, blobs)

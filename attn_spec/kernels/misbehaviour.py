@@ -13,14 +13,18 @@ class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of 
 
 
 class CallFailed(Misbehaviour):
-    """A call that raised, or did not return in time."""
+    """A call that gave no answer: it raised, did not return in time, or what follows."""
 
 
 class Crashed(CallFailed):
     """A call during which the kernel's process died."""
 
 
-class OutOfMemory(CallFailed):
+class Raised(CallFailed):
+    """A call that raised, as a kernel may to refuse it."""
+
+
+class OutOfMemory(Raised):
     """A call that raised for want of memory, which says nothing of what it computes."""
 
 
@@ -28,11 +32,11 @@ class OutOfMemory(CallFailed):
 _WANT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "RESOURCE_EXHAUSTED")
 
 
-def failed(call: str, error: BaseException) -> CallFailed:
+def failed(call: str, error: BaseException) -> Raised:
     """The failure of a ``call``, in words, that raised an exception of any library: which one, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     starved = isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY)
-    made = OutOfMemory if starved else CallFailed
+    made = OutOfMemory if starved else Raised
     return made(f"{call} raised {in_one_line(error)} ({where.filename}:{where.lineno})")
 
 

@@ -5,14 +5,19 @@ import pytest
 
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.limits import NotTaken
-from attn_spec.kernels.misbehaviour import Crashed
+from attn_spec.kernels.misbehaviour import CallFailed, Crashed
+from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.property import Refutation, load_all
 from attn_spec.search.regimes import Recipe
 
-CHECK, LAYOUT = (
-    load_all()[f"independence.{name}"].check
-    for name in ("rows_and_batch_entries_may_lie_far_apart", "the_layout_in_memory_has_no_influence")
+CHECK, LAYOUT, SECOND_PASS = (
+    load_all()[name].check
+    for name in (
+        "independence.rows_and_batch_entries_may_lie_far_apart",
+        "independence.the_layout_in_memory_has_no_influence",
+        "gradient_independence.a_second_pass_through_one_graph_gives_the_same_gradients",
+    )
 )
 #: Stride, in elements, past which an offset of 32 bits with a sign has no room.
 MOST = 2**31
@@ -61,13 +66,35 @@ def test_where_both_are_refused_nothing_was_measured():
         CHECK(subject((0, 2)), PROBLEM)
 
 
-def test_a_crash_is_no_refusal(monkeypatch):
-    def crash(*_, **__):
-        raise Crashed("the kernel crashed the process (SIGSEGV)")
+#: Calls without an answer that refuse nothing.
+NO_REFUSAL = (
+    Crashed("the kernel crashed the process (SIGSEGV)"),
+    CallFailed("the kernel's call did not return within 60 s"),
+)
 
-    monkeypatch.setattr(Subject, "__call__", crash)
-    with pytest.raises(Crashed):
+
+@pytest.mark.parametrize("error", NO_REFUSAL, ids=lambda error: type(error).__name__)
+def test_a_crash_or_a_hang_is_no_refusal(monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Subject, "__call__", fail)
+    with pytest.raises(type(error)):
         CHECK(subject(()), PROBLEM)
+
+
+@pytest.mark.parametrize("error", NO_REFUSAL, ids=lambda error: type(error).__name__)
+def test_nor_is_it_in_a_second_pass(monkeypatch, error):
+    first = Subject.gradients
+
+    def fail(self, *given, **named):
+        if self.passes == 2:
+            raise error
+        return first(self, *given, **named)
+
+    monkeypatch.setattr(Subject, "gradients", fail)
+    with pytest.raises(type(error)):
+        SECOND_PASS(Subject(resolve("torch_eager"), "float32"), PROBLEM)
 
 
 #: Problems whose tensors are laid in different ways, drawn for each.
