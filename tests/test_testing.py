@@ -449,6 +449,7 @@ def lengths_first(q, k, v):
     [
         (lengths_first, {}, "right for the same tensors as presentation='BSHD'"),
         (lambda q, k, v: sdpa(q, k, v, scale=1.0), {}, "right for the same problem with 1 for its scale"),
+        (lambda q, k, v: sdpa(q, k, v, is_causal=True), {}, "right for the same problem with causal=True"),
         (
             lambda q, k, v: sdpa(q, k[:, :, :-1], v[:, :, :-1]),
             {},
@@ -460,7 +461,7 @@ def lengths_first(q, k, v):
             "",
         ),
     ],
-    ids=["presentation", "scale", "last key", "none"],
+    ids=["presentation", "scale", "causal", "last key", "none"],
 )
 def test_gradients_of_another_call_are_told(attention, words, hint):
     q, k, v, dout = (torch.randn(2, 8, 8, 16) for _ in range(4))

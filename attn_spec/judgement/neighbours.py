@@ -67,6 +67,18 @@ def other_edges(problem: Problem) -> Iterator[Change]:
             yield f"with causal_alignment={alignment!r}", {"causal_alignment": alignment}
 
 
+def with_diagonal(problem: Problem) -> Iterator[Change]:
+    """Later keys hidden, where the problem shows them: from either corner, if there are two."""
+    if problem.causal:
+        return
+    if problem.query_length == problem.key_length or problem.diagonal is not None:
+        yield "with causal=True", {"causal": True}
+        return
+    for alignment in ALIGNMENTS:
+        fields = {"causal": True, "causal_alignment": alignment}
+        yield f"with causal=True, causal_alignment={alignment!r}", fields
+
+
 def _moved(edge: int | None, step: int) -> int | None:
     """An edge of a window moved by a key; None: there is none."""
     return None if edge is None else edge + step

@@ -15,6 +15,7 @@ from attn_spec.judgement.neighbours import (
     other_edges,
     other_kv_heads,
     other_scales,
+    with_diagonal,
     without_options,
 )
 from attn_spec.problem.problem import Problem
@@ -60,7 +61,7 @@ def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> li
     if not is_small(problem):
         return []
     found = []
-    changes = (without_options, other_scales, other_edges, ends_lost, other_kv_heads)
+    changes = (without_options, with_diagonal, other_scales, other_edges, ends_lost, other_kv_heads)
     for words, other in made(problem, chain.from_iterable(of(problem) for of in changes)):
         judgement = judge(other) if other.output_shape == problem.output_shape else None
         if judgement and judgement.exercised and not judgement.refuted:

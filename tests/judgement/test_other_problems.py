@@ -28,6 +28,12 @@ MISTAKEN = {
         Recipe(**SIZES, causal=True, causal_alignment="bottom_right"),
         "with causal_alignment='bottom_right'",
     ),
+    "causal": (PLAIN, Recipe(**SIZES, causal=True), "with causal=True, causal_alignment='top_left'"),
+    "causal in the other corner": (
+        PLAIN,
+        Recipe(**SIZES, causal=True, causal_alignment="bottom_right"),
+        "with causal=True, causal_alignment='bottom_right'",
+    ),
     "narrow window": (Recipe(**SIZES, window=(2, 1)), Recipe(**SIZES, window=(1, 1)), "with window=(1, 1)"),
     "wide window": (Recipe(**SIZES, window=(2, 1)), Recipe(**SIZES, window=(2, 2)), "with window=(2, 2)"),
 }
