@@ -30,16 +30,20 @@ from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Pairs, parameters_of, score_of
 from attn_spec.attention.weightings import weighting_of
+from attn_spec.problem.handled import check_handled
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
+#: Options that the formulas here evaluate, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
 #: Arrays by batch entry and query head.
 PerHead = dict[tuple[int, ...], np.ndarray]
 
 
 def scores(problem: Problem, precision: int) -> np.ndarray:
     """Scores s [B, Hq, Sq, Sk], -inf where the key is hidden from the query."""
+    check_handled(problem, HANDLES, "the definition")
     bias = None if problem.bias is None else exact(np.broadcast_to(problem.bias, problem.score_shape))
     slopes, distances = problem.alibi_slopes, abs(problem.distances)
     m = None if slopes is None else exact(np.broadcast_to(slopes, (*problem.score_shape[:2], 1, 1)))

@@ -22,9 +22,13 @@ from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import weighting_of
+from attn_spec.problem.handled import check_handled
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
+
+#: Options that the formulas here evaluate, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,7 @@ def as_row(x: dict[int, arb]) -> np.ndarray:
 
 def scores(problem: Problem, b: int, h: int) -> list[dict[int, arb]]:
     """For each query of one head, balls around s by visible key."""
+    check_handled(problem, HANDLES, "ball arithmetic")
     s = scaled_products(problem, b, h).table()
     bias = None if problem.bias is None else np.broadcast_to(problem.bias, problem.score_shape)[b, h].tolist()
     slopes = problem.alibi_slopes

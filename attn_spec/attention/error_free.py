@@ -43,12 +43,11 @@ from attn_spec.numbers.powers_of_two import (
     power,
     tanh,
 )
-from attn_spec.problem.option import ADDEND, TERM
-from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
-#: Options that are terms of the scores of :func:`_scores`.
-_TERMS = ("scale", "softcap", "bias", "alibi_slopes")
+#: Options that the formulas here evaluate, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
 
 #: Pairs of a query and a key that are looked at at a time: arrays of 8 MiB, of which there are at most 40.
 PAIRS = 2**20
@@ -151,9 +150,8 @@ class Weights:
 
 def applies(problem: Problem) -> bool:
     """Whether scores are products of q and k with terms that are known here, and there is something to weigh."""
-    terms = [row for row in OPTIONS.values() if row.kind in (TERM, ADDEND) and row.is_used(getattr(problem, row.name))]
-    known = all(row.name in _TERMS for row in terms)
-    return score_of(problem).plain and known and not problem.projects and min(problem.score_shape) > 0
+    known = score_of(problem).plain and not not_handled(problem, HANDLES)
+    return known and not problem.projects and min(problem.score_shape) > 0
 
 
 def enclose(problem: Problem) -> Truth:

@@ -30,7 +30,11 @@ from attn_spec.attention.enclosure import (
 from attn_spec.attention.gradients import check_cotangents
 from attn_spec.attention.scores import parameters_of, score_of
 from attn_spec.attention.weightings import weighting_of
+from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
+
+#: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 def enclose_gradients(
@@ -43,6 +47,7 @@ def enclose_gradients(
     that sees a number that, is NaN or infinite has no true gradient: NaN with infinite radius in its dQ, and in all it
     adds to. Hidden ones do no harm. Raises :class:`ProblemError`.
     """
+    check_handled(problem, HANDLES, "ball arithmetic of gradients")
     check_cotangents(problem, cotangent, lse_cotangent)
     dL = np.zeros(problem.score_shape[:3]) if lse_cotangent is None else lse_cotangent
     undefined = _undefined(problem, cotangent, dL)

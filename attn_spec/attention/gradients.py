@@ -44,9 +44,12 @@ from attn_spec.attention.definition import (
 from attn_spec.attention.dropout import keep_factors
 from attn_spec.attention.scores import score_of
 from attn_spec.attention.weightings import weighting_of
+from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
+#: Options whose gradients, or slopes, are evaluated here, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
 #: Weights, output and slopes are found to this many more bits, for the handful of errors that meet in one dA.
 GUARD = 3
 
@@ -77,6 +80,7 @@ def score_gradients(
     problem: Problem, cotangent: np.ndarray, precision: int, lse_cotangent: np.ndarray | None = None
 ) -> np.ndarray:
     """dA [B, Hq, Sq, Sk], the gradient of the final score; 0 where the key is hidden. Raises :class:`ProblemError`."""
+    check_handled(problem, HANDLES, "the definition of gradients")
     check_cotangents(problem, cotangent, lse_cotangent)
     s = scores(problem, precision + GUARD)
     weighting = weighting_of(problem)

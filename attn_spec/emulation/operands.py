@@ -17,12 +17,15 @@ from attn_spec.attention.rotations import Rotation, rotations
 from attn_spec.attention.scores import FEATURE_MAPS, SCORES, Score
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
+from attn_spec.problem.handled import CODED, NotHandledError
 from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS, parameters
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
 
+#: Parameters of scores that are evaluated beside operands, see ``problem.handled``.
+HANDLES = ("feature_epsilon",)
 #: The options that choose a score.
 CHOICES = tuple(name for name, row in OPTIONS.items() if row.kind == SCORE)
 
@@ -183,6 +186,8 @@ class Operands:
         of_queries = np.repeat(values_of(q), heads // q.shape[1], axis=1)
         self.q, self.k = self.given(of_queries), self.given(of_keys)
         used = {name: options[name] for name in names if options.get(name) is not None}
+        if unknown := [name for name in used if name in CODED and name not in HANDLES]:
+            raise NotHandledError(f"{type(self).__name__} does not evaluate {', '.join(unknown)}")
         self.p: dict[str, Any] = {
             name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor is np.float64
         }

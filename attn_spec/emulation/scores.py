@@ -16,9 +16,16 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.roundoff import contains, is_power_of
 from attn_spec.kernels.frameworks.framework import of, values_of
+from attn_spec.problem.handled import NotHandledError
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
+
+#: Options that the steps here and in ``dropout`` evaluate, and scores of pairs that ``operands`` has made of others.
+HANDLES = (
+    *("causal", "causal_alignment", "window", "mask", "scale", "softcap", "bias", "alibi_slopes", "pair_scores"),
+    *("dropout_keep", "dropout_p", "dropout_seed"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +48,8 @@ class Scores(MatrixProducts):
 
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
         super().__init__(contract, order)
+        if unknown := [name for name, x in options.items() if name not in HANDLES and x is not None]:
+            raise NotHandledError(f"{type(self).__name__} does not evaluate {', '.join(unknown)}")
         self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
         self.Sq, self.D = self.q.shape[2:]
         self.Sk, self.Dv = self.v.shape[2:]

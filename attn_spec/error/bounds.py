@@ -18,6 +18,10 @@ from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.output_bounds import output_error
 from attn_spec.error.readings import readings_of
 from attn_spec.error.row_sum_bounds import EVALUATION, amplification, evaluation_alpha, lse_error, weight_error
+from attn_spec.problem.handled import check_handled
+
+#: Options whose roundings are in the theorems of softmax attention, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ def forward_bound(
 
     ``projection`` [B, Hq, C, Dv] is one of outputs that are not known by themselves.
     """
+    check_handled(x.problem, HANDLES, "the bound of attention")
     o = x.O if o is None else o
     slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), o.shape)
     near = [(without_far_keys(x, c), c) for c in readings_of(contract, x.problem)]

@@ -22,12 +22,16 @@ from attn_spec.attention.scores import Score, parameters_of, score_of
 from attn_spec.error.presets import FP64
 from attn_spec.error.running_error import Approximation, RunningErrors, given
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 _FLOAT64 = FP64.at("float64")
+#: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+GRADIENTS_HANDLE = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +130,7 @@ def kept(
 @np.errstate(all="ignore")
 def intermediates(problem: Problem, score: Score | None = None) -> Intermediates:
     """Evaluate attention in float64, keeping everything a bound needs; ``score`` is another row of the same score."""
+    check_handled(problem, HANDLES, "float64 attention")
     score = score or score_of(problem)
     q, k, q_size, k_size = _operands(problem, score)
     v = _values(problem)
@@ -250,6 +255,7 @@ def gradient_intermediates(
 ) -> GradientIntermediates:
     """Evaluate the gradients in float64, keeping everything a bound needs."""
     problem, cap = x.problem, x.problem.softcap
+    check_handled(problem, GRADIENTS_HANDLE, "float64 gradients")
     outputs, cotangent, by_outputs = x.score.outputs, of_output, {}
     if outputs is not None:
         cotangent, by_outputs = outputs.pull(FLOATS, x.O, parameters_of(problem), of_output)

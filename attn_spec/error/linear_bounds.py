@@ -40,7 +40,10 @@ from attn_spec.error.readings import readings_of
 from attn_spec.error.roundoff import EXACT, Rounding, conversion, elementary_error, growth, rounding, row_sum_store
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.handled import check_handled
 
+#: Options whose roundings are in the theorems of linear attention, see ``problem.handled``.
+HANDLES = ("feature_epsilon",)
 #: Largest error of N, relative to it, of a row that the theorem speaks of.
 LARGEST_LOSS = 0.5
 
@@ -103,6 +106,7 @@ def evaluation_error(x: Intermediates) -> ForwardBound:
 @np.errstate(all="ignore")
 def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
     """The errors that all sums of a row share."""
+    check_handled(x.problem, HANDLES, "the bound of linear attention")
     off = operand_error(x, c)
     assert off is not None
     queries = np.isfinite(x.q + off.q).all(axis=-1)

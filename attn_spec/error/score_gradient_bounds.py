@@ -49,6 +49,10 @@ from attn_spec.error.weight_gradient_bounds import (
     weight_gradient_error,
 )
 from attn_spec.error.weighted_means import mean_error, shares
+from attn_spec.problem.handled import check_handled
+
+#: Options whose roundings are in the theorems of softmax gradients, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def score_gradient_error(
 
     The whole is never more than what |dA_hat| and |dA| are together, which says more where A is large.
     """
+    check_handled(x.problem, HANDLES, "the bound of gradients")
     near, casts = without_far_keys(x, c), c.score_gradients_of == "cast"
     w = weight_error(near, c)
     scored = backward_weights(near, c, w, cast=casts)

@@ -26,8 +26,11 @@ from attn_spec.error.roundoff import elementary_error
 from attn_spec.error.row_sum_bounds import EVALUATION
 from attn_spec.judgement.engine import NUMPY, Engine
 from attn_spec.judgement.float64_scores import SLACK, TINY, Scores, U, float64_scores
+from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
+#: Options that are terms of ``float64_scores``, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes")
 #: Rows that are looked at together: under causality few see the last keys, which then are left out.
 TOGETHER = 512
 #: Keys whose terms are added up before their sum is added to others: fewer roundings than one after the other.
@@ -48,8 +51,8 @@ class Glance:
 
 
 def is_plain(problem: Problem) -> bool:
-    """Whether the formulas here are the problem's: a softmax of products of q and k themselves, none dropped."""
-    return score_of(problem).plain and problem.feature_map is None and problem.dropout_keep is None
+    """Whether the formulas here are the problem's: a softmax of products of q and k themselves, with known terms."""
+    return score_of(problem).plain and problem.feature_map is None and not not_handled(problem, HANDLES)
 
 
 @np.errstate(all="ignore")

@@ -29,8 +29,11 @@ from attn_spec.judgement.engine import NUMPY
 from attn_spec.judgement.float64_scores import SLACK, TINY, U, float64_scores
 from attn_spec.judgement.glance import is_plain, without_last_keys
 from attn_spec.judgement.gradient_groups import Given
+from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
+#: Options that are terms of ``float64_scores`` and whose slope is 1, but for the scale, see ``problem.handled``.
+HANDLES = ("scale", "bias", "alibi_slopes")
 #: Arrays of float64 [rows, Sk] that a glance holds at a time, at most, and rows that it looks at together: few enough
 #: that keys which none of them sees can be left out.
 GLANCE, TOGETHER = 9, 256
@@ -88,7 +91,7 @@ def _least(size: np.ndarray, roundings: np.ndarray | float, off: np.ndarray) -> 
 
 def is_glanced(problem: Problem) -> bool:
     """Whether the formulas here are those of the problem's gradients."""
-    return is_plain(problem) and problem.softcap is None
+    return is_plain(problem) and not not_handled(problem, HANDLES)
 
 
 def look_at(given: Given, rows: np.ndarray, keys: np.ndarray | None = None) -> tuple[Seen, KeysSeen]:

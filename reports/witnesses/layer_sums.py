@@ -143,7 +143,7 @@ LAYER_SUMS: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
     },
     "error.output_bounds": {
         ("operands", "layer of one head, one key, coarse exponentials", "output"): {
-            "errors of values in a mean": "r = r[- if of.error is None else r + of.error[head][None]-]\n",
+            "errors of values in a mean": "r = r[- if of.error is None else r + of.error[head][some][None]-]\n",
         },
         ("softmax", "layer, tiny values, tiny cotangents, kept", "output"): {
             "last roundings of an output that is projected": (

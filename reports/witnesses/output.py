@@ -174,13 +174,16 @@ OUTPUT: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {
         },
         ("probabilities", "coarse exponentials, one key, dropout", "output"): {
             "roundings of the numerator in a mean": (
-                "met, r = of.v[head][None], [-e.B[head][at[2]][..., None] * of.size[head][None]-]"
-                "{+0.0 * of.size[head][None]+}"
+                "met, r = of.v[head][some][None], "
+                "[-_of_keys(e.B[head][at[2]], some)[..., None] * of.size[head][some][None]-]"
+                "{+0.0 * of.size[head][some][None]+}"
             ),
             "roundings in a mean are raised": "kept * met, [-kept * -]r\n",
         },
         ("row_sum", "coarse exponentials, V = 1", "output"): {
-            "roundings of the row sum in a mean": "r = r[- + e.C[at][..., None] * sizes[at][:, None, :]-] + known",
+            "roundings of the row sum in a mean": (
+                "r = r[- + _of_keys(e.C[at], some)[..., None] * sizes[at][:, None, :]-] + known"
+            ),
         },
         ("several", "a low maximum, no reference", "dk"): {
             "underflow of weights in a mean": "divided(x, c) * (absolute[- + (1 + most_B) * w.eta * total_v-])",

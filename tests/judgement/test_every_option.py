@@ -1,0 +1,187 @@
+"""Each option of the table means the same in every arithmetic that a verdict rests on as in the definition.
+
+A new row of the table is examined without a change here.
+"""
+
+from dataclasses import fields
+from functools import cache
+
+import numpy as np
+import pytest
+
+from attn_spec.attention import definition, error_free, error_free_gradients
+from attn_spec.attention.enclosure import enclose
+from attn_spec.attention.gradient_enclosure import enclose_gradients
+from attn_spec.attention.gradients import gradients
+from attn_spec.emulation import PRECISE, emulate_both
+from attn_spec.emulation.kernels import SUPPORTS
+from attn_spec.emulation.linear import LinearAttention, LinearGradients
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.error.presets import PRESETS
+from attn_spec.judgement.blocks import judge_parts, parts_of
+from attn_spec.judgement.glance import glance, is_plain
+from attn_spec.judgement.gradient_blocks import judge_gradient_parts
+from attn_spec.judgement.gradient_parts import gradient_parts_of
+from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.judgement.oracle import float64_gradients, float64_truth
+from attn_spec.kernels.subject import Subject
+from attn_spec.numbers import bits
+from attn_spec.problem.handled import CODED
+from attn_spec.problem.option import CHOICE, SCORE
+from attn_spec.problem.options import OPTIONS, parameters
+from attn_spec.problem.validation import ProblemError
+from attn_spec.search.regimes import Recipe
+
+SHAPE = {"query_heads": 2, "kv_heads": 1, "query_length": 4, "key_length": 6, "head_dim": 4, "value_dim": 2}
+#: Of a layer, whose heads are made of one q, k and v.
+LAYER = {**SHAPE, "kv_heads": 1, "score_width": 3, "head_value_dim": 2, "output_width": 3}
+#: Values of each option that are tried, at most, and bits of the definition.
+VALUES, BITS = 3, 120
+EVERY = emulate_both(
+    "every", PRECISE, supports=tuple(dict.fromkeys((*SUPPORTS, *OPTIONS))), dtypes=("float32", "float64")
+)
+LINEAR = emulate_both(
+    "linear", PRECISE, steps=LinearAttention, gradients=LinearGradients, supports=EVERY.supports, dtypes=EVERY.dtypes
+)
+C = PRESETS["fp32"].at("float32")
+
+
+def used(name, value):
+    """The options of a problem that uses one: with what it belongs to, and the parameters that this needs."""
+    owner = OPTIONS.get(OPTIONS[name].of, OPTIONS[name])
+    needed = {one.name: one.draws[-1] for one in parameters(owner.name) if not one.optional}
+    return {owner.name: owner.draws[-1], **needed, name: value}
+
+
+def cases():
+    for name, row in OPTIONS.items():
+        values = [value for value in row.draws if value is not None and row.is_used(value)]
+        if row.kind != CHOICE:
+            yield from ((name, value) for value in values[:: -(-len(values) // VALUES)])
+
+
+CASES = list(cases())
+
+
+@cache
+def problem_of(name, value):
+    """A problem that uses an option; None where its lengths do not go with the value."""
+    options = used(name, value)
+    shape = LAYER if "query_projection" in options else SHAPE
+    try:
+        return Recipe(**shape, **options, regime="normal", seed=7).problem()
+    except ProblemError:
+        return None
+
+
+@cache
+def exact(problem):
+    """Output and log-sum-exp by the definition, [..] of float64."""
+    o, L = definition.attention(problem, BITS), definition.log_sum_exp(problem, BITS)
+    return {"output": o.astype(float), "lse": L.astype(float)}
+
+
+@cache
+def exact_gradients(problem):
+    found = gradients(problem, cotangent(problem), BITS)
+    return {name: x.astype(float) for name, x in found.items()}
+
+
+def cotangent(problem):
+    return bits.nearest(np.random.default_rng(1).standard_normal(problem.output_shape), "float32")
+
+
+def rounded(answer):
+    return {name: bits.nearest(x, "float32") for name, x in answer.items()}
+
+
+@np.errstate(invalid="ignore")
+def assert_encloses(truth, answer):
+    """What is known holds the answer, whose float64 is off by a rounding."""
+    for name, value in answer.items():
+        off = np.abs((value - truth[name].value) - truth[name].low)
+        inside = (off <= truth[name].radius + 2.0**-52 * np.abs(value)) | ~np.isfinite(value)
+        assert inside.all(), f"{name} is off by {np.nanmax(off)}"
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=lambda x: str(x).replace("/", ""))
+def test_every_arithmetic_gives_what_the_definition_does(name, value):
+    if (problem := problem_of(name, value)) is None:
+        pytest.skip("these lengths do not go with the value")
+    x, right = intermediates(problem), exact(problem)
+
+    assert_encloses(enclose(problem, BITS), right)
+    assert_encloses(float64_truth(x), right)
+    if error_free.applies(problem):
+        assert_encloses(error_free.enclose(problem), right)
+    if is_plain(problem):
+        for cut in (False, True):
+            seen = glance(problem, cut_operands=cut)
+            rows = seen.keys > 0
+            for quantity, of in (("output", rows[..., None]), ("lse", rows)):
+                known = getattr(seen, quantity)
+                with np.errstate(invalid="ignore"):
+                    assert ((np.abs(right[quantity] - known.value) <= known.radius + 1e-300) | ~of).all()
+    answer = rounded(right)
+    assert not judge(problem, C, **answer).refuted
+    assert not judge_parts(parts_of(problem, **answer), C).refuted
+    emulated = Subject(LINEAR if problem.feature_map else EVERY, "float32")(problem)
+    assert not judge(problem, PRECISE.at("float32"), **emulated).refuted
+    assert judge(problem, PRECISE.at("float32"), **emulated).exercised
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=lambda x: str(x).replace("/", ""))
+def test_gradients_are_those_of_the_definition(name, value):
+    problem = problem_of(name, value)
+    if problem is None or problem.empty_rows.any():
+        pytest.skip("these lengths do not go with the value, or some query sees no key")
+    dO, right = cotangent(problem), exact_gradients(problem)
+    x = intermediates(problem)
+
+    assert_encloses(enclose_gradients(problem, dO, BITS), right)
+    assert_encloses(float64_gradients(x, gradient_intermediates(x, dO)), right)
+    if error_free.applies(problem):
+        assert_encloses(error_free_gradients.enclose_gradients(problem, dO), right)
+    found = rounded(right)
+    assert not judge_gradients(problem, C, dO, found).refuted
+    assert not judge_gradient_parts(gradient_parts_of(problem, dO, found), C).refuted
+    emulated = Subject(LINEAR if problem.feature_map else EVERY, "float32").gradients(problem, dO)
+    assert not judge_gradients(problem, PRECISE.at("float32"), dO, emulated).refuted
+
+
+def with_and_without(name):
+    """Problems that use an option, and the same without it."""
+    row = OPTIONS[name]
+    owner = OPTIONS.get(row.of, row)
+    for given in owner.draws[:: max(len(owner.draws) // 8, 1)]:
+        for value in [given] if owner is row else row.draws:
+            options = used(name, value) | ({} if owner is row else {owner.name: given})
+            problem = Recipe(**SHAPE, **options, seed=7).problem()
+            own = {name: row.off} | {one.name: one.off for one in parameters(name)}
+            if row.is_used(value) and not problem.empty_rows.any():
+                yield problem, problem.replace(**own)
+
+
+def differ(problem, other):
+    """Whether their outputs and gradients are far apart, by the definition."""
+    pairs = [(exact(problem)["output"], exact(other)["output"])]
+    pairs += [(exact_gradients(problem)[name], exact_gradients(other)[name]) for name in ("dq", "dk")]
+    return all(np.abs(one - another).max() > 2.0**-12 for one, another in pairs)
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_an_answer_without_an_option_that_needs_code_is_refuted(name):
+    """By each judgement: that of a small problem, and that in blocks, whose rows and keys are cleared at a glance."""
+    problem, other = next(pair for pair in with_and_without(name) if differ(*pair))
+    answer, found, dO = rounded(exact(other)), rounded(exact_gradients(other)), cotangent(problem)
+    found = {key: x for key, x in found.items() if key in exact_gradients(problem)}
+
+    assert judge(problem, C, output=answer["output"]).refuted
+    assert judge_parts(parts_of(problem, output=answer["output"]), C).refuted
+    assert judge_gradients(problem, C, dO, found).refuted
+    for one in ("dq", "dk"):
+        assert judge_gradient_parts(gradient_parts_of(problem, dO, {one: found[one]}), C).refuted
+
+
+def test_recipes_know_every_option():
+    assert {row.name for row in OPTIONS.values() if row.kind != SCORE} <= {field.name for field in fields(Recipe)}
