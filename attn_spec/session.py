@@ -124,7 +124,7 @@ class Session:
             with faults.told("script", missing):
                 written = script.write(case, claim, subject, path.with_suffix(".py"))
         block = f"{row.verdict.upper()}  {claim.statement}\n  {row.message}"
-        with faults.told("all else", missing):
+        with faults.told("the rest", missing):
             block = failure.block(case, claim, subject, written, row.verdict, is_stored=path is not None)
         block = "\n".join([block, *missing])
         if row.verdict is Verdict.REFUTED and against(row, subject.kernel.known_defects) is not row:

@@ -317,15 +317,18 @@ class Asked:
         return f"this row is {', or '.join(hints)}" if hints else ""
 
     def _hint_of_gradients(self, worst: WorstElement) -> str:
-        """The same of the gradients of a kv head, or of all together, where there are few."""
+        """Contracts, other calls or other problems that explain the gradients of the worst element's kv head.
+
+        Of all heads together where a gradient is a sum over them; empty where the problem is too large to judge again.
+        """
         assert isinstance(self.given, GradientsAsGiven)
         place, contract = self._place(worst), self.contract.at(self.made.dtype)
         part = self.given.part(worst.quantity, place)
         if part is None or not is_small(part.problem):
             return ""
 
-        def of(other: GradientPart, problem: Problem, c: ResolvedContract = contract) -> Judgement:
-            return judge_gradients(problem, c, other.cotangent, other.found, other.lse_cotangent)
+        def of(other: GradientPart, problem: Problem) -> Judgement:
+            return judge_gradients(problem, contract, other.cotangent, other.found, other.lse_cotangent)
 
         def of_same_tensors(problem: Problem) -> Judgement | None:
             shapes = {name: (x.shape, getattr(problem, name[1:], None)) for name, x in part.found.items()}

@@ -40,7 +40,7 @@ OOPS, FULL = 'KeyError("oops")', 'OSError(28, "No space left on device")'
         (("attn_spec.evidence.script", "module", "write", OOPS), f"  missing   script: {BUG}", {"replay"}),
         (("attn_spec.evidence.script", "module", "write", FULL), "  missing   script: OSError: *No space*", {"replay"}),
         (("attn_spec.search.cases", "module", "save", FULL), "  missing   case: OSError: *No space*", set()),
-        (("attn_spec.evidence.failure", "module", "block", OOPS), f"  missing   all else: {BUG}", set()),
+        (("attn_spec.evidence.failure", "module", "block", OOPS), f"  missing   the rest: {BUG}", set()),
         (("attn_spec.search.cases", "module", "hints_of", OOPS), f"  missing   hint: {BUG}", {"replay", "script"}),
         (("attn_spec.search.search", "module", "case_of", OOPS), f"  missing   case: {BUG}", set()),
         (("attn_spec.search.stored_cases", "module.StoredCases", "refuting", OOPS), f"  missing   stored cases: {BUG}",
