@@ -49,7 +49,10 @@ from attn_spec.error.rounding_model import (
     variance_of_sum,
 )
 from attn_spec.error.roundoff import direction, rounding
+from attn_spec.problem.handled import not_handled
 
+#: Options of problems that the tests are valid for, see ``problem.handled``.
+HANDLES = ("scale", "feature_epsilon")
 #: Largest probability that one problem makes a sound kernel fail one of the two tests.
 FALSE_ALARM = 1e-9
 
@@ -110,8 +113,7 @@ def valid_rows(x: Intermediates, contract: ResolvedContract) -> np.ndarray:
     No bias, no softcap, no dropout; enough keys; to first order; no weight is subnormal. Generic (independent and
     symmetric, no ties) is a matter of how the problem was drawn, see ``regimes.Regime.generic``.
     """
-    bent = x.problem.has_addends or x.problem.softcap is not None or x.c is not None
-    if outside_model(contract) or bent:
+    if outside_model(contract) or not_handled(x.problem, HANDLES):
         return np.zeros(x.O.shape[:-1], dtype=bool)
     valid = forward_bound(x, contract).in_domain & (x.keys[..., 0] >= FEWEST_KEYS)
     weights = np.exp(np.where(x.visible, x.s, np.inf).min(axis=-1, initial=np.inf) - x.M[..., 0])

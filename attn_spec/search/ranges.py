@@ -20,6 +20,7 @@ from attn_spec.error.intermediates import GradientIntermediates, Intermediates
 from attn_spec.error.readings import gradient_readings_of, readings_of
 from attn_spec.error.theorems import forward_bound, gradient_bound
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
+from attn_spec.problem.handled import not_handled
 from attn_spec.search.cotangents import cotangent
 from attn_spec.search.long_problems import is_long
 from attn_spec.search.verdict import LITTLE
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
     from attn_spec.search.regimes import Recipe
 
+#: Options whose sizes are counted in :func:`_widest`, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
 #: Factors of q and k, and of v, the largest first.
 SIZES = (1.0, 2.0**-3, 2.0**-6, 2.0**-10)
 #: The plainest regime, for a score that says nothing of vectors as short as those of another.
@@ -92,6 +95,8 @@ def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> 
     choices = [c for c in choices if c.reference == "maximum"]
     score = score_of(problem)
     if score.pairs is not None or score.shortest or problem.feature_map is not None or not choices:
+        return False
+    if not_handled(problem, HANDLES):
         return False
     x = analysis_of(problem).intermediates
     widest = _widest(x)
