@@ -1,10 +1,10 @@
 # make certify: examine one kernel; make test: everything the repository promises, in about 15 minutes on two cores;
 # make exhaustive: every property of every kernel at every dtype, and the tests that repeat at greater length what
-# make test shows or draw from a fresh seed, which it prints; make validate: those, and a search for an answer of a sound kernel outside its bound, for about
-# seven hours; make teeth: measure what the suite catches, for an hour and a half or more; make mutation: mutate
-# truth, bounds and judgement, and count what the tests notice, for about an hour; make gpu: certify the kernels that
-# are made for a GPU on one, run the tests that need it, and time them; without a GPU it ends with 2. Each sets up
-# .venv first.
+# make test shows or draw from a fresh seed, which it prints; make validate: those, and a search for an answer of a
+# sound kernel outside its bound, for about seven hours; make teeth: measure what the suite catches, for an hour and a
+# half or more; make mutation: mutate truth, bounds and judgement, and count what the tests notice, for about an hour;
+# make gpu: certify the kernels that are made for a GPU on one, run the tests that need it, and time them; without a GPU
+# it ends with 2. Each sets up .venv first.
 
 PYTHON ?= python3
 VENV   := .venv

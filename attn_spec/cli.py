@@ -153,7 +153,8 @@ def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, *
             contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
         ):
             _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
-        click.echo("\n".join(missing), err=True, nl=bool(missing))
+        for line in missing:
+            click.echo(line, err=True)
     code = certifying.conclude(document, progress, as_json=as_json)
     github.tell(document, progress)
     return code

@@ -1,6 +1,6 @@
-"""What is said of an error, in one line; of one of attn-spec's own that it is one, and where to report it.
+"""Errors put into words: one line each, and for a fault of attn-spec itself the address to report it to.
 
-An error met while evidence of a verdict is made is said beside the verdict, which it does not change.
+An error that is met while evidence of a verdict is made stands beside the verdict, which it does not change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def text(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def told(evidence: str, missing: list[str]) -> Iterator[None]:
-    """Make evidence of a verdict inside the block; an error there becomes a line of ``missing``."""
+    """Let a block make some evidence of a verdict; an error that it raises becomes a line of ``missing``."""
     try:
         yield
     except Exception as error:

@@ -27,8 +27,8 @@ from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradien
 from attn_spec.judgement.gradient_parts import GradientPart
 from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
-from attn_spec.judgement.other_contracts import contracts_that_hold, explains, gradient_contracts_that_hold
-from attn_spec.judgement.other_problems import is_small, right_for, within
+from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
+from attn_spec.judgement.other_problems import explains, is_small, right_for, within
 from attn_spec.judgement.power import Planting, Power
 from attn_spec.judgement.power import power as planted_power
 from attn_spec.judgement.row_sample import RowSample
@@ -115,7 +115,8 @@ def assert_attention(
         sample = None if rows is None else RowSample(rows, seed)
         how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, **agreed}
         judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
-    given = AsGiven(q, k, v, out, lse, presentation, words, agreed)
+    tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
+    given = AsGiven(**tensors, presentation=presentation, words=words, agreed=agreed)
     judgement = _verdict(Asked(made, words, claimed, agreed, given), judgement, unjudged, answer)
     judgement.power = _power(made, resolved, agreed, seed, lse=lse is not None) if power else None
     return judgement
@@ -158,8 +159,9 @@ def assert_attention_gradients(
         chosen = None if keys is None else KeySample(keys, seed)
         resolved = _resolved(claimed, made.dtype, dtypes)
         judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
-    asked = GradientsAsGiven(q, k, v, gradients, dout, dlse, presentation, words, agreed)
-    return _verdict(Asked(made, words, claimed, agreed, asked), judgement, unjudged)
+    tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
+    as_given = GradientsAsGiven(**tensors, presentation=presentation, words=words, agreed=agreed)
+    return _verdict(Asked(made, words, claimed, agreed, as_given), judgement, unjudged)
 
 
 def _power(made: Call, contract: ResolvedContract, agreed: Mapping[str, str], seed: int, *, lse: bool) -> Power:

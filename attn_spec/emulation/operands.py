@@ -17,7 +17,7 @@ from attn_spec.attention.rotations import Rotation, rotations
 from attn_spec.attention.scores import FEATURE_MAPS, SCORES, Score
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
-from attn_spec.problem.handled import CODED, NotHandledError
+from attn_spec.problem.handled import CODED, refuse
 from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS, parameters
 
@@ -186,8 +186,7 @@ class Operands:
         of_queries = np.repeat(values_of(q), heads // q.shape[1], axis=1)
         self.q, self.k = self.given(of_queries), self.given(of_keys)
         used = {name: options[name] for name in names if options.get(name) is not None}
-        if unknown := [name for name in used if name in CODED and name not in HANDLES]:
-            raise NotHandledError(f"{type(self).__name__} does not evaluate {', '.join(unknown)}")
+        refuse([name for name in used if name in CODED and name not in HANDLES], type(self).__name__)
         self.p: dict[str, Any] = {
             name: self.given(values_of(value)) for name, value in used.items() if OPTIONS[name].tensor is np.float64
         }

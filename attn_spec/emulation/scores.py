@@ -16,7 +16,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.roundoff import contains, is_power_of
 from attn_spec.kernels.frameworks.framework import of, values_of
-from attn_spec.problem.handled import NotHandledError
+from attn_spec.problem.handled import refuse
 
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
@@ -48,8 +48,7 @@ class Scores(MatrixProducts):
 
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
         super().__init__(contract, order)
-        if unknown := [name for name, x in options.items() if name not in HANDLES and x is not None]:
-            raise NotHandledError(f"{type(self).__name__} does not evaluate {', '.join(unknown)}")
+        refuse([name for name, x in options.items() if name not in HANDLES and x is not None], type(self).__name__)
         self.q, self.k, self.v = (self.read(tensor) for tensor in (q, k, v))
         self.Sq, self.D = self.q.shape[2:]
         self.Sk, self.Dv = self.v.shape[2:]

@@ -305,7 +305,7 @@ def _farthest_mean(x: Intermediates, w: WeightError, e: OutputTerms, of: Columns
 
 
 def _of_keys(terms: np.ndarray, some: slice) -> np.ndarray:
-    """Those of some keys, of terms [rows, Sk], or of terms [rows, 1] of all keys."""
+    """Take some keys of terms [rows, Sk]; terms [rows, 1] hold for every key and stay."""
     return terms if terms.shape[-1] == 1 else terms[:, some]
 
 

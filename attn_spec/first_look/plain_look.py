@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from attn_spec.judgement.other_problems import explains
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import Misbehaviour
@@ -39,8 +40,7 @@ class Look:
 
 def is_right(subject: Subject, problem: Problem, answer: Answer) -> bool:
     """Whether every element of an answer is within its bound, and one of them is measured at all."""
-    judgement = judged(subject, problem, answer)
-    return judgement.exercised and not judgement.refuted
+    return explains(judged(subject, problem, answer))
 
 
 def look(subject: Subject, around: Callable[[Kernel], Kernel] | None = None, **options: Any) -> Look | None:

@@ -36,19 +36,19 @@ LOWEST = 746
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a problem, and what is known of each row [B, Hq, Sq]."""
+    """Scores of a problem in float64, with bounds for each row [B, Hq, Sq]."""
 
     #: An array of the engine, -inf where hidden, [B, Hq, Sq, Sk].
     s: Any
-    #: How many keys the row sees.
+    #: The number of keys that each row sees.
     keys: np.ndarray
-    #: How far its scores are off, and how large they are, at most.
+    #: Bounds on the error of each row's scores, and on their size.
     delta: np.ndarray
     size: np.ndarray
 
     @property
     def log_weight_error(self) -> np.ndarray:
-        """How far the logarithm of exp(s - M) is off: the difference is rounded, and is no larger than 2 |s|."""
+        """A bound on the error of log exp(s - M): of s, of the difference, which is at most 2 |s|, and of exp."""
         arguments = np.minimum(2 * self.size, LOWEST) + 1
         return self.delta + (arguments * U + elementary_error(EVALUATION, "exp_error")) * SLACK
 

@@ -39,19 +39,19 @@ SUMMED = 128
 
 @dataclass(frozen=True)
 class Glance:
-    """What is known of each row after a glance."""
+    """Enclosures of the output and the log-sum-exp of each row, and what the least bound is made of."""
 
     #: o [.., Sq, Dv] and L [.., Sq].
     output: Enclosed
     lse: Enclosed
     #: sum P |v| less its own error, [.., Sq, Dv].
     size: np.ndarray
-    #: How many keys are seen, [.., Sq].
+    #: The number of keys that each row sees, [.., Sq].
     keys: np.ndarray
 
 
 def is_plain(problem: Problem) -> bool:
-    """Whether the formulas here are the problem's: a softmax of products of q and k themselves, with known terms."""
+    """True if a glance evaluates this kind of problem: softmax attention by q.k, with terms that HANDLES names."""
     return score_of(problem).plain and problem.feature_map is None and not not_handled(problem, HANDLES)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from attn_spec.error.contract import STAGES, ResolvedContract
 from attn_spec.error.presets import PRESETS, describe
 from attn_spec.judgement.analysis import analysis_of
-from attn_spec.judgement.measure import Judgement, judge, judge_gradients
+from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.judgement.other_problems import explains
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
@@ -85,8 +86,3 @@ def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) 
             continue
         if value != own:
             yield replace(contract, **{name: value})
-
-
-def explains(judgement: Judgement) -> bool:
-    """Whether an answer was judged, and not refuted."""
-    return judgement.exercised and not judgement.refuted

@@ -47,8 +47,13 @@ def names_a_contract(hint: str) -> bool:
     return hint.startswith(_CONTRACT)
 
 
+def explains(judgement: Judged) -> bool:
+    """True if the judged answer is within its bound, and the bound says something of it."""
+    return judgement.exercised and not judgement.refuted
+
+
 def is_small(problem: Problem) -> bool:
-    """Whether a problem may be judged again and again."""
+    """True if judging the problem some dozens of times, once for each hint, takes seconds."""
     return problem.q.size * problem.key_length <= PRODUCTS
 
 
@@ -64,7 +69,7 @@ def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> li
     changes = (without_options, with_diagonal, other_scales, other_edges, ends_lost, other_kv_heads)
     for words, other in made(problem, chain.from_iterable(of(problem) for of in changes)):
         judgement = judge(other) if other.output_shape == problem.output_shape else None
-        if judgement and judgement.exercised and not judgement.refuted:
+        if judgement and explains(judgement):
             found.append(f"right for the same problem {words}")
         if len(found) == MOST:
             break

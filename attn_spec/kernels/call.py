@@ -71,15 +71,19 @@ class Call:
             width = width if output is None else output.shape[2]
         return (*self.q.shape[:3], width)
 
+    @property
+    def group_size(self) -> int:
+        """The number of query heads to a kv head."""
+        return int(self.q.shape[1] // self.k.shape[1])
+
     def head(self, b: int, h: int) -> Problem:
         """The problem of one head, or of one batch entry of a layer."""
-        kv = h // (self.q.shape[1] // self.k.shape[1])
+        kv = h // self.group_size
         return self._heads(b, slice(h, h + 1), slice(kv, kv + 1))
 
     def group(self, b: int, kv: int) -> Problem:
         """The problem of one kv head with its query heads, or of one batch entry of a layer."""
-        group = self.q.shape[1] // self.k.shape[1]
-        return self._heads(b, slice(kv * group, (kv + 1) * group), slice(kv, kv + 1))
+        return self._heads(b, slice(kv * self.group_size, (kv + 1) * self.group_size), slice(kv, kv + 1))
 
     def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
         entry = slice(b, b + 1)
@@ -89,7 +93,7 @@ class Call:
     def corner(self, count: int) -> Problem:
         """The problem of the first batch entries and kv heads, so many of each at most; of a layer of all its heads."""
         entry, kv = slice(0, count), slice(0, count)
-        heads = kv if self.layer else slice(0, count * (self.q.shape[1] // self.k.shape[1]))
+        heads = kv if self.layer else slice(0, count * self.group_size)
         q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
         return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
 

@@ -43,12 +43,11 @@ class Pulled:
         """The part that has the elements of a gradient of this batch entry and head."""
         if self.whole:
             return next(self.parts())
-        return self.group(b, h // (self.made.q.shape[1] // self.made.k.shape[1]) if quantity == "dq" else h)
+        return self.group(b, h // self.made.group_size if quantity == "dq" else h)
 
     def group(self, b: int, g: int) -> GradientPart:
         """One kv head with its query heads."""
-        group = self.made.q.shape[1] // self.made.k.shape[1]
-        heads = slice(g * group, (g + 1) * group)
+        heads = slice(g * self.made.group_size, (g + 1) * self.made.group_size)
         return self._part(self.made.group(b, g), (b, g), slice(b, b + 1), heads, slice(g, g + 1))
 
     def _part(self, problem: Problem, at: tuple[int, int], entry: slice, heads: slice, kv: slice) -> GradientPart:

@@ -5,30 +5,47 @@ A hint for whoever reads a failure: no verdict depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from attn_spec.judgement.blocks import Part
 from attn_spec.judgement.gradient_parts import GradientPart
-from attn_spec.kernels.call import CallError, answered, call, call_errors, presentations
+from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, presentations
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.problem.masks import ALIGNMENTS
 
+Read = TypeVar("Read")
+Given = TypeVar("Given", bound="Arguments")
 
-@dataclass(frozen=True)
-class AsGiven:
-    """The arguments of one call of ``assert_attention``, before they are read as attention."""
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The arguments of one call of an assertion, as the test gave them, before they are read as attention."""
 
     q: Any
     k: Any
     v: Any
-    output: Any
-    lse: Any
     presentation: str
     #: Options by the words that the test uses, and conventions.
     words: Mapping[str, Any]
     agreed: Mapping[str, str]
+    lse: Any = None
+
+    def read(self, part: Callable[[Call], Read]) -> Read | None:
+        """What ``part`` makes of the call that these arguments are; None where they are no call of attention."""
+        try:
+            with call_errors():
+                return part(call(self.q, self.k, self.v, presentation=self.presentation, **self.words))
+        except CallError:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsGiven(Arguments):
+    """The arguments of ``assert_attention``."""
+
+    output: Any
 
     def part(self, place: tuple[int, ...]) -> tuple[Part, int] | None:
         """The head, and its row, of the element at ``place`` of the output [as the presentation has it] or of the LSE.
@@ -36,42 +53,31 @@ class AsGiven:
         None where this is no call of attention.
         """
         at = dict(zip(self.presentation if len(place) == 4 else "BHS", place, strict=True))
-        try:
-            with call_errors():
-                made = call(self.q, self.k, self.v, presentation=self.presentation, **self.words)
-                answer = answered(made, output=self.output, lse=self.lse)
-                return made.part(answer, at["B"], 0 if made.layer else at["H"]), at["S"]
-        except CallError:
-            return None
+
+        def of(made: Call) -> tuple[Part, int]:
+            answer = answered(made, output=self.output, lse=self.lse)
+            return made.part(answer, at["B"], 0 if made.layer else at["H"]), at["S"]
+
+        return self.read(of)
 
 
-@dataclass(frozen=True)
-class GradientsAsGiven:
-    """The arguments of one call of ``assert_attention_gradients``, likewise."""
+@dataclass(frozen=True, kw_only=True)
+class GradientsAsGiven(Arguments):
+    """The arguments of ``assert_attention_gradients``."""
 
-    q: Any
-    k: Any
-    v: Any
     gradients: Mapping[str, Any]
     dout: Any
     dlse: Any
-    presentation: str
-    words: Mapping[str, Any]
-    agreed: Mapping[str, str]
-    lse: None = None
 
     def part(self, quantity: str, place: tuple[int, ...]) -> GradientPart | None:
-        """The kv head of the element at ``place`` of a gradient of q, k or v; None where this is no call."""
+        """The kv head of the element at ``place`` of a gradient; None where this is no call of attention.
+
+        ``place`` is as the presentation has it in the gradients of q, k and v.
+        """
         at = dict(zip(self.presentation if quantity in ("dq", "dk", "dv") else "BHSD", place, strict=True))
-        try:
-            with call_errors():
-                made = call(self.q, self.k, self.v, presentation=self.presentation, **self.words)
-                return pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, at["B"], at["H"])
-        except CallError:
-            return None
-
-
-Given = TypeVar("Given", AsGiven, GradientsAsGiven)
+        return self.read(
+            lambda made: pulled(made, self.gradients, self.dout, self.dlse).with_element(quantity, at["B"], at["H"])
+        )
 
 
 def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:

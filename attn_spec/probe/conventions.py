@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from attn_spec.judgement.other_problems import explains
 from attn_spec.kernels.kernel import CONVENTION_CHOICES
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -61,8 +62,7 @@ def _explained(subject: Subject, name: str, problem: Problem) -> Finding:
         made = problem.replace(causal_alignment=value) if name == "causal_alignment" else problem
         keeping = _keeping(subject, name, value)
         quantity = "lse" if name in OF_LSE else "output"
-        judgement = judged(keeping, made, {quantity: keeping(made)[quantity]})
-        if judgement.exercised and not judgement.refuted:
+        if explains(judged(keeping, made, {quantity: keeping(made)[quantity]})):
             explain.append(value)
     lengths = f"{problem.query_length} queries and {problem.key_length} keys"
     if len(explain) == 1:

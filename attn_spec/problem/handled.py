@@ -40,7 +40,12 @@ def not_handled(problem: Problem, handles: Collection[str]) -> list[str]:
 
 def check_handled(problem: Problem, handles: Collection[str], arithmetic: str) -> None:
     """Raise :class:`NotHandledError` if the problem uses an option that the named arithmetic does not evaluate."""
-    if missing := not_handled(problem, handles):
+    refuse(not_handled(problem, handles), arithmetic)
+
+
+def refuse(missing: Collection[str], arithmetic: str) -> None:
+    """Raise :class:`NotHandledError` if there are options that the named arithmetic does not evaluate."""
+    if missing:
         raise NotHandledError(
             f"{arithmetic} does not evaluate {', '.join(missing)}: write its formula there, then name it in HANDLES"
         )

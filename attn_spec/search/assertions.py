@@ -17,8 +17,8 @@ from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings_of, readings, readings_of
 from attn_spec.judgement import measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
-from attn_spec.judgement.other_contracts import contracts_that_hold, explains, gradient_contracts_that_hold
-from attn_spec.judgement.other_problems import right_for, within
+from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
+from attn_spec.judgement.other_problems import explains, right_for, within
 from attn_spec.kernels.kernel import CONVENTION_CHOICES
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score

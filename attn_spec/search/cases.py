@@ -63,7 +63,7 @@ class Case:
     hints: tuple[str, ...] = ()
     #: The element farthest outside its bound; None when the claim measures none.
     worst: WorstElement | None = None
-    #: What of this could not be found, and why, in lines.
+    #: Lines that each name a piece of evidence that could not be made, and the error.
     missing: tuple[str, ...] = ()
     #: Of what was declared when it was found, see :func:`declaration_of`.
     declaration: str = ""

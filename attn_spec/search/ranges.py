@@ -94,9 +94,8 @@ def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> 
     choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
     choices = [c for c in choices if c.reference == "maximum"]
     score = score_of(problem)
-    if score.pairs is not None or score.shortest or problem.feature_map is not None or not choices:
-        return False
-    if not_handled(problem, HANDLES):
+    unknown = score.pairs is not None or score.shortest or problem.feature_map is not None
+    if unknown or not_handled(problem, HANDLES) or not choices:
         return False
     x = analysis_of(problem).intermediates
     widest = _widest(x)

@@ -86,7 +86,7 @@ def _thin(**numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
 
 
 def _thin_and(further: SearchStrategy[Numbers], **numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
-    """As :func:`_thin`, but for further numbers, of which several are drawn together."""
+    """Draw the numbers of :func:`_thin`, and further ones, of which several depend on one draw."""
     return st.builds(lambda thin, drawn: thin | drawn, _thin(**numbers), further)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from attn_spec.judgement.engine import NUMPY, engine_of
 from attn_spec.judgement.float64_scores import U, float64_scores
+from attn_spec.numbers.error_free_products import bits, bounds
 from attn_spec.search.regimes import Recipe
 
 SHAPE = {"query_length": 4, "key_length": 6, "head_dim": 64, "scale": 0.5, "dtype": "float64"}
@@ -40,3 +41,32 @@ def test_arguments_of_the_exponential_are_as_large_as_scores_make_them():
 
     assert (near.log_weight_error - near.delta < U * (2 * near.size + 12)).all()
     assert (far.log_weight_error - far.delta > 740 * U).all()
+
+
+def test_the_error_holds_that_of_the_second_sum():
+    """No vectors come near that error, so no score shows it: of 4,096 columns with one number it is most of delta."""
+    columns = 4096
+    q, k = (np.eye(n, columns)[None, None] for n in (4, 6))
+    problem = Recipe(**SHAPE | {"head_dim": columns, "scale": 1.0}).problem().replace(q=q, k=k)
+    of_sum = 2.0 * columns**2 * 2.0 ** -bits(columns) * bounds(q, -1).max() * bounds(k, -1).max()
+
+    assert of_sum > 100
+    assert (float64_scores(problem, NUMPY, cut_operands=True).delta >= U * of_sum).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alibi_slopes": "steepest@1H11"},
+        {"bias": "large@BHQK"},
+        {"softcap": 1000.0},
+        {"bias": "large@BHQK", "alibi_slopes": "steepest@1H11", "softcap": 5.0, "causal": True},
+    ],
+    ids=str,
+)
+def test_no_score_is_larger_than_its_size(options):
+    found = float64_scores(Recipe(query_length=9, key_length=40, head_dim=4, **options).problem(), NUMPY)
+    largest = np.abs(np.where(np.isfinite(found.s), found.s, 0.0)).max(axis=-1)
+
+    assert (largest <= found.size).all()
+    assert (largest > found.size / 8).any()

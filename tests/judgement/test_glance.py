@@ -13,6 +13,8 @@ from attn_spec.error.least_bounds import least_lse_error, least_output_error
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import readings
 from attn_spec.judgement import glance as glances
+from attn_spec.judgement.engine import NUMPY
+from attn_spec.judgement.float64_scores import U, float64_scores
 from attn_spec.judgement.glance import glance, is_plain, shares
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.resolve import resolve
@@ -82,6 +84,17 @@ def test_most_rows_of_a_sound_kernel_are_cleared_and_no_row_of_a_wrong_one(dtype
     assert (shares(problem, contract, answer) <= 1).mean() > 0.9
     outside = answer | {"output": answer["output"] + judge(problem, contract, **answer).measurements[0].allowed * 2.01}
     assert (shares(problem, contract, outside) > 1).all()
+
+
+@pytest.mark.parametrize(("keys", "additions"), [(20, 20), (128, 128), (300, 128 + 3), (1000, 128 + 8)])
+def test_the_radius_counts_additions_of_parts_and_of_their_sums(keys, additions):
+    """No order of additions that a library takes comes near their count, so no answer shows it."""
+    problem = Recipe(query_length=2, key_length=keys, head_dim=4, value_dim=3, regime="normal").problem()
+    seen, scores = glance(problem), float64_scores(problem, NUMPY)
+    counted = 2 * scores.log_weight_error + (2 * additions + 4) * U
+
+    assert (seen.output.radius >= counted[..., None] * seen.size).all()
+    assert (seen.lse.radius >= scores.log_weight_error + additions * U).all()
 
 
 @pytest.mark.parametrize("options", [*OPTIONS[1:], {"window": (3, 2)}], ids=str)

@@ -24,6 +24,7 @@ MADE_UP = {
     "unseen": "kind='mask'",
     "of_weight": "kind='parameter', of='dropout_keep', optional=True",
     "of_sum": "kind='parameter', of='rotary', optional=True, adds_to_row_sum=True",
+    "of_linear": "kind='parameter', of='feature_map', optional=True, adds_to_row_sum=True",
 }
 ROW = """
     #: Made up.
@@ -37,26 +38,74 @@ ROW = """
     )
 """
 EXAMINE = """
+import contextlib
 import json
+from unittest.mock import patch
 import numpy as np
 from attn_spec.attention import definition, error_free, gradients
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.emulation import PRECISE, emulate_both
 from attn_spec.emulation.kernels import SUPPORTS
-from attn_spec.error.intermediates import intermediates
+from attn_spec.error import bounds, intermediates as of_float64, theorems
+from attn_spec.error.error_statistics import valid_rows
+from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.error.presets import FP32
 from attn_spec.judgement.glance import is_plain
 from attn_spec.judgement.gradient_glance import is_glanced
 from attn_spec.kernels.misbehaviour import CallFailed
+from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.handled import NotHandledError
+from attn_spec.search.ranges import _is_surely_inside
 from attn_spec.search.regimes import Recipe
 
-OWNERS = {"of_weight": {"dropout_keep": "half"}, "of_sum": {"rotary": "half"}}
+OWNERS = {
+    "of_weight": {"dropout_keep": "half"}, "of_sum": {"rotary": "half"}, "of_linear": {"feature_map": "relu"}
+}
+C = FP32.at("float32")
+
+
+def unguarded(*modules):
+    # Let these arithmetics pass, so that the guard of what rests on them shows.
+    stack = contextlib.ExitStack()
+    for module in modules:
+        stack.enter_context(patch.object(module, "check_handled", lambda *_: None))
+    return stack
+
+
+def bound(problem):
+    with unguarded(of_float64):
+        return theorems.forward_bound(intermediates(problem), C)
+
+
+def gradient_bound(problem):
+    with unguarded(of_float64, bounds):
+        x = intermediates(problem)
+        return theorems.gradient_bound(x, gradient_intermediates(x, np.ones(problem.output_shape)), C)
+
+
+def float64_gradients(problem):
+    with unguarded(of_float64):
+        x = intermediates(problem)
+    return gradient_intermediates(x, np.ones(problem.output_shape))
+
+
+def is_valid(problem):
+    with unguarded(of_float64, bounds):
+        return valid_rows(intermediates(problem), C).any()
+
+
+def is_in_range(problem):
+    with unguarded(of_float64, bounds):
+        return _is_surely_inside(Subject(resolve("numpy_naive"), "float32"), problem, backward=False)
+
+
 found = {}
 for name in %r:
     options = {name: 2.0, **OWNERS.get(name, {})}
     problem = Recipe(query_length=3, key_length=4, head_dim=4, **options).problem()
+    long = Recipe(query_length=3, key_length=80, head_dim=4, **options).problem()
     dO = np.ones(problem.output_shape)
     kernel = emulate_both("every", PRECISE, supports=(*SUPPORTS, *options))
     arithmetics = {
@@ -65,9 +114,13 @@ for name in %r:
         "balls": lambda: enclose(problem),
         "balls of gradients": lambda: enclose_gradients(problem, dO),
         "float64": lambda: intermediates(problem),
+        "gradients in float64": lambda: float64_gradients(problem),
+        "bound": lambda: bound(problem),
+        "bound of gradients": lambda: gradient_bound(problem),
         "emulation": lambda: Subject(kernel, "float32")(problem),
     }
     asked = {"error-free": error_free.applies, "glance": is_plain, "glance of gradients": is_glanced}
+    asked |= {"statistics": lambda _: is_valid(long), "ranges": is_in_range}
     silent = [what for what, applies in asked.items() if applies(problem)]
     for what, run in arithmetics.items():
         try:
