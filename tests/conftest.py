@@ -43,7 +43,17 @@ def attn_spec(folder: Path) -> Run:
 @pytest.fixture(autouse=True)
 def own_seeds(request: pytest.FixtureRequest) -> None:
     """Each test draws the same numbers whatever ran before it."""
-    seed = int(request.config.getoption("--hypothesis-seed") or 0) % 2**32
+    begin_draws(request.config)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """So does each module, which draws when it is imported."""
+    begin_draws(collector.config)
+
+
+def begin_draws(config: pytest.Config) -> None:
+    """Every generator that is shared by the process begins at the seed of this run."""
+    seed = int(config.getoption("--hypothesis-seed") or 0) % 2**32
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 -- the state that kernels under test may use
     if "torch" in sys.modules:

@@ -73,7 +73,7 @@ def test_a_failure_names_the_contract_that_explains_it():
     tensors = tuple(halves())
     s = (tensors[0] @ tensors[1].mT) * 16**-0.5
     out = s.softmax(-1) @ tensors[2]  # scores and weights in bfloat16: eager
-    narrow = [x[:, :, :, :1] * 30 for x in tensors[:2]]
+    narrow = [x[:, :, :, :1] * 4 for x in tensors[:2]]
     wide = ((narrow[0] @ narrow[1].mT) * 1.0).softmax(-1) @ tensors[2]
 
     assert_attention(out, *tensors, contract="eager")
