@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -217,6 +218,18 @@ class ResolvedContract(Contract):
                 raise ContractError(
                     f"contract field {stage} is {getattr(self, stage)!r}; Contract.at(dtype) resolves it"
                 )
+
+    def __hash__(self) -> int:
+        """Return the hash of all fields, found once: every cache of what bounds said is keyed by a contract."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the hash behind: that of a string is another one in each process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def format(self, stage: str) -> Format:
         """The format of a stage, or of that name; of a stage that leaves a choice the widest, that of scores."""

@@ -24,6 +24,7 @@ from attn_spec.error.score_bounds import (
     scaled_error,
     score_error,
 )
+from attn_spec.error.terms import guard, term, times
 from attn_spec.error.weight_bounds import reference_rounding
 from attn_spec.error.weight_gradient_bounds import cotangent_entering, largest_quotient
 
@@ -34,16 +35,23 @@ def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.
 
     ``allowed`` [.., Sq, Dv] is how far the output may lie from the truth.
     """
-    inside = (x.keys[..., 0] > 0) & numbers_fit(x, c) & weights_fit(x, c) & factor_fits(x, c)
+    inside = (
+        (x.keys[..., 0] > 0)
+        & numbers_fit(x, c)
+        & guard("weights, row sums and outputs that fit", weights_fit(x, c), True)
+        & guard("a factor of dropout that fits", factor_fits(x, c), True)
+    )
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
-    return inside & (widest <= c.largest("softmax", "output"))
+    return inside & guard(
+        "outputs that overflow are outside the domain", widest <= c.largest("softmax", "output"), True
+    )
 
 
 @np.errstate(all="ignore")
 def lse_fits(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.ndarray:
     """Rows whose log-sum-exp fits its formats, [.., Sq]; it may lie ``allowed`` [.., Sq] from the truth."""
     L = np.where(np.isfinite(x.L), np.abs(x.L), 0.0) + row_shift(x, c)
-    return L[..., 0] + allowed <= c.largest("lse", "softmax")
+    return L[..., 0] + allowed <= term("log-sum-exps that fit", c.largest("lse", "softmax"), np.inf)
 
 
 @np.errstate(all="ignore")
@@ -52,13 +60,17 @@ def empty_rows_in_domain(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
     A mask may be added to a score as -inf, and 0 multiply a value: of an infinity both make NaN.
     """
-    return (x.keys[..., 0] == 0) & numbers_fit(x, c)
+    return (x.keys[..., 0] == 0) & guard("hidden scores of rows that see no key", numbers_fit(x, c), True)
 
 
 @kept
 def numbers_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose constants, operands and scores fit their formats, those of hidden keys too."""
-    return constants_fit(x, c) & entries_fit(x, c) & scores_fit(x, c)
+    return (
+        guard("constants that fit", constants_fit(x, c), True)
+        & entries_fit(x, c)
+        & guard("scores that overflow are outside the domain", scores_fit(x, c), True)
+    )
 
 
 def entries_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -66,7 +78,9 @@ def entries_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     if c.multiplicands == x.problem.dtype:
         return np.ones(x.s.shape[:-1], dtype=bool)
     largest, of_heads = c.largest("multiplicands"), max(_largest_of(x.k_size), _largest_of(value_sizes(x, c)))
-    return (x.q_size.max(axis=-1, initial=0.0) <= largest) & bool(of_heads <= largest)
+    return guard("queries and keys that enter products", x.q_size.max(axis=-1, initial=0.0) <= largest, True) & guard(
+        "values that enter products", bool(of_heads <= largest), True
+    )
 
 
 def _largest_of(tensor: np.ndarray) -> float:
@@ -97,24 +111,32 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     in_products = max(1.0, folded) if c.scale_on == "operands" else 1.0
     # Errors are infinite of a hidden key without an operand, see operands_fit.
     products = (finite(product_sizes(x, c)) + finite(dot_product_error(x, c))) * in_products
-    inside = _most(products) <= c.largest("score_accumulation", "inner_accumulation", "stored_scores")
+    inside = _most(products) <= term(
+        "sums of products of q and k", c.largest("score_accumulation", "inner_accumulation", "stored_scores"), np.inf
+    )
     scaled = np.abs(x.scaled) + finite(scaled_error(x, c))
-    inside &= _most(scaled * (1.0 if cap is None else max(1.0, 1 / cap))) <= largest
+    inside &= _most(scaled * (1.0 if cap is None else max(1.0, 1 / cap))) <= term(
+        "scaled scores before a softcap", largest, np.inf
+    )
     shift, stored = row_shift(x, c), rounding(c, "stored_scores").u
     error = score_error(x, c)
     last = stored if x.problem.has_addends else 0.0
     finished = np.abs(x.s) + shift + np.maximum(error - last * np.abs(x.s), 0.0)
-    inside &= _most(np.where(x.visible, finished, 0.0)) < largest * (1 + last / 4)
-    if c.base2:
-        inside &= _most(np.where(x.visible, np.abs(x.s) + shift + error, 0.0)) * math.log2(math.e) * (1 + 4 * work) <= (
-            c.largest("score_accumulation", "softmax")
-        )
-    inside &= operands_fit(x, c) & _alibi_fits(x, c)
-    if may_add_bias_first(x, c):  # where the bias is divided by the scale
+    inside &= _most(np.where(x.visible, finished, 0.0)) < term(
+        "scores that are stored", largest * (1 + last / 4), np.inf
+    )
+    if guard("scores times log2(e)", c.base2, False):
+        inside &= _most(np.where(x.visible, np.abs(x.s) + shift + error, 0.0)) * math.log2(math.e) * (
+            1 + 4 * work
+        ) <= c.largest("score_accumulation", "softmax")
+    inside &= operands_fit(x, c) & guard("terms of ALiBi", _alibi_fits(x, c), True)
+    if guard(
+        "a bias that overflows where the scale divides it", may_add_bias_first(x, c), False
+    ):  # where the bias is divided by the scale
         ahead = np.where(x.visible, np.abs(x.s - x.scaled), 0.0) + shift
         ahead = products + ahead / sigma * (1 + growth((work, 7)))
         inside &= _most(ahead) <= largest
-    if c.scale_on == "operands":
+    if guard("operands that are scaled before their products", c.scale_on == "operands", False):
         entries = x.q_size.max(axis=-1, initial=0.0), x.k_size.max(axis=(-1, -2), initial=0.0)[..., None]
         inside &= np.maximum(*entries) * in_products <= c.largest("stored_scores", "multiplicands")
     return inside
@@ -144,7 +166,11 @@ def operands_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         return np.ones(x.s.shape[:-1], dtype=bool)
     keys = np.all(np.isfinite(operands.k), axis=-1, keepdims=True).swapaxes(-1, -2) | ~x.visible
     queries = np.isfinite(operands.q).all(axis=-1) | _unseen_zeros(x)
-    return queries & keys.all(axis=-1) & ~unknown_keys(x, c).any(axis=-1, keepdims=True)
+    return (
+        queries
+        & keys.all(axis=-1)
+        & guard("operands of keys that are hidden", ~unknown_keys(x, c).any(axis=-1, keepdims=True), True)
+    )
 
 
 def _unseen_zeros(x: Intermediates) -> np.ndarray:
@@ -156,34 +182,46 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
-    if c.reference != "maximum":  # which is one of the scores as they are computed
+    if guard(
+        "weights of scores that are off, of no maximum", c.reference != "maximum", False
+    ):  # which is one of the scores as they are computed
         off = off + _most(score_error(x, c))
     top = np.exp(c.reference_distance + off)
     sizes, w = value_sizes(x, c), weight_error(x, c)
     # Terms are rounded as weights, as products, and in sums.
     grown = (1 + _most(w.C)) * (1 + growth((rounding(c, "softmax").u, 3), (rounding(c, "probabilities").u, 1)))
-    in_sums = grown * (1 + growth(*output_sums(c, x.keys, x.problem.key_length))[..., 0])
+    in_sums = grown * (1 + growth(*output_sums(c, x.keys[..., 0], x.problem.key_length)))
     sums = top * _most(x.dropped(x.seen) @ sizes) * in_sums if weighs_one else _largest_mean(x, w, sizes) * in_sums
-    inside = sums <= c.largest("output_accumulation", "inner_accumulation")
+    inside = sums <= term("sums of weights and values", c.largest("output_accumulation", "inner_accumulation"), np.inf)
     # Where the row sum's reciprocal multiplies the output, that must be a normal number; of a sum above 1 anywhere.
-    normal = weighs_one or c.reference_distance > 0
+    normal = weighs_one or guard(
+        "the reciprocal of a row sum above 1 of normalized weights", c.reference_distance > 0, False
+    )
     reciprocal = 1 / c.format("softmax").smallest_normal if normal else np.inf
-    inside &= top * x.keys[..., 0] * grown <= min(c.largest("row_sum", "softmax"), reciprocal)
+    inside &= top * x.keys[..., 0] * grown <= term(
+        "the largest row sum", min(c.largest("row_sum", "softmax"), reciprocal), np.inf
+    )
     # So must the row sum itself, which the largest weight need not bring to 1.
     low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance)) / grown
     smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
-    inside &= low >= smallest
+    inside &= low >= term("the least row sum", smallest)
     if weighs_one:
-        inside &= top * grown * x.largest_factor <= c.largest("probabilities", "multiplicands", "softmax")
+        inside &= top * grown * times("a weight that dropout raises", x.largest_factor) <= term(
+            "the largest weight", c.largest("probabilities", "multiplicands", "softmax"), np.inf
+        )
         whole = sums if c.lse_merges else np.minimum(sums, _numerator(x, c, w, off) * in_sums)
-        inside &= whole <= c.format("softmax").largest
+        inside &= whole <= term("the sum that is divided by the row sum", c.format("softmax").largest, np.inf)
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         seen = _largest_seen(x, sizes) * in_sums
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)
-        inside &= (2 if c.merging == "difference" else 1) * seen <= c.largest(*waits)
+        inside &= times("differences of outputs of parts", 2 if c.merging == "difference" else 1) * seen <= term(
+            "outputs of parts", c.largest(*waits), np.inf
+        )
         if c.reference != "maximum":  # the row sum of fewer keys need not hold the largest weight
-            inside &= low * np.exp(-_depth(x, c)) >= smallest
-    return inside & reference_fits(x, c)
+            inside &= low * np.exp(-_depth(x, c)) >= term(
+                "row sums of parts that are far below the reference", smallest
+            )
+    return inside & guard("a reference that is near enough", reference_fits(x, c), True)
 
 
 def _depth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -252,16 +290,27 @@ def score_gradients_fit(
     """
     forward = in_domain(near, c, used.get("output", np.zeros(x.O.shape)))
     if "lse" in used:
-        forward &= lse_fits(near, c, used["lse"])
+        forward &= guard("log-sum-exps that the backward pass reads", lse_fits(near, c, used["lse"]), True)
     cotangent, _ = cotangent_entering(near, g, c)
     products = x.largest_factor * (cotangent @ value_sizes(x, c).swapaxes(-1, -2))
-    products = products * largest_quotient(near, c)
+    products = products * times("quotients of cotangents by row sums", largest_quotient(near, c))
     delta = (cotangent * np.abs(x.O)).sum(-1)
     dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)
     off = _most(X)
-    reached = np.maximum(_most(products) + off, np.maximum(delta + dL + off, _most(np.abs(g.X) + X)))
-    reached = np.maximum(reached, _early_factor(x) * _most(np.abs(g.dA) + dA))
-    return (forward | empty_rows_in_domain(x, c)) & (reached <= _largest_score_gradient(c))
+    reached = np.maximum(
+        term("products of cotangents and values", _most(products) + off),
+        np.maximum(
+            term("delta and the cotangent of the log-sum-exp", delta + dL + off),
+            term("the difference of dP and delta", _most(np.abs(g.X) + X)),
+        ),
+    )
+    reached = np.maximum(
+        reached,
+        term("score gradients that are scaled before their products", _early_factor(x) * _most(np.abs(g.dA) + dA)),
+    )
+    return guard("score gradients of rows outside the forward domain", forward | empty_rows_in_domain(x, c), True) & (
+        reached <= _largest_score_gradient(c)
+    )
 
 
 def sums_fit(

@@ -18,6 +18,7 @@ from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.operand_bounds import value_sizes
 from attn_spec.error.products import Factors
 from attn_spec.error.roundoff import is_power_of, rounding
+from attn_spec.error.terms import count, standing, term
 
 #: The least 1 - p, a power of 2, that no format rounds.
 _EXACT = 2.0**-3
@@ -25,7 +26,9 @@ _EXACT = 2.0**-3
 
 def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
     """The stages in which weights, values or outputs may be multiplied."""
-    return ("softmax", "probabilities") if c.normalize == "before_product" else ("softmax",)
+    normalized = c.normalize == "before_product"
+    stored = standing(("products of probabilities that are normalized", "probabilities")) if normalized else ()
+    return ("softmax", *stored)
 
 
 def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> float:
@@ -44,12 +47,26 @@ def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Fac
         return ()
     u = max(rounding(c, stage).u for stage in stages)
     moved = u * (1 - kept) / kept
-    return ((u, 4 - math.log1p(-moved) / math.log1p(u) if moved < 1 else math.inf),)
+    return (
+        (
+            u,
+            count("roundings of 1 / (1 - p)", 4) - term("the rounding of p", math.log1p(-moved) / math.log1p(u))
+            if moved < 1
+            else math.inf,
+        ),
+    )
 
 
 def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
     """Roundings of D by 1 - p, or of finished gradients by 1 / (1 - p), where that is kept for the end."""
-    return factor_roundings(x, c, "softmax", "score_accumulation")
+    return factor_roundings(
+        x,
+        c,
+        *standing(
+            ("the softmax's format at the end", "softmax"),
+            ("the format of what is finished when it is raised", "score_accumulation"),
+        ),
+    )
 
 
 def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:

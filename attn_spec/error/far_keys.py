@@ -21,6 +21,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.roundoff import rounding
 from attn_spec.error.score_bounds import row_shift, score_error
+from attn_spec.error.terms import guard
 
 #: How far below the maximum keys are looked at, and the logarithm of what one beyond adds to sums of terms of size 1.
 FARTHEST, NEGLIGIBLE = 700.0, -600.0
@@ -38,7 +39,9 @@ def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | 
     if c.lse_merges:
         return None
     delta = score_error(x, c)
-    if c.base2:  # differences of rounded products
+    if guard(
+        "products of base 2 that are rounded before their difference", c.base2, False
+    ):  # differences of rounded products
         sizes = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
         delta = delta + 8 * rounding(c, "score_accumulation").u * sizes
     low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)

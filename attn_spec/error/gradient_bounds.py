@@ -40,6 +40,7 @@ from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification,
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.error.score_gradient_bounds import ScoreGradientError, score_gradient_error
+from attn_spec.error.terms import count, guard, stands, term, times
 from attn_spec.error.weight_gradient_bounds import cotangent_entry, cotangent_format
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
@@ -73,10 +74,10 @@ class GradientBound:
         finite = np.isfinite(self.allowed[name])
         match QUANTITIES[name].gradient_of:
             case "q":
-                return self.rows[..., None] & finite
+                return guard("queries outside the domain", self.rows[..., None], True) & finite
             case "k" | "v":
-                return self.keys[..., None] & finite
-        return finite & self.whole
+                return guard("keys outside the domain", self.keys[..., None], True) & finite
+        return finite & guard("rows outside the domain that add to the gradient of an option", self.whole, True)
 
 
 @np.errstate(all="ignore")
@@ -123,7 +124,9 @@ def widest_of_rows(b: ScoreGradientError) -> np.ndarray:
 def rows_in_domain(b: ScoreGradientError) -> np.ndarray:
     """Queries [B, Hq, Sq] of which nothing that makes their dQ can overflow."""
     sums = (np.abs(b.g.dS) + b.dS) @ b.x.k_size
-    return b.inside & sums_fit(b.x, b.c, sums, product_growth(b.x, b.c, b.x.keys))
+    return b.inside & guard(
+        "sums of dq that overflow", sums_fit(b.x, b.c, sums, product_growth(b.x, b.c, b.x.keys)), True
+    )
 
 
 def keys_in_domain(x: Intermediates, c: ResolvedContract, sums: GroupSums) -> np.ndarray:
@@ -131,8 +134,12 @@ def keys_in_domain(x: Intermediates, c: ResolvedContract, sums: GroupSums) -> np
 
     A row that does not see a key adds 0 to it, which an infinity or NaN of that row is not, multiplied by 0.
     """
-    inside = sums.inside[..., None] & sums_fit(x, c, sums.k.total, product_growth(x, c, sums.k.n))
-    return inside & sums_fit(x, c, sums.v.total, value_growth(x, c, sums.v.n), last=1.0)
+    inside = guard("rows outside the domain that add to dk", sums.inside[..., None], True) & guard(
+        "sums of dk that overflow", sums_fit(x, c, sums.k.total, product_growth(x, c, sums.k.n)), True
+    )
+    return inside & guard(
+        "sums of dv that overflow", sums_fit(x, c, sums.v.total, value_growth(x, c, sums.v.n), last=1.0), True
+    )
 
 
 @np.errstate(all="ignore")
@@ -146,8 +153,14 @@ def finished_error(
     """
     dtype = problem.dtype_of(name[1:], contract.gradients)
     out = last_cast(contract, dtype)
-    total = (error + out.u * (size + error) + out.eta) * _widening(alpha, name, error.shape) * INFLATION
-    return np.where(size + total <= contract.largest(dtype), total, np.inf)
+    total = (
+        (error + term("a gradient's cast", out.u * (size + error)) + term("underflow of a gradient's cast", out.eta))
+        * times("the weights' evaluation in gradients", _widening(alpha, name, error.shape))
+        * times("the evaluation of gradients in float64", INFLATION)
+    )
+    return np.where(
+        size + total <= contract.largest(dtype), total, term("a NaN bound of a gradient is infinite", np.inf)
+    )
 
 
 def _widening(alpha: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -166,7 +179,7 @@ def gradient_evaluation_error(x: Intermediates, g: GradientIntermediates) -> Gra
     amplify, bound = amplification(alpha.max(initial=0.0)), gradient_bound(x, g, GRADIENT_EVALUATION)
     allowed = {name: error * amplify for name, error in bound.allowed.items()}
     if not x.problem.projects:  # a row of dQ is made of that row alone
-        allowed["dq"] = bound.allowed["dq"] * amplification(alpha)[..., None]
+        allowed["dq"] = bound.allowed["dq"] * times("the evaluation of a row of dq", amplification(alpha)[..., None])
     return replace(bound, allowed=allowed, X=bound.X * amplification(alpha)[..., None])
 
 
@@ -181,8 +194,12 @@ def dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
     kept = np.abs(b.g.dS @ k) + (slack / sigma if sigma else 0.0)
     # The sum of P k is itself evaluated in float64, from P with its own error.
     evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40
-    shared = np.abs(b.P_slope @ k) + evaluated * (b.P_slope @ size)
-    apart = b.own @ size + b.G * kept + b.D * shared
+    shared = np.abs(b.P_slope @ k) + term("the evaluation of P k", evaluated * (b.P_slope @ size))
+    apart = (
+        term("keys' own errors in dq", b.own @ size)
+        + term("the row's weights in dq", b.G * kept)
+        + term("delta in dq", b.D * shared)
+    )
     dS = np.abs(b.g.dS) + b.dS
     sums = ProductSums(
         own=np.fmin(together, apart),
@@ -209,8 +226,12 @@ def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
     (dq, by_queries), (dk, by_keys) = _pulled_together(b, "q", of_q), _pulled_together(b, "k", of_k)
     projects, width = b.x.problem.projects, b.x.q.shape[-1]
     of_inputs = {  # heads of a layer read one q, and one product of all of them makes its gradient
-        "dq": summed_over_group(b.x, b.c, dq, width) if projects else dq.error,
-        "dk": summed_over_group(b.x, b.c, dk, width if projects else 1),
+        "dq": summed_over_group(b.x, b.c, dq, times("widths of heads in sums of dq", width))
+        if guard("sums of dq over heads", projects, False)
+        else dq.error,
+        "dk": summed_over_group(b.x, b.c, dk, times("widths of heads in sums of dk", width if projects else 1))
+        if stands("sums of dk over heads")
+        else b.x.over_group(dk.error),
     }
     return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
 
@@ -245,7 +266,7 @@ def _pulled_together(
 def _moved_by(vectors: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """|x| |M| and |x M|, with the error of its evaluation."""
     apart = np.abs(vectors) @ np.abs(M)
-    return apart, np.abs(vectors @ M) + 2.0**-40 * apart
+    return apart, np.abs(vectors @ M) + term("the evaluation of a product with a matrix", 2.0**-40 * apart)
 
 
 def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
@@ -259,10 +280,11 @@ def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
         size, off, n, of = x.q_size, errors.q, x.problem.per_query_head(_queries(x)), b.g.of_k
     off = np.where(np.any(seen, axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
     sums = ProductSums(
-        own=dS_error @ size + dS @ off,
-        total=dS @ (size + off),
-        seen=seen @ (size + off),
-        early=early @ (size + off),
+        own=term("errors of dS in the gradient of an operand", dS_error @ size)
+        + term("errors of the other operand", dS @ off),
+        total=dS @ (size + term("errors of the other operand in sizes", off)),
+        seen=seen @ (size + term("errors of the other operand in underflow", off)),
+        early=early @ (size + term("errors of the other operand in early underflow", off)),
         entered=dS.sum(-1, keepdims=True),
         n=n,
     )
@@ -280,8 +302,16 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
     narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
     size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
-    error = error + growth((work.u, _last_roundings(x)), (narrowed, 1), *late_roundings(x, c)) * size
-    tiny = 2 * x.largest_factor * last_factor(x) * (stored.eta + work.eta)
+    error = (
+        error
+        + growth(
+            (work.u, _last_roundings(x)),
+            (narrowed, 1),
+            *term("1 / (1 - p) at the end of other scores", late_roundings(x, c), ()),
+        )
+        * size
+    )
+    tiny = 2 * times("underflow in other scores, raised", x.largest_factor) * last_factor(x) * (stored.eta + work.eta)
     error = np.where(x.visible, error + tiny, 0.0)
     value = x.problem.scale_value * b.g.dS
     gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
@@ -302,12 +332,39 @@ def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, rai
     n, sigma, G = sums.n, abs(x.problem.scale_value), product_growth(x, c, sums.n)
     operand, scaled = operand_entry(x, c), operand_scaling(x, c)
     work, tiny_sum, dS_entry = rounding(c, "score_accumulation"), sum_eta(c), entry(c, c.format("score_gradients"))
-    unscaled = sums.own + G * sums.total + (1 + G) * dS_entry.eta * sums.seen * raised
+    unscaled = (
+        term("the error of dS in dq and dk", sums.own)
+        + term("roundings of dq and dk", G * sums.total)
+        + term(
+            "underflow of dS on entry",
+            times("roundings make the underflow of dS grow", 1 + G)
+            * dS_entry.eta
+            * sums.seen
+            * times("underflow of dS on entry, raised", raised),
+        )
+    )
     stores, partial = stored_sums(c, n)
-    tiny = tiny_sum * 4 * terms(c, n) + partial.eta * 2 * (stores + n * (partial.u > 0))
-    factor = raised * last_factor(x)
-    entering = (operand.eta + scaled.eta) * (sigma * sums.entered + factor * n * dS_entry.eta) + sums.early
-    return sigma * unscaled + (1 + G) * entering + factor * tiny + work.eta
+    tiny = term(
+        "underflow of dq's and dk's sums", tiny_sum * count("several underflows of dq's and dk's sums", 4) * terms(c, n)
+    ) + term(
+        "underflow of dq's and dk's stores",
+        partial.eta * 2 * (stores + term("underflow of stored products of dq and dk", n * (partial.u > 0))),
+    )
+    factor = times("underflow of sums of dq and dk, raised", raised) * last_factor(x)
+    entering = term(
+        "underflow of operands in dq and dk",
+        (
+            term("underflow of operands on entry in dq and dk", operand.eta)
+            + term("underflow of scaled operands in dq and dk", scaled.eta)
+        )
+        * (sigma * sums.entered + term("underflow of both factors of dq and dk", factor * n * dS_entry.eta)),
+    ) + term("underflow of a dS that is scaled early", sums.early)
+    return (
+        sigma * unscaled
+        + times("roundings make underflow grow in dq and dk", 1 + G) * entering
+        + term("all underflow of dq's and dk's sums", times("a scale that magnifies underflow", factor) * tiny)
+        + term("underflow of the last scale", work.eta)
+    )
 
 
 def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
@@ -318,15 +375,32 @@ def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.n
     dS_entry, missing = entry(c, gradients), left_out(c, gradients, operand_format(x, c))
     last = _last_roundings(x)
     widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
-    scaling = ((scaled.u, 1), (widened.u, 1), (work.u, last + (2 if scaled.u else 0)))
+    scaling = (
+        (scaled.u, count("the operand that was scaled for dq and dk", 1)),
+        (widened.u, count("storing dq and dk before their scale", 1)),
+        (
+            work.u,
+            term(
+                "all roundings of the last scale",
+                last + term("the root that is left for the last scale", 2 if scaled.u else 0),
+            ),
+        ),
+    )
     late = late_roundings(x, c)
-    return growth((operand.u, 1), (dS_entry.u, 1), (missing, 1), *late, *scaling, *accumulated(c, n))
+    return growth(
+        (operand.u, count("the scaled operand's entry in dq and dk", 1)),
+        (dS_entry.u, count("the entry of dS", 1)),
+        (missing, count("pieces left out of dq and dk", 1)),
+        *term("1 / (1 - p) at the end of dq and dk", late, ()),
+        *term("scaling in dq and dk", scaling, ()),
+        *term("sums of dq and dk", accumulated(c, n), ()),
+    )
 
 
 def _last_roundings(x: Intermediates) -> int:
     """Roundings of the scale, and of a softcap: none of powers of 2."""
-    constants = abs(x.problem.scale_value), x.problem.softcap or 1.0
-    return 3 * sum(not is_power_of(2, constant) for constant in constants)
+    constants = abs(x.problem.scale_value), times("the softcap as the last factor", x.problem.softcap or 1.0)
+    return count("roundings of the last scale", 3) * sum(not is_power_of(2, constant) for constant in constants)
 
 
 def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximation:
@@ -334,8 +408,20 @@ def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximat
     cotangent, n, G = cotangent_entry(c), sums.v.n, value_growth(x, c, sums.v.n)
     factor_eta = factor_underflow(x, c, *weight_stages(c), "gradients")
     stores, partial = stored_sums(c, n)
-    tiny = sums.raised * (sum_eta(c) * 4 * terms(c, n) + partial.eta * 2 * (stores + n)) + factor_eta
-    error = sums.v.own + G * sums.v.total + (1 + G) * (sums.v.eta + cotangent.eta * sums.v.entered) + tiny
+    tiny = times("underflow of sums of dv, raised", sums.raised) * (
+        term("underflow of dv's sums", sum_eta(c) * count("several underflows of dv's sums", 4) * terms(c, n))
+        + term("underflow of dv's stores", partial.eta * 2 * (stores + n))
+    ) + term("underflow of dv when it is raised", term("underflow of the product of dV with 1 / (1 - p)", factor_eta))
+    error = (
+        term("weights in dv", sums.v.own)
+        + term("roundings of dv", G * sums.v.total)
+        + times("roundings make underflow grow in dv", 1 + G)
+        * (
+            term("underflow of weights in dv", sums.v.eta)
+            + term("underflow of dO on entry", cotangent.eta * sums.v.entered)
+        )
+        + tiny
+    )
     return Approximation(sums.of_v, sums.v.total, error, c.format("gradient_accumulation"), c)
 
 
@@ -343,7 +429,12 @@ def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.nda
     """Relative error of a sum of n products of weights with dO."""
     cotangent, missing = cotangent_entry(c), left_out(c, c.format("probabilities"), cotangent_format(c))
     factor = factor_roundings(x, c, *weight_stages(c), "gradients")
-    return growth((cotangent.u, 1), (missing, 1), *factor, *accumulated(c, n))
+    return growth(
+        (cotangent.u, count("entry of dO", 1)),
+        (missing, count("pieces left out of dv", 1)),
+        *term("the product of dV with 1 / (1 - p)", factor, ()),
+        *term("sums of dv", accumulated(c, n), ()),
+    )
 
 
 def _queries(x: Intermediates) -> np.ndarray:

@@ -16,6 +16,7 @@ from attn_spec.error.dropout_bounds import factor_underflow, weight_stages
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.row_sum_bounds import evaluation_alpha
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
+from attn_spec.error.terms import term
 from attn_spec.error.weight_gradient_bounds import cotangent_entering
 
 #: All keys, or an index of some.
@@ -133,10 +134,13 @@ def _value_sums(b: ScoreGradientError, keys: Keys) -> ValueSums:
     c, w, dropped = b.c, b.weights, b.x.dropped
     factor_eta = factor_underflow(b.x, c, *weight_stages(c), "gradients")
     size, given = cotangent_entering(b.near, b.g, c)
-    P1A, weight_eta = dropped(w.most), dropped((w.eta + factor_eta) * b.x.visible)
-    own = _of_keys(dropped(w.change), keys) @ size
+    P1A, weight_eta = (
+        term("sums of weights that are raised", dropped(w.most), w.most),
+        dropped((w.eta + factor_eta) * b.x.visible),
+    )
+    own = _of_keys(term("weights of dV that are raised", dropped(w.change), w.change), keys) @ size
     if given is not None:
-        own = own + _of_keys(dropped(b.x.P), keys) @ given
+        own = own + term("errors of cotangents in dv", _of_keys(dropped(b.x.P), keys) @ given)
     return ValueSums(
         own=own,
         total=_of_keys(P1A, keys) @ size,

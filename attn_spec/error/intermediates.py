@@ -21,6 +21,7 @@ from attn_spec.attention.rotations import rotations_of
 from attn_spec.attention.scores import Score, parameters_of, score_of
 from attn_spec.error.presets import FP64
 from attn_spec.error.running_error import Approximation, RunningErrors, given
+from attn_spec.error.terms import state
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.handled import check_handled
 from attn_spec.problem.problem import Problem
@@ -110,12 +111,12 @@ KEPT = 4
 def kept(
     function: Callable[Concatenate[Intermediates, Given], Result],
 ) -> Callable[Concatenate[Intermediates, Given], Result]:
-    """A function of intermediates whose last results are kept as long as those are."""
+    """A function of intermediates whose last results are kept as long as those are, apart by what is struck."""
     results: WeakKeyDictionary[Intermediates, dict[Any, Result]] = WeakKeyDictionary()
 
     @functools.wraps(function)
     def looked_up(x: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
-        known, key = results.setdefault(x, {}), (given, *named.items())
+        known, key = results.setdefault(x, {}), (state(), given, *named.items())
         if key not in known:
             found = function(x, *given, **named)
             while len(known) >= KEPT:
@@ -123,7 +124,6 @@ def kept(
             known[key] = found
         return known[key]
 
-    looked_up.cache_clear = results.clear  # pyright: ignore[reportAttributeAccessIssue] -- as functools names it
     return looked_up
 
 

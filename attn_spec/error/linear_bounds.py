@@ -39,6 +39,7 @@ from attn_spec.error.products import (
 from attn_spec.error.readings import readings_of
 from attn_spec.error.roundoff import EXACT, Rounding, conversion, elementary_error, growth, rounding, row_sum_store
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
+from attn_spec.error.terms import count, guard, stands, term, times
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.handled import check_handled
 
@@ -120,15 +121,33 @@ def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
     def of_pairs(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         return np.where(x.visible, rows @ columns.swapaxes(-1, -2), 0.0)
 
-    dw, w = of_pairs(of_a, b + of_b) + of_pairs(a, of_b), of_pairs(a + of_a, b + of_b)
+    dw, w = (
+        term("features of queries", of_pairs(of_a, b + term("errors of both features", of_b)))
+        + term("features of keys", of_pairs(a, of_b)),
+        of_pairs(
+            a + term("errors of features in the largest linear weight", of_a),
+            b + term("errors of features in the largest linear weight", of_b),
+        ),
+    )
     shared = {"of": ref(x), "c": c, "a": a + of_a, "b": b + of_b, "v": v, "known": known, "of_a": of_a, "of_b": of_b}
     e = LinearError(**shared, dw=dw, w=w, dN=np.zeros(x.N.shape), inverse=1 / x.N)
     ones, softmax = np.ones((*b.shape[:-1], 1)), rounding(c, "softmax")
-    dN = np.maximum(*(sum_error(e, ones, EXACT, stage) for stage in ("row_sum", "output_accumulation")))
+    dN = np.maximum(
+        term("N in the format of row sums", sum_error(e, ones, EXACT, "row_sum")),
+        term("N as a column of the values", sum_error(e, ones, EXACT, "output_accumulation")),
+    )
     # epsilon is rounded, and so are the sum and, where the softmax's format is narrower, what is stored of it.
-    dN = dN + growth((softmax.u, 2), (row_sum_store(c), 1)) * (x.N + dN) + 3 * softmax.eta
+    dN = (
+        dN
+        + growth(
+            (softmax.u, count("roundings of epsilon and of the sum with it", 2)),
+            (row_sum_store(c), count("the store of N", 1)),
+        )
+        * (x.N + term("the error of N in its last roundings", dN))
+        + term("underflow of N", count("several underflows of N", 3) * softmax.eta)
+    )
     dN = np.where(dN <= LARGEST_LOSS * x.N, dN, np.inf)
-    return replace(e, dN=dN, inverse=np.where(np.isinf(dN), np.inf, 1 / (x.N - dN)))
+    return replace(e, dN=dN, inverse=np.where(np.isinf(dN), np.inf, 1 / (x.N - term("the least N", dN))))
 
 
 @np.errstate(all="ignore")
@@ -139,18 +158,68 @@ def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str, divi
     """
     x, c, n, D = e.x, e.c, e.x.keys, e.x.problem.head_dim
     operand, cast, state = entry(c, c.format("operands")), probability_cast(c), state_rounding(c)
-    entered = growth((operand.u, 2), (of_v.u, 1), (rounding(c, "softmax").u, divisions))
-    summed = np.maximum(_scores_first(e, stage), _keys_first(e, stage))
-    G = entered + summed + entered * summed
+    entered = growth(
+        (operand.u, count("entry of features", 2)),
+        (of_v.u, count("entry of values to states", 1)),
+        (rounding(c, "softmax").u, divisions),
+    )
+    summed = np.maximum(
+        term("scores before sums over keys", _scores_first(e, stage)),
+        term("states before sums over columns", _keys_first(e, stage)),
+    )
+    G = (
+        term("all entries to sums over linear weights", entered)
+        + summed
+        + term("entries and sums of linear weights", entered * summed)
+    )
     tiny, stored = _underflow(c, stage), rounding(c, "stored_scores")
     total = x.visible @ size
-    of_scores = total * (2 * terms(c, D) * tiny + stored.eta + cast.eta + rounding(c, "softmax").eta)
+    of_scores = total * (
+        term(
+            "underflow of linear scores' sums",
+            count("underflows of linear scores' products and sums", 2) * terms(c, D) * tiny,
+        )
+        + term("underflow of linear scores that are stored", stored.eta)
+        + term("underflow of the cast of linear weights", cast.eta)
+        + term("underflow of linear weights", rounding(c, "softmax").eta)
+    )
     widest = np.where(x.visible.any(axis=-1, keepdims=True), e.a.sum(axis=-1, keepdims=True), 0.0)
-    of_state = widest * (4 * terms(c, n) * tiny + c.tiles(x.problem.key_length) * state.eta)
-    entering = operand.eta * (x.visible @ (e.b.sum(axis=-1, keepdims=True) * size) + (widest + D * operand.eta) * total)
-    entering = entering + of_v.eta * e.w.sum(axis=-1, keepdims=True)
-    last = 4 * terms(c, n + chained(x, c, D)) * tiny
-    return e.dw @ size + G * (e.w @ size) + (1 + G) * (of_scores + of_state + entering + last)
+    of_state = widest * (
+        term(
+            "underflow of sums of states",
+            count("several underflows of sums of states", 4)
+            * times("underflow of sums of states for each key", terms(c, n))
+            * tiny,
+        )
+        + term(
+            "underflow of states",
+            times("underflow of states for each tile", c.tiles(x.problem.key_length)) * state.eta,
+        )
+    )
+    entering = operand.eta * (
+        term("underflow of features of queries on entry", x.visible @ (e.b.sum(axis=-1, keepdims=True) * size))
+        + (
+            term("underflow of features of keys on entry", widest)
+            + term("underflow of both features on entry", D * operand.eta)
+        )
+        * total
+    )
+    entering = entering + term("underflow of values on entry to states", of_v.eta * e.w.sum(axis=-1, keepdims=True))
+    last = (
+        count("several underflows of last sums over linear weights", 4)
+        * terms(
+            c,
+            term("underflow of a last sum over keys", n)
+            + term("underflow of a last sum over columns", chained(x, c, D)),
+        )
+        * tiny
+    )
+    return (
+        term("features in sums over linear weights", e.dw @ size)
+        + term("roundings of sums over linear weights", G * (e.w @ size))
+        + times("roundings make the underflow of linear sums grow", 1 + G)
+        * (of_scores + of_state + entering + term("underflow of last sums over linear weights", last))
+    )
 
 
 def chained(x: Intermediates, c: ResolvedContract, columns: int) -> np.ndarray:
@@ -161,13 +230,24 @@ def chained(x: Intermediates, c: ResolvedContract, columns: int) -> np.ndarray:
     which is one of states or of scores. All but the last have m keys or more, so max(D, t_i) is at most
     t_i max(1, D / m), and all is at most max(n, D n / m) + D. To tiles that are hidden nothing is added.
     """
-    return np.maximum(x.keys, columns * np.minimum(c.tiles(x.problem.key_length), x.keys)) + columns
+    return term(
+        "states that are added to one accumulator",
+        np.maximum(
+            times("keys of a long tile in one accumulator", x.keys),
+            columns * np.minimum(c.tiles(x.problem.key_length), x.keys),
+        ),
+        x.keys,
+    ) + term("additions within the state of the first tile", columns)
 
 
 def state_rounding(c: ResolvedContract) -> Rounding:
     """What a state loses while it waits for the next tile, and when it enters the product with a."""
     waits, form = conversion(c, "partial_outputs", c.format("output_accumulation")), c.format("partial_outputs")
-    return Rounding(waits.u, rounding(c, "partial_outputs").eta + entry(c, form).eta)
+    return Rounding(
+        term("the rounding of a state that waits", waits.u),
+        term("underflow of a state that waits", rounding(c, "partial_outputs").eta)
+        + term("underflow of a state on entry", entry(c, form).eta),
+    )
 
 
 def _scores_first(e: LinearError, stage: str) -> np.ndarray:
@@ -176,10 +256,18 @@ def _scores_first(e: LinearError, stage: str) -> np.ndarray:
     stored = conversion(c, "stored_scores", c.format("score_accumulation"))
     form, dtype = c.format("operands"), FORMATS[e.x.problem.dtype]
     kept = conversion(c, "softmax", c.format("stored_scores"))
-    missing = (left_out(c, form, form), 1), (left_out(c, c.format("probabilities"), dtype), 1)
+    missing = (
+        (term("pieces left out of linear scores", left_out(c, form, form)), 1),
+        (left_out(c, c.format("probabilities"), dtype), count("pieces left out of products with linear scores", 1)),
+    )
     last = sums(c, stage, chained(e.x, c, D))
     return growth(
-        *sums(c, "score_accumulation", D), (stored.u, 1), (kept.u, 1), (probability_cast(c).u, 1), *missing, *last
+        *term("sums of linear scores over columns", sums(c, "score_accumulation", D), ()),
+        (stored.u, count("a linear score that is stored", 1)),
+        (kept.u, count("a linear weight in the softmax's format", 1)),
+        (probability_cast(c).u, count("the cast of linear weights", 1)),
+        *missing,
+        *term("sums of linear scores over keys", last, ()),
     )
 
 
@@ -187,18 +275,34 @@ def _keys_first(e: LinearError, stage: str) -> np.ndarray:
     """G of a sum over the keys, as a state, then over d."""
     c, x = e.c, e.x
     of_state: Factors = (
-        (state_rounding(c).u, c.tiles(x.problem.key_length)),
-        (entry(c, c.format("partial_outputs")).u, 1),
-        (left_out(c, c.format("operands"), FORMATS[x.problem.dtype]), 1),
-        (left_out(c, c.format("partial_outputs"), c.format("operands")), 1),
+        (
+            state_rounding(c).u,
+            term("states that wait", times("states that wait once for each tile", c.tiles(x.problem.key_length))),
+        ),
+        (entry(c, c.format("partial_outputs")).u, count("entry of states", 1)),
+        (left_out(c, c.format("operands"), FORMATS[x.problem.dtype]), count("pieces left out of states", 1)),
+        (
+            left_out(c, c.format("partial_outputs"), c.format("operands")),
+            count("pieces left out of products with states", 1),
+        ),
     )
-    over_d = np.maximum(*(growth(*sums(c, one, x.problem.head_dim)) for one in (stage, "score_accumulation")))
-    G = growth(*sums(c, stage, chained(x, c, x.problem.head_dim)), *of_state)
-    return G + over_d + G * over_d
+    over_d = np.maximum(
+        term("sums of states over columns, as over keys", growth(*sums(c, stage, x.problem.head_dim))),
+        term("sums of states over columns, as of scores", growth(*sums(c, "score_accumulation", x.problem.head_dim))),
+    )
+    G = growth(*term("sums of states over keys", sums(c, stage, chained(x, c, x.problem.head_dim)), ()), *of_state)
+    return (
+        G
+        + term("sums of states over columns", over_d)
+        + term("sums over columns and over keys", term("sums of states over columns", G * over_d))
+    )
 
 
 def _underflow(c: ResolvedContract, stage: str) -> float:
-    return max(sum_underflow(c, one) for one in (stage, "score_accumulation"))
+    return max(
+        term("underflow in the format of states' sums", sum_underflow(c, stage)),
+        term("underflow in the format of linear scores' sums", sum_underflow(c, "score_accumulation")),
+    )
 
 
 @np.errstate(all="ignore")
@@ -206,18 +310,46 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
     """|O_hat - o|, [.., Sq, Dv]: with errors dS of the numerator and dN, (dS - o dN) / N_hat, then last roundings."""
     x, c = e.x, e.c
     # w, a or the sum is divided by N: 1 / N is rounded, its product, and one of both.
-    dS = sum_error(e, e.v, multiplicand(c, x.problem.dtype), "output_accumulation", divisions=3)
+    dS = sum_error(
+        e,
+        e.v,
+        multiplicand(c, x.problem.dtype),
+        "output_accumulation",
+        divisions=count("roundings of a quotient by N", 3),
+    )
     softmax, out, size = rounding(c, "softmax"), output_cast(c), np.abs(o) + slack
-    X = (dS + size * e.dN) * e.inverse
+    X = (
+        term("the numerator of linear attention", dS) + term("the denominator of linear attention", size * e.dN)
+    ) * e.inverse
     narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
-    finish = growth((narrowed, 1), (out.u, 1))
+    finish = growth(
+        (narrowed, count("a sum over linear weights narrowed to the softmax's format", 1)),
+        (out.u, count("the cast of a linear output", 1)),
+    )
     # The sum may be stored before it is divided, and underflow.
-    tiny = 3 * softmax.eta * (1 + e.inverse) + out.eta
+    tiny = term(
+        "underflow of a quotient by N",
+        count("several underflows of a quotient by N", 3)
+        * softmax.eta
+        * (
+            count("underflow of a sum that is divided by N", 1)
+            + term("underflow of a quotient by a small N", e.inverse)
+        ),
+    ) + term("underflow of the cast of a linear output", out.eta)
     if c.normalize == "before_product":  # w / N and a / N may underflow, whatever N is
         operand, features = entry(c, c.format("operands")), e.b.sum(axis=-1, keepdims=True)
-        tiny = tiny + 2 * (softmax.eta + probability_cast(c).eta) * (x.visible @ e.v)
-        tiny = tiny + (softmax.eta + operand.eta) * (x.visible @ (features * e.v))
-    found = (X + finish * (size + X) + tiny) * INFLATION
+        tiny = tiny + count("several underflows of a linear weight that is divided by N", 2) * (
+            term("underflow of a linear weight that is divided by N", softmax.eta)
+            + term("underflow of the cast of a quotient by N", probability_cast(c).eta)
+        ) * (x.visible @ e.v)
+        tiny = tiny + term(
+            "underflow of features that are divided by N", (softmax.eta + operand.eta) * (x.visible @ (features * e.v))
+        )
+    found = (
+        term("errors of both sums of a linear output", X)
+        + term("last roundings of a linear output", finish * (size + term("errors of both sums, rounded at last", X)))
+        + term("underflow of last operations on a linear output", tiny)
+    ) * times("the evaluation of a linear output in float64", INFLATION)
     return np.where(np.isnan(found), np.inf, found)  # where features overflow
 
 
@@ -227,17 +359,38 @@ def lse_error(e: LinearError) -> np.ndarray:
     c, L = e.c, np.where(np.isfinite(e.x.L), np.abs(e.x.L), 0.0)
     softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
     final = conversion(c, "lse", c.format("softmax"))
-    X = -np.log1p(-e.dN / e.x.N)
-    X = X + elementary_error(c, "log_error") * (1 + L + X)
-    X = X + growth((softmax.u, 3), (work.u, 2), (final.u, 1)) * (L + X) + 3 * softmax.eta + final.eta
-    return (np.where(np.isnan(X), np.inf, X) * INFLATION)[..., 0]
+    share = term("N in the log-sum-exp", e.dN) / e.x.N
+    X = -np.log1p(-share) if stands("the logarithm's slope at the least N") else share
+    X = X + term(
+        "the logarithm of N",
+        elementary_error(c, "log_error")
+        * (
+            count("an error of the logarithm near N = 1", 1)
+            + term("an error of the logarithm that grows with it", L)
+            + term("the error of N in the error of its logarithm", X)
+        ),
+    )
+    X = (
+        X
+        + growth(
+            (softmax.u, count("roundings of the logarithm of N", 3)),
+            (work.u, count("ln 2 in the logarithm of N", 2)),
+            (final.u, count("the cast of the logarithm of N", 1)),
+        )
+        * (L + term("the error of N in the cast of its logarithm", X))
+        + term("underflow of the logarithm of N", 3 * softmax.eta)
+        + term("underflow of the cast of the logarithm of N", final.eta)
+    )
+    return (np.where(np.isnan(X), np.inf, X) * times("the evaluation of the logarithm of N in float64", INFLATION))[
+        ..., 0
+    ]
 
 
 @np.errstate(all="ignore")
 def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     """Rows [.., Sq] with a visible key, whose N is known, and where nothing can overflow, in either order of sums."""
     x, c = e.x, e.c
-    if says_nothing(c, x.problem):
+    if guard("linear attention of which a contract says nothing", says_nothing(c, x.problem), False):
         return np.zeros(x.keys.shape[:-1], dtype=bool)
     inside = (x.keys[..., 0] > 0) & e.known & np.isfinite(e.inverse[..., 0])
     held = [
@@ -249,12 +402,23 @@ def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     ]
     stages = ["score_accumulation", "inner_accumulation", "stored_scores", "output_accumulation", "row_sum"]
     stages += ["softmax", "probabilities", "partial_outputs", "multiplicands"]
-    G = np.maximum(_scores_first(e, "output_accumulation"), _keys_first(e, "output_accumulation"))[..., 0]
-    inside &= np.maximum.reduce(held) * (1 + G) <= c.largest(*stages)
+    G = np.maximum(_scores_first(e, "output_accumulation"), _keys_first(e, "output_accumulation"))
+    G = np.broadcast_to(G, e.x.N.shape)[..., 0]
+    inside &= np.maximum.reduce(held) * (1 + G) <= term("sums of linear attention", c.largest(*stages), np.inf)
     smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     least, most = (x.N - e.dN)[..., 0], (x.N + e.dN)[..., 0]
-    inside &= (least >= smallest) & (most * c.format("softmax").smallest_normal <= 1)
+    inside &= guard("the least sum of linear weights", least >= smallest, True) & guard(
+        "the inverse of a sum of linear weights", most * c.format("softmax").smallest_normal <= 1, True
+    )
     entries = np.where(x.visible, e.v.max(axis=-1, initial=0.0)[..., None, :], 0.0).max(axis=-1, initial=0.0)
-    inside &= (entries <= c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype)
+    inside &= guard(
+        "values of linear attention that enter products",
+        (entries <= c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype),
+        True,
+    )
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)
-    return inside & np.isfinite(x.L[..., 0]) & (widest <= c.largest("softmax", "output"))
+    return (
+        inside
+        & np.isfinite(x.L[..., 0])
+        & guard("outputs of linear attention", widest <= c.largest("softmax", "output"), True)
+    )

@@ -41,6 +41,7 @@ from attn_spec.error.products import entry, left_out, probability_cast, sum_unde
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
 from attn_spec.error.row_sum_bounds import INFLATION
 from attn_spec.error.running_error import Approximation
+from attn_spec.error.terms import count, guard, standing, term, times
 from attn_spec.numbers.formats import FORMATS
 
 
@@ -72,22 +73,32 @@ def linear_gradient_bound(
     rows = _rows(e, g, of_o)
     per_head = {"q": _of_queries(rows, g), "k": _of_keys(rows, g)}
     (dq, _), (dk, _) = (pulled_back(x, name, gradient) for name, gradient in per_head.items())
-    errors = {"dq": dq.error, "dk": summed_over_group(x, contract, dk), "dv": _dv_error(rows)}
+    errors = {
+        "dq": dq.error,
+        "dk": term("sums of linear dk over heads", summed_over_group(x, contract, dk), x.over_group(dk.error)),
+        "dv": _dv_error(rows),
+    }
     finished: dict[str, np.ndarray] = {}
     for name, value in g.gradients.items():
         error, size = errors[name], np.abs(value) + evaluated.get(name, 0.0)
         out = last_cast(contract, contract.gradients)
-        total = (error + out.u * (size + error) + out.eta) * INFLATION
+        total = (
+            error
+            + term(
+                "the cast of linear gradients", out.u * (size + term("errors of linear gradients in their cast", error))
+            )
+            + term("underflow of the cast of linear gradients", out.eta)
+        ) * times("the evaluation of linear gradients in float64", INFLATION)
         finished[name] = np.where(size + total <= contract.largest("gradients"), total, np.inf)
     inside = _rows_fit(rows, of_o, g)
     of_queries, of_keys = unknown_operands(x, contract)
-    keys = _keys_fit(rows) & ~(x.over_group(of_keys) > 0)
+    keys = guard("sums over rows of linear gradients", _keys_fit(rows), True) & ~(x.over_group(of_keys) > 0)
     every = x.over_group(~inside | of_queries) == 0
     return GradientBound(
         finished,
         X=rows.of_dw,
         rows=inside & ~of_queries & ~of_keys.any(axis=-1, keepdims=True),
-        keys=keys & np.all(every, axis=-1, keepdims=True),
+        keys=keys & guard("rows outside the domain that add to linear dk", np.all(every, axis=-1, keepdims=True), True),
         whole=bool(every.all() and keys.all()),
     )
 
@@ -102,18 +113,40 @@ def _rows(e: LinearError, g: GradientIntermediates, of_o: np.ndarray) -> RowGrad
     """The errors of 1 / N and of D, that of o, in dw and in P."""
     x, dO = e.x, np.abs(g.cotangent)
     inverse, lost = _inverse(e)
-    D = (dO * (np.abs(x.O) + of_o)).sum(axis=-1, keepdims=True)
+    D = (dO * (np.abs(x.O) + term("the error of o in the size of linear delta", of_o))).sum(axis=-1, keepdims=True)
     P, dP = e.w * inverse, dO @ e.v.swapaxes(-1, -2)
-    of_P = e.dw * inverse + np.where(x.visible, x.P, 0.0) * lost / (1 - lost)
+    of_P = term("errors of features in dv", e.dw * inverse) + term(
+        "the error of 1 / N in dv",
+        np.where(x.visible, x.P, 0.0) * lost / times("the largest 1 / N in dv", 1 - lost),
+    )
     of_D = (dO * of_o).sum(axis=-1, keepdims=True)
     if e.c.delta != "output":  # sum P dP, whose terms may cancel, and which has the errors of P
-        D = np.maximum(D, (P * dP).sum(axis=-1, keepdims=True))
-        of_D = np.maximum(of_D, (of_P * dP).sum(axis=-1, keepdims=True))
-        of_D = of_D + growth(*sums(e.c, "score_accumulation", x.keys)) * (D + of_D)
-        of_D = of_D + 4 * terms(e.c, x.keys) * sum_underflow(e.c, "score_accumulation")
+        D = np.maximum(D, term("sums of P dP in linear delta", (P * dP).sum(axis=-1, keepdims=True)))
+        of_D = np.maximum(of_D, term("errors of P in linear delta", (of_P * dP).sum(axis=-1, keepdims=True)))
+        of_D = of_D + term(
+            "sums of linear delta over keys",
+            growth(*sums(e.c, "score_accumulation", x.keys))
+            * (
+                term("linear delta in its sums over keys", D)
+                + term("the error of linear delta in its sums over keys", of_D)
+            ),
+        )
+        of_D = of_D + term(
+            "underflow of linear delta's sum over keys",
+            count("several underflows of linear delta", 4)
+            * times("underflow of linear delta for each key", terms(e.c, x.keys))
+            * sum_underflow(e.c, "score_accumulation"),
+        )
     dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
-    size = np.where(x.visible, dP + D + dL, 0.0) * inverse
-    of_dw = np.where(x.visible, of_D * inverse, 0.0) + size * lost
+    size = (
+        np.where(
+            x.visible, term("dP in linear dw", dP) + term("delta in linear dw", D) + term("dL in linear dw", dL), 0.0
+        )
+        * inverse
+    )
+    of_dw = np.where(
+        x.visible, term("the error of o in linear dw", of_D) * term("the error of o in linear dw", inverse, of_D), 0.0
+    ) + term("the error of 1 / N in dw", size * lost)
     return RowGradientError(e, inverse, dO, D, dw=size, of_dw=of_dw, P=P, of_P=of_P)
 
 
@@ -123,12 +156,22 @@ def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
     Where weights are computed again from the log-sum-exp, it is exp(-L).
     """
     x, c = e.x, e.c
-    lost = e.dN / x.N
+    lost = term("the error of N in the backward pass", term("the error of N in the backward pass", e.dN) / x.N)
     if c.backward_weights == "recomputed":
         of_L = lse_error(e)[..., None]
-        in_exponent = of_L + growth((rounding(c, "softmax").u, 3)) * (np.abs(x.L) + of_L)
-        lost = np.maximum(lost, -np.expm1(-in_exponent - elementary_error(c, "exp_error")))
-    inverse = np.where(lost < 1, 1 / (x.N * (1 - lost)), np.inf)
+        in_exponent = term("the LSE in 1 / N", of_L) + term(
+            "roundings of -LSE",
+            growth((rounding(c, "softmax").u, count("roundings of -LSE", 3)))
+            * (np.abs(x.L) + term("the error of the LSE in roundings of -LSE", of_L)),
+        )
+        lost = np.maximum(
+            lost,
+            term(
+                "1 / N as exp(-LSE)",
+                -np.expm1(-in_exponent - term("the exponential of -LSE", elementary_error(c, "exp_error"))),
+            ),
+        )
+    inverse = np.where(lost < 1, 1 / (x.N * times("the largest 1 / N in dw", 1 - lost)), np.inf)
     return np.where(x.keys > 0, inverse, 0.0), np.where(x.keys > 0, lost, 0.0)
 
 
@@ -136,27 +179,67 @@ def _lengths(e: LinearError) -> tuple[int, int]:
     """Terms of the longest sum over columns, and tiles that a sum over queries or keys passes."""
     problem = e.x.problem
     columns = max(problem.value_dim, problem.head_dim)
-    return columns, e.c.tiles(problem.key_length) + e.c.tiles(problem.query_length)
+    return columns, term("states of gradients for each tile", e.c.tiles(problem.key_length)) + e.c.tiles(
+        problem.query_length
+    )
 
 
 def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
     """G of a term on the longest way: sums over Dv or D and over ``n`` queries or keys, stores, casts and factors."""
     x, c = e.x, e.c
     dtype, form, out = FORMATS[x.problem.dtype], c.format("operands"), c.format("output")
-    entries = [(entry(c, each).u, 1) for each in (dtype, form, form, out, c.format("score_gradients"))]
-    entries += [(entry(c, c.format("partial_outputs")).u, 1), (probability_cast(c).u, 1)]
-    formats = (dtype, form, out, c.format("score_gradients"), c.format("probabilities"), c.format("partial_outputs"))
-    missing = (2 * max(left_out(c, one, other) for one in formats for other in formats), 1)
-    summed, stages = c.format("score_accumulation"), ("stored_scores", "weight_gradients", "score_gradients")
-    narrowed = [(conversion(c, stage, summed).u, 2) for stage in (*stages, "softmax")]
-    columns, tiles = _lengths(e)
-    short = np.maximum.reduce(
-        [growth(*sums(c, stage, columns + 2)) for stage in ("score_accumulation", "gradient_accumulation")]
+    entering = standing(
+        ("entry of values to linear dP", dtype),
+        ("entry of one feature to the linear backward pass", form),
+        ("entry of the other feature to the linear backward pass", form),
+        ("entry of dO to the linear backward pass", out),
+        ("entry of dw", c.format("score_gradients")),
     )
-    passed = np.maximum(n, columns * np.minimum(tiles, n)) + columns  # as :func:`linear_bounds.chained`
-    long = np.maximum(growth(*accumulated(c, passed)), growth(*sums(c, "output_accumulation", passed)))
-    rest = growth(*entries, missing, (state_rounding(c).u, tiles), (rounding(c, "softmax").u, 6), *narrowed)
-    return (1 + short) * (1 + long) * (1 + rest) - 1
+    entries = [(entry(c, each).u, 1) for each in entering]
+    entries += [
+        (entry(c, c.format("partial_outputs")).u, count("entry of states of gradients", 1)),
+        (probability_cast(c).u, count("the cast of P in linear dv", 1)),
+    ]
+    formats = (dtype, form, out, c.format("score_gradients"), c.format("probabilities"), c.format("partial_outputs"))
+    left = max(left_out(c, one, other) for one in formats for other in formats)
+    summed = c.format("score_accumulation")
+    stages = standing(
+        ("the store of linear weights and of dw", "stored_scores"),
+        ("the store of linear dP", "weight_gradients"),
+        ("the cast of dw", "score_gradients"),
+    )
+    narrowed = [
+        (conversion(c, stage, summed).u, count("two stores of one number of the linear backward pass", 2))
+        for stage in (*stages, "softmax")
+    ]
+    columns, tiles = _lengths(e)
+    terms_of_column = columns + count("the sums of delta and dL with dP", 2)
+    short = np.maximum(
+        term("sums over columns in the format of scores", growth(*sums(c, "score_accumulation", terms_of_column))),
+        term(
+            "sums over columns in the format of gradients", growth(*sums(c, "gradient_accumulation", terms_of_column))
+        ),
+    )
+    passed = term(
+        "states of gradients that are added to one accumulator", np.maximum(n, columns * np.minimum(tiles, n)), n
+    ) + term("additions within the state of gradients of the first tile", columns)  # as :func:`linear_bounds.chained`
+    long = np.maximum(
+        term("sums over rows in the format of gradients", growth(*accumulated(c, passed))),
+        term("sums over rows in the format of outputs", growth(*sums(c, "output_accumulation", passed))),
+    )
+    rest = growth(
+        *entries,
+        (left, count("pieces left out of two products of the linear backward pass", 2)),
+        (state_rounding(c).u, term("states of gradients that wait", tiles)),
+        (rounding(c, "softmax").u, count("products with 1 / N in the backward pass", 6)),
+        *term("stores of the linear backward pass", narrowed, ()),
+    )
+    return (
+        times("sums over columns of the linear backward pass", 1 + short)
+        * (1 + term("sums over rows of the linear backward pass", long))
+        * times("casts of the linear backward pass", 1 + rest)
+        - 1
+    )
 
 
 @dataclass(frozen=True)
@@ -171,18 +254,43 @@ class _Underflow:
 
 def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
     x, c = e.x, e.c
-    least = max(sum_underflow(c, "score_accumulation"), sum_underflow(c, "output_accumulation"), sum_eta(c))
+    least = max(
+        term("underflow in the format of scores in the linear backward pass", sum_underflow(c, "score_accumulation")),
+        term("underflow in the format of outputs in the linear backward pass", sum_underflow(c, "output_accumulation")),
+        term("underflow in the format of gradients in the linear backward pass", sum_eta(c)),
+    )
     stores, partial = stored_sums(c, n)
     columns, tiles = _lengths(e)
     formats = (FORMATS[x.problem.dtype], *(c.format(stage) for stage in ("operands", "output", "score_gradients")))
-    stages = ("softmax", "softmax", "stored_scores", "stored_scores", "weight_gradients", "score_gradients")
+    stages = standing(
+        ("underflow of products with 1 / N", "softmax"),
+        ("underflow of products with 1 / N", "softmax"),
+        ("underflow of linear weights and of dw that are stored", "stored_scores"),
+        ("underflow of linear weights and of dw that are stored", "stored_scores"),
+        ("underflow of linear dP that is stored", "weight_gradients"),
+        ("underflow of the cast of dw", "score_gradients"),
+    )
     return _Underflow(
-        columns=4 * terms(c, columns) * least,
-        rows=4 * terms(c, np.maximum(n, columns * np.minimum(tiles, n)) + columns) * least
+        columns=term(
+            "underflow of linear sums over columns",
+            count("several underflows of linear sums over columns", 4) * terms(c, columns) * least,
+        ),
+        rows=count("several underflows of linear sums over rows", 4)
+        * terms(
+            c,
+            term(
+                "underflow of states of gradients in one accumulator", np.maximum(n, columns * np.minimum(tiles, n)), n
+            )
+            + columns,
+        )
+        * least
         + tiles * state_rounding(c).eta
         + 2 * partial.eta * (stores + n),
-        entry=max(entry(c, form).eta for form in formats),
-        stored=sum(rounding(c, stage).eta for stage in stages) + probability_cast(c).eta,
+        entry=term("underflow on entry in the linear backward pass", max(entry(c, form).eta for form in formats)),
+        stored=term(
+            "underflow of what the linear backward pass stores", sum(rounding(c, stage).eta for stage in stages)
+        )
+        + term("underflow of the cast of P in linear dv", probability_cast(c).eta),
     )
 
 
@@ -190,15 +298,55 @@ def _of_queries(r: RowGradientError, g: GradientIntermediates) -> Approximation:
     """da per head, [.., Sq, D]."""
     e, x = r.e, r.e.x
     b, inverse, n = e.b, r.inverse, x.keys
-    G, tiny, dw = _growth(e, n), _underflow(e, n), r.dw + r.of_dw
+    G, tiny, dw = _growth(e, n), _underflow(e, n), r.dw + term("the error of dw in its size in linear dq", r.of_dw)
     seen, values = x.visible @ b, x.visible @ (b * e.v.sum(axis=-1, keepdims=True))
     cotangents = r.dO.sum(axis=-1, keepdims=True)
     # A quotient by N may underflow before the sum over the columns: dO / N, and o / N, which dO multiplies.
-    under = (1 + inverse) * (tiny.columns + tiny.stored * (1 + cotangents)) * seen
-    under = under + inverse * tiny.entry * (values + cotangents * seen)
-    under = under + tiny.entry * dw.sum(axis=-1, keepdims=True) + (tiny.stored + tiny.entry) * (seen + values)
-    under = under + tiny.rows * (1 + inverse * (cotangents + r.D)) + tiny.columns
-    error = r.of_dw @ b + dw @ e.of_b + G * (dw @ b) + (1 + G) * under
+    under = (
+        (
+            count("underflow that 1 / N does not multiply in linear dq", 1)
+            + term("underflow that 1 / N multiplies in linear dq", inverse)
+        )
+        * (
+            term("underflow of sums over columns in linear dq", tiny.columns)
+            + term(
+                "underflow of stores in linear dq",
+                tiny.stored * (1 + term("underflow of a quotient by N that dO multiplies in linear dq", cotangents)),
+            )
+        )
+        * seen
+    )
+    under = under + term(
+        "underflow on entry that 1 / N multiplies in linear dq",
+        inverse
+        * tiny.entry
+        * (
+            term("underflow of dO on entry in linear dq", values)
+            + term("underflow of values on entry in linear dq", cotangents * seen)
+        ),
+    )
+    under = (
+        under
+        + term("underflow of the other feature on entry in linear dq", tiny.entry * dw.sum(axis=-1, keepdims=True))
+        + term("underflow of products that are states in linear dq", (tiny.stored + tiny.entry) * (seen + values))
+    )
+    under = (
+        under
+        + term(
+            "underflow of sums over rows in linear dq",
+            tiny.rows
+            * (
+                1 + term("underflow of sums over rows that 1 / N multiplies in linear dq", inverse * (cotangents + r.D))
+            ),
+        )
+        + term("a last underflow of sums over columns in linear dq", tiny.columns)
+    )
+    error = (
+        term("the error of dw in linear dq", r.of_dw @ b)
+        + term("errors of features in linear dq", dw @ e.of_b)
+        + term("roundings in linear dq", G * (dw @ b))
+        + term("all underflow in linear dq", times("roundings make underflow grow in linear dq", 1 + G) * under)
+    )
     return _summed(e, g.of_q, dw @ b, error)
 
 
@@ -210,11 +358,43 @@ def _of_keys(r: RowGradientError, g: GradientIntermediates) -> Approximation:
     a, of_keys = e.a * r.inverse, x.visible.swapaxes(-1, -2)
     seen, unscaled, values = of_keys @ a, of_keys @ e.a, e.v.sum(axis=-1, keepdims=True)
     cotangents, both = (of_keys @ (one * r.dO.sum(axis=-1, keepdims=True)) for one in (a, a + e.a))
-    under = (tiny.columns + tiny.stored) * (seen + unscaled) + tiny.stored * both
-    under = under + tiny.entry * (values * seen + cotangents)
-    under = under + tiny.entry * dw.sum(axis=-1, keepdims=True) + (tiny.stored + tiny.entry) * unscaled * (1 + values)
-    under = under + tiny.rows * (2 + values) + tiny.columns
-    error = r.of_dw.swapaxes(-1, -2) @ e.a + dw @ e.of_a + G * (dw @ e.a) + (1 + G) * under
+    under = term(
+        "underflow of sums over columns and stores in linear dk",
+        (tiny.columns + tiny.stored)
+        * (
+            term("underflow of what 1 / N has multiplied in linear dk", seen)
+            + term("underflow of what 1 / N multiplies last in linear dk", unscaled)
+        ),
+    ) + term("underflow of stores that dO multiplies in linear dk", tiny.stored * both)
+    under = under + term(
+        "underflow on entry in linear dk",
+        tiny.entry
+        * (
+            term("underflow of dO on entry in linear dk", values * seen)
+            + term("underflow of values on entry in linear dk", cotangents)
+        ),
+    )
+    under = (
+        under
+        + term("underflow of the other feature on entry in linear dk", tiny.entry * dw.sum(axis=-1, keepdims=True))
+        + term(
+            "underflow of products that are states in linear dk", (tiny.stored + tiny.entry) * unscaled * (1 + values)
+        )
+    )
+    under = (
+        under
+        + term(
+            "underflow of sums over rows in linear dk",
+            tiny.rows * (2 + term("underflow of sums over rows that values multiply in linear dk", values)),
+        )
+        + term("a last underflow of sums over columns in linear dk", tiny.columns)
+    )
+    error = (
+        term("the error of dw in linear dk", r.of_dw.swapaxes(-1, -2) @ e.a)
+        + term("errors of features in linear dk", dw @ e.of_a)
+        + term("roundings in linear dk", G * (dw @ e.a))
+        + term("all underflow in linear dk", times("roundings make underflow grow in linear dk", 1 + G) * under)
+    )
     return _summed(e, g.of_k, dw @ e.a, error)
 
 
@@ -231,13 +411,53 @@ def _dv_error(r: RowGradientError) -> np.ndarray:
     per_head = x.problem.per_query_head(n)
     G, tiny, of_keys = _growth(e, per_head), _underflow(e, per_head), x.visible.swapaxes(-1, -2)
     inverse, features = r.inverse, e.b.sum(axis=-1, keepdims=True)
-    P, size = (r.P + r.of_P).swapaxes(-1, -2), r.dO
-    under = (tiny.stored + tiny.columns) * (of_keys @ ((1 + inverse) * size)) + tiny.rows * (1 + features)
-    under = under + tiny.entry * (P.sum(axis=-1, keepdims=True) + of_keys @ size * (1 + features) + tiny.columns)
-    under = under + tiny.entry * (of_keys @ (inverse * size)) * (1 + features) + tiny.columns
-    under = under + tiny.entry * (of_keys @ (inverse * size * e.a.sum(axis=-1, keepdims=True)))
-    under = under + (tiny.stored + tiny.entry) * e.w.sum(axis=-2)[..., None]
-    error = r.of_P.swapaxes(-1, -2) @ size + G * (P @ size) + (1 + G) * under
+    P, size = (r.P + term("the error of P in its size in linear dv", r.of_P)).swapaxes(-1, -2), r.dO
+    under = term(
+        "underflow of stores in linear dv",
+        (tiny.stored + tiny.columns)
+        * (
+            of_keys
+            @ (
+                (
+                    count("underflow that 1 / N does not multiply in linear dv", 1)
+                    + term("underflow that 1 / N multiplies in linear dv", inverse)
+                )
+                * size
+            )
+        ),
+    ) + term(
+        "underflow of sums over rows in linear dv",
+        tiny.rows * (1 + term("underflow of sums over rows that features multiply in linear dv", features)),
+    )
+    under = under + term(
+        "underflow on entry in linear dv",
+        tiny.entry
+        * (
+            term("underflow of dO on entry in linear dv", P.sum(axis=-1, keepdims=True))
+            + term("underflow of P on entry in linear dv", of_keys @ size * (1 + features))
+            + tiny.columns
+        ),
+    )
+    under = (
+        under
+        + term(
+            "underflow of features on entry in linear dv", tiny.entry * (of_keys @ (inverse * size)) * (1 + features)
+        )
+        + term("underflow of sums over columns in linear dv", tiny.columns)
+    )
+    under = under + term(
+        "underflow of dO / N on entry in linear dv",
+        tiny.entry * (of_keys @ (inverse * size * e.a.sum(axis=-1, keepdims=True))),
+    )
+    under = under + term(
+        "underflow of w before its product with dO in linear dv",
+        (tiny.stored + tiny.entry) * e.w.sum(axis=-2)[..., None],
+    )
+    error = (
+        term("the error of P in linear dv", r.of_P.swapaxes(-1, -2) @ size)
+        + term("roundings in linear dv", G * (P @ size))
+        + term("all underflow in linear dv", times("roundings make underflow grow in linear dv", 1 + G) * under)
+    )
     total = x.over_group(P @ size)
     return where_sums_fit(e.c, total, x.over_group(error))
 
@@ -258,7 +478,9 @@ def _rows_fit(r: RowGradientError, of_o: np.ndarray, g: GradientIntermediates) -
     """
     e, x, form = r.e, r.e.x, r.e.c.format("score_accumulation")
     least, most = ((x.N + sign * e.dN)[..., 0] ** 2 for sign in (-1, 1))
-    squares = (most * (1 + 4 * form.unit_roundoff) <= form.largest) & (most * form.smallest_normal <= 1)
+    squares = (most * (1 + 4 * form.unit_roundoff) <= form.largest) & guard(
+        "the square of a sum of linear weights, inverted", most * form.smallest_normal <= 1, True
+    )
     dw, scaled = r.dw + r.of_dw, np.maximum(r.inverse, 1.0)
     held = [
         np.maximum(dw, dw / scaled).max(axis=-1, initial=0.0),
@@ -266,9 +488,14 @@ def _rows_fit(r: RowGradientError, of_o: np.ndarray, g: GradientIntermediates) -
         (scaled * r.dO).max(axis=-1, initial=0.0),
         (r.D * scaled)[..., 0],
     ]
-    widest = np.maximum.reduce(held) * (1 + _growth(e, x.keys)[..., 0])
-    fits = squares & (least >= form.smallest_normal) & (widest <= e.c.largest(*_HOLD)) & np.isfinite(widest)
-    seen = in_domain(e, of_o) & fits
+    widest = np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(e, x.keys), x.N.shape)[..., 0])
+    fits = (
+        squares
+        & guard("the least square of a sum of linear weights", least >= form.smallest_normal, True)
+        & guard("gradients of a row of linear attention", widest <= e.c.largest(*_HOLD), True)
+        & np.isfinite(widest)
+    )
+    seen = guard("linear gradients of rows outside the forward domain", in_domain(e, of_o), True) & fits
     return (seen | (e.known & (x.keys[..., 0] == 0))) & np.isfinite(g.cotangent).all(axis=-1)
 
 
@@ -284,5 +511,5 @@ def _keys_fit(r: RowGradientError) -> np.ndarray:
         np.broadcast_to(states.max(axis=(-1, -2), initial=0.0)[..., None], dw.shape[:-1]),
     ]
     n = x.visible.sum(axis=-2)[..., None]
-    widest = x.over_group(np.maximum.reduce(held) * (1 + _growth(e, n)[..., 0]))
+    widest = x.over_group(np.maximum.reduce(held) * (1 + np.broadcast_to(_growth(e, n), n.shape)[..., 0]))
     return (widest <= e.c.largest(*_HOLD)) & np.isfinite(widest)

@@ -19,6 +19,7 @@ from attn_spec.error.intermediates import GradientIntermediates, Intermediates, 
 from attn_spec.error.products import sums
 from attn_spec.error.roundoff import growth
 from attn_spec.error.running_error import Approximation, RowErrors, RunningErrors, given, stored
+from attn_spec.error.terms import guard, term, times
 from attn_spec.numbers.formats import FORMATS, Format
 
 
@@ -35,18 +36,38 @@ class OperandError:
     def moves(self, x: Intermediates) -> np.ndarray:
         """How far they move the product q'.k', [B, Hq, Sq, Sk]: what a vector has in common, by that share of it."""
         e, f = self.q, self.k.swapaxes(-1, -2)
-        moved = x.q_size @ f + e @ (x.k_size.swapaxes(-1, -2) + f)
+        moved = term("errors of keys in a score", x.q_size @ f) + term(
+            "errors of queries in a score",
+            e @ (x.k_size.swapaxes(-1, -2) + term("errors of both operands, multiplied", f)),
+        )
         if self.q_rows is None or self.k_rows is None:
             return moved
         a, b = self.q_rows.own, self.k_rows.own.swapaxes(-1, -2)
         of_q, of_k = self.q_rows.common, self.k_rows.common.swapaxes(-1, -2)
-        common, own = of_q + of_k + of_q * of_k, x.q_size @ b + a @ (x.k_size.swapaxes(-1, -2) + b)
-        return np.fmin(moved, common * np.abs(x.dot) + (1 + common) * own)
+        common, own = (
+            term("what errors of a query have in common", of_q)
+            + term("what errors of a key have in common", of_k)
+            + term("what errors of q and k have in common, multiplied", of_q * of_k),
+            term("errors of each number of a key", x.q_size @ b)
+            + term(
+                "errors of each number of a query",
+                a @ (x.k_size.swapaxes(-1, -2) + term("errors of each number of q and k, multiplied", b)),
+            ),
+        )
+        return np.fmin(
+            moved,
+            term("what errors of a vector have in common", common * np.abs(x.dot))
+            + term(
+                "errors of each number of a vector",
+                times("what errors have in common makes each number's grow", 1 + common) * own,
+            ),
+        )
 
 
 def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of the operands, before a scale multiplies them."""
-    return FORMATS[x.problem.dtype] if x.score.plain else c.format("operands")
+    changed = guard("the format of operands", not x.score.plain, False)
+    return c.format("operands") if changed else FORMATS[x.problem.dtype]
 
 
 @kept
@@ -58,7 +79,8 @@ def operand_error(x: Intermediates, c: ResolvedContract) -> OperandError | None:
         return None
     lengths = (np.linalg.norm(given, axis=-1, keepdims=True) for given in (x.problem.q, repeated_keys(x.problem)))
     q, k = _operands(x, c)
-    of_q, of_k = (np.where(n < score.shortest, np.inf, of.error) for n, of in zip(lengths, (q, k), strict=True))
+    errors = term("errors of queries", q.error), term("errors of keys", k.error)
+    of_q, of_k = (np.where(n < score.shortest, np.inf, of) for n, of in zip(lengths, errors, strict=True))
     return OperandError(of_q, of_k, q.rows, k.rows)
 
 
@@ -72,7 +94,8 @@ def _operands(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, App
 
 def value_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of the values."""
-    return c.format("operands") if x.problem.projects else FORMATS[x.problem.dtype]
+    projected = guard("the format of values", x.problem.projects, False)
+    return c.format("operands") if projected else FORMATS[x.problem.dtype]
 
 
 @kept
@@ -81,13 +104,13 @@ def value_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
     """Errors of v' [B, Hq, Sk, U] as they are stored, 0 where nobody sees them; None of v itself."""
     if not x.problem.projects:
         return None
-    return np.where(np.any(x.seen, axis=2)[..., None], _value_errors(x, c), 0.0)
+    return np.where(np.any(x.seen, axis=2)[..., None], term("errors of values", _value_errors(x, c)), 0.0)
 
 
 @kept
 @np.errstate(all="ignore")
 def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    v = given(c, _repeated_values(x), FORMATS[x.problem.dtype])
+    v = given(c, _repeated_values(x), term("the format of v", FORMATS[x.problem.dtype], c.format("multiplicands")))
     return stored(x.score.values.value(RunningErrors(c), v, parameters_given(x, c))).error
 
 
@@ -99,7 +122,7 @@ def _repeated_values(x: Intermediates) -> np.ndarray:
 def value_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """The largest that values may be, [B, Hq, Sk, Dv]."""
     error = value_error(x, c)
-    return x.v_size if error is None else x.v_size + error
+    return x.v_size if error is None else x.v_size + term("errors of values in their sizes", error)
 
 
 @np.errstate(all="ignore")
@@ -111,10 +134,11 @@ def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) ->
     outputs = x.score.outputs
     if outputs is None:
         return g
-    dO = given(c, g.of_output, c.format("output"))
+    dO = given(c, g.of_output, c.format(term("the format of the cotangent of a layer", "output", "operands")))
     nothing = given(c, np.zeros(x.O.shape), c.format("operands"))  # matters to the gradient of W_O alone
-    of_heads = stored(outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0])
-    return replace(g, cotangent_error=of_heads.error)
+    of_heads = outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0]
+    of_heads = term("the store of cotangents of heads", stored(of_heads), of_heads)
+    return replace(g, cotangent_error=term("errors of cotangents of heads", of_heads.error))
 
 
 def product_of_operands_error(
@@ -123,23 +147,33 @@ def product_of_operands_error(
     """What errors of dO, ``of_g``, and of v make of their product, before its own, [.., Sq, Sk]; 0 of what is given."""
     off, of_v = np.float64(0.0), value_error(x, c)
     if of_g is not None:
-        off = off + of_g @ value_sizes(x, c).swapaxes(-1, -2)
+        size_v = term("errors of both in dP", value_sizes(x, c), x.v_size)
+        off = off + term("errors of cotangents in dP", of_g @ size_v.swapaxes(-1, -2))
     if of_v is not None:
-        off = off + np.abs(g.cotangent) @ of_v.swapaxes(-1, -2)
+        off = off + term("errors of values in dP", np.abs(g.cotangent) @ of_v.swapaxes(-1, -2))
     return np.where(x.visible, off, 0.0)
 
 
 def heads_contract(x: Intermediates, c: ResolvedContract) -> ResolvedContract:
     """The contract of heads: the outputs of those of a layer are operands of its projection."""
-    return replace(c, output=c.operands) if x.problem.projects else c
+    return term("the outputs of heads are operands", replace(c, output=c.operands) if x.problem.projects else c, c)
 
 
 @np.errstate(all="ignore")
 def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Approximation, dict[str, Approximation]]:
     """The gradients of v and of parameters, per query head, for that of v' [B, Hq, Sk, U]."""
     c = gradient.contract
-    v = given(c, finite(_repeated_values(x)), FORMATS[x.problem.dtype])
-    return x.score.values.pull(RunningErrors(c), v, parameters_given(x, c), stored(gradient))
+    v = given(
+        c,
+        finite(_repeated_values(x)),
+        term("the format of v in the gradient of W_V", FORMATS[x.problem.dtype], c.format("multiplicands")),
+    )
+    return x.score.values.pull(
+        RunningErrors(c),
+        v,
+        parameters_given(x, c),
+        term("the store of the gradient of a value", stored(gradient), gradient),
+    )
 
 
 def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
@@ -188,12 +222,17 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[A
     score, (q, k, p) = x.score, _given(x, c)
     q, k = (of.changed(finite) for of in (q, k))
     operand: Operand = {"q": score.queries, "k": score.keys}[name]
-    return operand.pull(RunningErrors(c), {"q": q, "k": k}[name], p, stored(gradient))
+    return operand.pull(
+        RunningErrors(c),
+        {"q": q, "k": k}[name],
+        p,
+        term("the store of the gradient of an operand", stored(gradient), gradient),
+    )
 
 
 def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
     """q, k, the parameters by name, and the rotations of operands; kv heads repeated."""
-    problem, form = x.problem, FORMATS[x.problem.dtype]
+    problem, form = x.problem, term("the format of q and k", FORMATS[x.problem.dtype], c.format("multiplicands"))
     q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
     return q, k, parameters_given(x, c)
 
@@ -201,7 +240,12 @@ def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approx
 def parameters_given(x: Intermediates, c: ResolvedContract) -> dict[str, Any]:
     """The parameters by name, [B, Hq, .., ..], and the rotations of operands."""
     problem, tensors = x.problem, parameters_of(x.problem).items()
-    p = {name: given(c, tensor, FORMATS[problem.dtype_of(name)]) for name, tensor in tensors}
+    p = {
+        name: given(
+            c, tensor, term("the formats of parameters", FORMATS[problem.dtype_of(name)], c.format("multiplicands"))
+        )
+        for name, tensor in tensors
+    }
     return p | rotations_of(problem)
 
 

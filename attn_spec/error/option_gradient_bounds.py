@@ -14,6 +14,7 @@ from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
+from attn_spec.error.terms import count, term, times
 
 
 def bias_error(x: Intermediates, c: ResolvedContract, sums: BiasSums, raised: float) -> np.ndarray:
@@ -22,10 +23,38 @@ def bias_error(x: Intermediates, c: ResolvedContract, sums: BiasSums, raised: fl
     cast = conversion(c, "score_gradients", c.format("stored_scores"))
     stores, partial = stored_sums(c, n)
     narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
-    stored_as = ((cast.u, 1), (narrow.u, 1), *late_roundings(x, c))
-    G = growth((accumulator.u, np.minimum(n, c.summation_depth or np.inf)), (partial.u, stores), *stored_as)
-    tiny = n * (rounding(c, "score_gradients").eta + stored.eta + accumulator.eta + partial.eta) + stores * partial.eta
-    return where_sums_fit(c, sums.total, sums.own + G * sums.total + 2 * tiny * raised)
+    stored_as = (
+        (cast.u, count("the cast of dbias", 1)),
+        (narrow.u, count("dA as it is stored for dbias", 1)),
+        *term("1 / (1 - p) at the end of dbias", late_roundings(x, c), ()),
+    )
+    G = growth(
+        (
+            accumulator.u,
+            term(
+                "sums of dbias",
+                np.minimum(n - 1 + count("one rounding of dbias's sum", 1), c.summation_depth or np.inf),
+            ),
+        ),
+        (partial.u, term("stores of dbias", stores)),
+        *stored_as,
+    )
+    tiny = n * (
+        term("underflow of dA's cast in dbias", rounding(c, "score_gradients").eta)
+        + term("underflow of dA's store in dbias", stored.eta)
+        + term("underflow of dbias's sums", accumulator.eta)
+        + term("underflow of dbias's stored products", partial.eta)
+    ) + term("underflow of dbias's stores", stores * partial.eta)
+    return where_sums_fit(
+        c,
+        sums.total,
+        term("the error of dA in dbias", sums.own)
+        + term("all roundings of dbias", G * sums.total)
+        + term(
+            "underflow of dbias",
+            count("underflows of dbias", 2) * tiny * times("underflow of dbias, raised", raised),
+        ),
+    )
 
 
 def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation]) -> dict[str, np.ndarray]:
@@ -35,10 +64,17 @@ def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation])
     product of operands, each term may be that of a pair of them.
     """
     problem, lengths = b.x.problem, b.x.s.shape
-    rows, errors = math.prod(lengths[2:]) if b.x.score.pairs else max(lengths[2:]), {}
+    rows, errors = (
+        math.prod(lengths[2:])
+        if b.x.score.pairs
+        else times("all rows in sums of a parameter's gradient", max(lengths[2:])),
+        {},
+    )
     for name, of in gradients.items():
         axes = tuple(axis for axis in problem.broadcast_axes(name) if axis < 2)
         summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))
-        terms = rows * math.prod(of.value.shape[axis] for axis in axes)
-        errors[f"d{name}"] = added_up(summed, b.c, terms).error
+        terms = times("rows in sums of a parameter's gradient", rows) * times(
+            "heads in sums of a parameter's gradient", math.prod(of.value.shape[axis] for axis in axes)
+        )
+        errors[f"d{name}"] = term("sums of a parameter's gradient", added_up(summed, b.c, terms), summed).error
     return errors

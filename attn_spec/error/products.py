@@ -18,6 +18,7 @@ import numpy as np
 
 from attn_spec.error.contract import Contract, ResolvedContract
 from attn_spec.error.roundoff import EXACT, Rounding, contains, conversion, rounding
+from attn_spec.error.terms import count, guard, standing, stands, term, times
 from attn_spec.numbers.formats import FORMATS, Format
 
 #: The widest format that matrix units with sums of their own multiply, in bits: float16's and tf32's.
@@ -37,14 +38,32 @@ def entry(c: ResolvedContract, source: Format) -> Rounding:
     Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
     """
     one, pieces = conversion(c, "multiplicands", source), c.multiplicand_pieces
-    return one if pieces == 1 else Rounding(one.u**pieces, 4 * one.eta)
+    return (
+        one
+        if pieces == 1
+        else Rounding(
+            term("what the last piece leaves", one.u**pieces), count("underflow of a second piece", 4) * one.eta
+        )
+    )
 
 
 def left_out(c: ResolvedContract, *sources: Format) -> float:
     """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
     P = c.multiplicand_pieces
     u, w = (conversion(c, "multiplicands", source).u for source in sources)
-    return sum(u**i * w**j for i in range(P) for j in range(P) if i + j >= P) * (1 + u) * (1 + w)
+    return (
+        term(
+            "products of pieces, all left out",
+            sum(
+                u**i * w**j
+                for i in range(P)
+                for j in range(P)
+                if i + j >= P + (not stands("products of pieces that are left out"))
+            ),
+        )
+        * times("a product of pieces is one of rounded pieces", 1 + u)
+        * times("a product of pieces is one of rounded pieces", 1 + w)
+    )
 
 
 def multiplicand(c: ResolvedContract, dtype: str) -> Rounding:
@@ -55,7 +74,12 @@ def multiplicand(c: ResolvedContract, dtype: str) -> Rounding:
 def probability_cast(c: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
     own, enters = probability_store(c), entry(c, c.format("probabilities"))
-    return Rounding(own.u + enters.u + own.u * enters.u, own.eta + enters.eta)
+    return Rounding(
+        term("the cast of the probabilities", own.u)
+        + term("entry of the probabilities to the product", enters.u)
+        + term("the cast of the probabilities", term("both roundings of a probability, multiplied", own.u * enters.u)),
+        term("underflow of a probability's cast", own.eta) + term("underflow of a probability's entry", enters.eta),
+    )
 
 
 def probability_store(c: ResolvedContract) -> Rounding:
@@ -65,20 +89,29 @@ def probability_store(c: ResolvedContract) -> Rounding:
 
 def casts_row_sum(c: ResolvedContract) -> bool:
     """Whether the row sum adds probabilities that the cast has changed."""
-    return c.row_sum_of == "cast" and c.normalize == "after_product" and probability_cast(c) != EXACT
+    return guard(
+        "the cast in the row sum",
+        c.row_sum_of == "cast"
+        and c.normalize == "after_product"
+        and guard("a row sum of what a cast only flushes", probability_cast(c) != EXACT, probability_cast(c).u > 0),
+        False,
+    )
 
 
 def row_sum_entry(c: ResolvedContract) -> Rounding:
     """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
     stages = ["softmax"]
     if casts_row_sum(c):  # several pieces have more bits together than one multiplicand
-        stages += ["probabilities", "multiplicands"] if c.multiplicand_pieces == 1 else ["probabilities"]
-    return conversion(c, "row_sum", min((c.format(stage) for stage in stages), key=lambda form: form.precision))
+        stages += ["probabilities"]
+        if guard("pieces that enter a row sum together", c.multiplicand_pieces == 1, True):
+            stages += ["multiplicands"]
+    narrowest = min((c.format(stage) for stage in stages), key=lambda form: form.precision)
+    return term("the entry of a weight to the row sum", conversion(c, "row_sum", narrowest), EXACT)
 
 
 def terms(c: Contract, n: np.ndarray | float) -> np.ndarray | float:
     """Products of pieces that a product of n terms is the sum of."""
-    return n * (c.multiplicand_pieces * (c.multiplicand_pieces + 1) // 2)
+    return n * times("a product of pieces is several", c.multiplicand_pieces * (c.multiplicand_pieces + 1) // 2)
 
 
 def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None) -> Factors:
@@ -88,14 +121,21 @@ def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndar
     outer one, by an operation of its own, at most once for each product.
     """
     pieces, n = _size_of_pieces(c), terms(c, n)
-    depth = n if c.summation_depth is None else np.minimum(n, c.summation_depth)
+    depth = (
+        n - 1.0 + count("the rounding of a product before its sum", 1)
+        if c.summation_depth is None
+        else np.minimum(n, c.summation_depth - 1 + count("a declared depth of summation", 1))
+    )
     if c.inner_accumulation is None:
         factors = _sums(c, c.format(stage), n, depth, blocks)
     else:
         inner = np.minimum(depth, c.inner_terms)
         factors = _sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks)
-        factors = (*factors, (rounding(c, stage).u, depth))
-    return tuple((u, pieces * m) for u, m in factors)
+        factors = (
+            *term("the inner accumulator's sums", factors, ()),
+            (rounding(c, stage).u, term("additions to the outer accumulator", depth)),
+        )
+    return tuple((u, times("sizes of pieces", pieces) * m) for u, m in factors)
 
 
 def _size_of_pieces(c: ResolvedContract) -> float:
@@ -117,31 +157,56 @@ def _sums(
     blocks: np.ndarray | float | None,
 ) -> Factors:
     if not on_matrix_unit(c):
-        return ((form.unit_roundoff * (2 if c.rounding == "toward_zero" else 1), depth),)
-    cut = 2 * form.unit_roundoff
+        return (
+            (
+                form.unit_roundoff * times("sums that are cut one by one", 2 if c.rounding == "toward_zero" else 1),
+                depth,
+            ),
+        )
+    cut = count("the cut of a sum on a matrix unit", 2) * form.unit_roundoff
     if c.matrix_block == 1:
-        return ((cut, depth),)
-    aligned = cut * 2.0**-c.matrix_extra_bits
+        return ((cut, term("the cuts of single sums", depth)),)
+    aligned = cut * times("bits below the grid of a block", 2.0**-c.matrix_extra_bits)
     passed = n if blocks is None else np.minimum(n, terms(c, blocks))
     if c.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
         passed = np.minimum(passed, depth)
     # The largest is off the grid if that has fewer bits than the accumulator or than a product.
     widest = max(form.precision, 2 * c.format("multiplicands").precision)
-    return ((aligned, n if widest <= form.precision + c.matrix_extra_bits else n + passed), (cut, passed))
+    return (
+        (
+            aligned,
+            term(
+                "alignment to the largest",
+                n if widest <= form.precision + c.matrix_extra_bits else n + term("the largest off the grid", passed),
+            ),
+        ),
+        (cut, term("the cut of a block's sum", passed)),
+    )
 
 
 def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
     """Factors of the sum of p.v over visible keys of ``length``; tiles of a matrix unit end in blocks of their own."""
-    return sums(c, "output_accumulation", keys, blocks=math.ceil(length / c.matrix_block) + c.tiles(length))
+    return sums(
+        c,
+        "output_accumulation",
+        keys,
+        blocks=math.ceil(length / c.matrix_block) + term("blocks at the ends of tiles", c.tiles(length)),
+    )
 
 
 def sum_underflow(c: ResolvedContract, stage: str) -> float:
     """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
     outer = rounding(c, stage).eta
-    return outer if c.inner_accumulation is None else max(outer, rounding(c, "inner_accumulation").eta)
+    return term(
+        "the underflow of an inner accumulator",
+        outer if c.inner_accumulation is None else max(outer, rounding(c, "inner_accumulation").eta),
+        outer,
+    )
 
 
 def exact_bits(c: ResolvedContract, stage: str) -> int:
     """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
     lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
-    return min(form.precision for form in c.formats(stage, "inner_accumulation")) + lost
+    return min(
+        form.precision for form in (c.formats(stage, *standing(("an inner accumulator's bits", "inner_accumulation"))))
+    ) + term("bits that a matrix unit loses", lost)

@@ -25,6 +25,7 @@ from attn_spec.error.roundoff import conversion, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
 from attn_spec.error.running_error import Approximation, RunningErrors, finished, given, stored
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
+from attn_spec.error.terms import standing, stands, term, times
 
 
 @np.errstate(all="ignore")
@@ -55,21 +56,40 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound) -> Forwa
     An error of a weight moves all columns of a head's output together: W_O e is at most ``heads.projected``, where
     |W_O| |e|, of columns apart, would be more.
     """
-    error = np.where(x.keys == 0, 0.0, heads.allowed["output"])
+    error = np.where(x.keys == 0, 0.0, term("errors of heads in the output of a layer", heads.allowed["output"]))
     together = 0.0
     if heads.projected is not None:
         W = np.abs(parameters_given(x, c)["output_projection"].value).swapaxes(-1, -2)
-        apart = error @ W - np.where(x.keys == 0, 0.0, heads.projected)
+        apart = error @ W - term("what a projection makes of errors", np.where(x.keys == 0, 0.0, heads.projected))
         together = np.maximum(apart, 0.0).sum(axis=1, keepdims=True)
-    o = Approximation(x.O, np.abs(x.O), error, c.format("operands"), c)
-    cast, allowed = conversion(c, "output", c.format("stored_scores")), np.zeros(x.output.shape)
+    o = Approximation(
+        x.O,
+        np.abs(x.O),
+        error,
+        c.format(term("the format of outputs of heads", "operands", "multiplicands")),
+        c,
+    )
+    cast, allowed = (
+        conversion(c, "output", c.format(term("the format of sums over heads", "stored_scores", "output"))),
+        np.zeros(x.output.shape),
+    )
     inside = np.all(heads.in_domain | heads.empty_in_domain, axis=1, keepdims=True)
-    for total in (_at_once(x, o), _one_by_one(x, o)):
-        found = total.error + cast.u * total.largest + rounding(c, "output").eta
+    for total in standing(("one product of all heads", _at_once(x, o)), ("products of heads apart", _one_by_one(x, o))):
+        found = (
+            total.error
+            + term(
+                "the cast of the output of a layer",
+                cast.u * term("errors in the cast of the output of a layer", total.largest, np.abs(total.value)),
+            )
+            + term("underflow of the output of a layer", rounding(c, "output").eta)
+        )
         found = np.where(np.isfinite(found), found - together, found)
         inside &= (2 * (total.size + found) < c.largest("output")).all(axis=-1)
         allowed = np.maximum(allowed, found)
-    allowed = {"output": allowed * INFLATION, "lse": heads.allowed["lse"]}
+    allowed = {
+        "output": allowed * times("the evaluation of the output of a layer", INFLATION),
+        "lse": heads.allowed["lse"],
+    }
     return replace(heads, allowed=allowed, output_domain=inside)
 
 
@@ -85,8 +105,22 @@ def _one_by_one(x: Intermediates, o: Approximation) -> Approximation:
     c, added = o.contract, x.problem.query_heads - 1
     each = _projected(x, o, parameters_given(x, c))
     total = _shifted(x, each.changed(lambda part: part.sum(axis=1, keepdims=True)), o)
-    held = each.largest.sum(axis=1, keepdims=True) + (total.size - each.size.sum(axis=1, keepdims=True))
-    return finished(c, total.value, total.size, total.error, roundings=added, stores=added, held=held)
+    of_each = term("errors of products of heads in sums before the last", each.largest, np.abs(each.value))
+    before = term("heads in sums before the last", of_each.sum(axis=1, keepdims=True))
+    bias = term("a bias in sums before the last", total.size - each.size.sum(axis=1, keepdims=True))
+    held = before + bias if stands("sums of heads before the last") else None
+    several = max(added - 1, 0)
+    roundings = added - several + term("every rounding of sums over heads", several)
+    stores = added - several + term("stores of sums over heads, after each", several)
+    return finished(
+        c,
+        total.value,
+        total.size,
+        total.error,
+        roundings=term("roundings of sums over heads", roundings),
+        stores=term("stores of sums over heads", stores),
+        held=held,
+    )
 
 
 def _projected(x: Intermediates, o: Approximation, p: dict[str, Approximation]) -> Approximation:
@@ -101,7 +135,13 @@ def _shifted(x: Intermediates, total: Approximation, o: Approximation) -> Approx
     if "output_projection_bias" not in p:
         return total
     bias = p["output_projection_bias"].changed(lambda part: part[:, :1])
-    return RunningErrors(o.contract).shifted(stored(total, "output"), bias, o)
+    return term(
+        "the bias of the output",
+        RunningErrors(o.contract).shifted(
+            term("an output that is stored before its bias is added", stored(total, "output"), total), bias, o
+        ),
+        total,
+    )
 
 
 def _side_by_side(per_head: np.ndarray) -> np.ndarray:
@@ -119,7 +159,18 @@ def _together(b: ScoreGradientError) -> np.ndarray:
     assert matrix is not None
     W, e, dO = matrix(parameters_of(x.problem)), x.dropped(b.weights.change).swapaxes(-1, -2), b.g.cotangent
     apart = e @ (np.abs(dO) @ np.abs(W))
-    return np.maximum(apart - e @ (np.abs(dO @ W) + 2.0**-40 * (np.abs(dO) @ np.abs(W))), 0.0)
+    return np.maximum(
+        apart
+        - term(
+            "errors of weights in the gradient of v",
+            e
+            @ (
+                np.abs(dO @ W)
+                + term("the evaluation of errors of weights in the gradient of v", 2.0**-40 * (np.abs(dO) @ np.abs(W)))
+            ),
+        ),
+        0.0,
+    )
 
 
 @np.errstate(all="ignore")
@@ -134,9 +185,27 @@ def projection_errors(b: ScoreGradientError, contract: ResolvedContract, of_v: A
     dv = replace(dv, error=dv.error - np.where(np.isfinite(dv.error), _together(b), 0.0))
     o = exact_output_error(b.near, c)
     o = np.where(x.keys == 0, 0.0, o)
-    A, dO = RunningErrors(c), given(c, b.g.of_output, contract.format("output"))
-    of_heads = Approximation(x.O, np.abs(x.O), o, c.format("operands"), c)
+    A, dO = (
+        RunningErrors(c),
+        given(
+            c,
+            b.g.of_output,
+            term("the format of the cotangent in the gradient of W_O", contract.format("output"), c.format("output")),
+        ),
+    )
+    of_heads = Approximation(
+        x.O,
+        np.abs(x.O),
+        term("errors of heads in the gradient of W_O", o),
+        c.format(term("the format of outputs of heads in the gradient of W_O", "operands", "multiplicands")),
+        c,
+    )
     found |= outputs.pull(A, of_heads, parameters_given(x, c), dO)[1]
     if x.problem.output_projection_bias is not None:
-        found["output_projection_bias"] = A.transposed(A.total(A.transposed(dO)))
-    return {"dv": summed_over_group(x, c, dv, x.problem.head_value_dim)} | parameter_errors(b, found)
+        found["output_projection_bias"] = A.transposed(
+            A.total(A.transposed(dO))
+            if stands("the sum over rows of dO")
+            else A.transposed(dO).changed(lambda part: part.sum(axis=-1, keepdims=True))
+        )
+    summed = summed_over_group(x, c, dv, times("widths of heads in sums of dv", x.problem.head_value_dim))
+    return {"dv": term("sums of dv over heads", summed, x.over_group(dv.error))} | parameter_errors(b, found)

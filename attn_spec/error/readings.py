@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.coverage import says_nothing
 from attn_spec.error.products import probability_cast
 from attn_spec.error.roundoff import contains
+from attn_spec.error.terms import remembered
 from attn_spec.problem.problem import Problem
 
 #: What "either" stands for in fields that both passes read, and in those of the backward pass.
@@ -26,7 +26,7 @@ _BACKWARD: dict[str, tuple[str, str]] = {
 }
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """The definite contracts of the forward pass of a resolved contract."""
     return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
@@ -48,7 +48,7 @@ def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) ->
     return tuple(reading for reading in found if not says_nothing(reading, problem)) or found
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def gradient_readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
     """The same for the backward pass, which has more fields that leave a choice."""
     return tuple(

@@ -36,6 +36,7 @@ from attn_spec.error.output_bounds import (
 from attn_spec.error.products import casts_row_sum, entry, probability_cast, sum_underflow, terms
 from attn_spec.error.roundoff import conversion, growth, rounding
 from attn_spec.error.row_sum_bounds import WeightError, divided
+from attn_spec.error.terms import count, stands, term, times
 from attn_spec.error.weight_bounds import log_weight_error, reference_rounding
 from attn_spec.error.weight_gradient_bounds import (
     cotangent_entering,
@@ -72,16 +73,31 @@ class _Row:
     @property
     def own(self) -> np.ndarray:
         """The error of dP, with that of the cast of a weight that multiplies it."""
-        return self.edP + probability_cast(self.c).u * self.dP
+        return term("errors of dP that are left of a reference", self.edP) + term(
+            "casts of weights that are left of a reference", probability_cast(self.c).u * self.dP
+        )
 
     @property
     def divided(self) -> np.ndarray:
         """What the division of an output by its row sum makes of sum_c dO_c o_c, of one key."""
         softmax = rounding(self.c, "softmax")
         narrowing = conversion(self.c, "softmax", self.c.format("output_accumulation"))
-        relative = growth((softmax.u, 4 + 3 * renormalizations(self.x, self.c)), (narrowing.u, 1))
-        tiny = 3 * softmax.eta + self.lost + divided(self.x, self.c) * narrowing.eta
-        return relative * self.of_v + tiny * self.dO
+        relative = growth(
+            (
+                softmax.u,
+                count("roundings where a part is divided", 4)
+                + term("roundings of the divisions of each tile", 3 * renormalizations(self.x, self.c)),
+            ),
+            (narrowing.u, count("the accumulator of a part narrowed to the softmax's format", 1)),
+        )
+        tiny = (
+            term("underflow of a quotient of a part", 3 * softmax.eta)
+            + term("underflow of factors of dropout in a part", self.lost)
+            + term("underflow of the narrowed accumulator of a part", divided(self.x, self.c) * narrowing.eta)
+        )
+        return term("roundings of the division of a part", relative * self.of_v) + term(
+            "underflow of the division of a part", tiny * self.dO
+        )
 
     @property
     def lost(self) -> float:
@@ -91,7 +107,10 @@ class _Row:
     def summed(self, n: np.ndarray | float) -> np.ndarray:
         """Roundings of a sum of n products of scores' formats."""
         stored = conversion(self.c, "stored_scores", self.c.format("score_accumulation"))
-        return growth((rounding(self.c, "score_accumulation").u, n), (stored.u, 2))
+        return growth(
+            (rounding(self.c, "score_accumulation").u, term("sums that are left of a reference", n)),
+            (stored.u, count("stores that are left of a reference", 2)),
+        )
 
 
 @np.errstate(all="ignore")
@@ -111,67 +130,214 @@ def left_of_references(
     ``x`` leaves far keys out; ``e`` are the terms of the output's error, ``most`` is the largest that each weight may
     be, ``edP`` and ``eD`` are the errors of dP and of D less dL.
     """
-    dO = cotangent_entering(x, g, c)[0]
+    dO = term("errors of dO in what is left of references", cotangent_entering(x, g, c)[0], np.abs(g.cotangent))
     dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
     row = _Row(
         x=x,
         c=c,
         w=w,
         edP=edP,
-        dP=np.where(x.visible, np.abs(g.dP) + edP, 0.0),
-        D=np.abs(g.D) + eD + dL,
+        dP=np.where(x.visible, np.abs(g.dP) + term("errors of dP in what is left of references", edP), 0.0),
+        D=np.abs(g.D)
+        + term("errors of delta in what is left of references", eD)
+        + term("dL in what is left of a reference", dL),
         dO=dO.sum(-1, keepdims=True),
         of_v=x.dropped(dO @ value_sizes(x, c).swapaxes(-1, -2)),
-        last=(dO * (e.finish * np.abs(x.O) + e.tiny)).sum(-1, keepdims=True),
+        last=(
+            dO
+            * (
+                term("roundings of an output that are left of a reference", e.finish * np.abs(x.O))
+                + term("underflow of an output that is left of a reference", e.tiny)
+            )
+        ).sum(-1, keepdims=True),
         moved=numerator_growth(x, c, w, casts=0),
         C=e.C,
     )
     left = np.zeros(())
     if c.reference == "maximum":
-        left = _over_runs(x, c, np.where(x.visible, most * _in_run(row) + _underflow_in_run(row), 0.0))
+        of_key = most * term("what a key leaves of a reference", _in_run(row))
+        of_key = np.where(
+            x.visible, of_key + term("underflow that is left of a reference", _underflow_in_run(row)), 0.0
+        )
+        left = _over_runs(x, c, of_key) if stands("all keys of a run") else of_key
     if row.in_parts:
-        left = left + most * np.where(x.visible, _in_part(row), 0.0).max(axis=-1, keepdims=True, initial=0.0)
+        left = left + term(
+            "what is left of log-sum-exps of parts",
+            most * np.where(x.visible, _in_part(row), 0.0).max(axis=-1, keepdims=True, initial=0.0),
+        )
     again = row.summed(1)  # it is added to the gradient of a score
-    return (1 + again) * left + again * most * (row.dP + row.D)
+    return times("roundings of what is left of references", 1 + again) * left + term(
+        "adding what is left of references",
+        again
+        * most
+        * (
+            term("adding what is left of references to that of dP", row.dP)
+            + term("adding what is left of references to that of delta", row.D)
+        ),
+    )
 
 
 def _in_run(row: _Row) -> np.ndarray:
     """What a key adds to what is left of a maximum, over its weight."""
     x, c = row.x, row.c
-    each = row.own + (growth(*division(x, c), *late_roundings(x, c)) + row.C) * row.D + division_underflow(x, c)
-    each = each + row.summed(x.keys + 4) * (row.dP + row.D)
+    each = (
+        row.own
+        + term(
+            "delta's own factors that are left of a reference",
+            (
+                term(
+                    "roundings of D / l that are left of a reference",
+                    growth(
+                        *term("the division of D by l that is left of a reference", division(x, c), ()),
+                        *term("1 / (1 - p) at the end in what is left of references", late_roundings(x, c), ()),
+                    ),
+                )
+                + term("the row sum that is left of a reference", row.C)
+            )
+            * row.D,
+        )
+        + term("underflow of D / l that is left of a reference", division_underflow(x, c))
+    )
+    each = each + term(
+        "sums of gradients that are left of a reference",
+        row.summed(
+            term("keys in sums that are left of a reference", x.keys)
+            + count("more roundings of sums that are left of references", 4)
+        )
+        * (
+            term("dP in sums that are left of a reference", row.dP)
+            + term("delta in sums that are left of a reference", row.D)
+        ),
+    )
     if casts_row_sum(c) or c.score_gradients_of == "cast":
-        each = each + probability_cast(c).u * row.D
+        each = each + term("casts of weights in a row sum that are left of a reference", probability_cast(c).u * row.D)
     if c.delta == "probabilities":
-        return each + row.summed(x.keys + 2) * row.dP
-    apart = (1 + row.moved) * (1 + row.summed(x.v.shape[-1] + 2)) - 1
-    each = each + apart * row.of_v + (row.divided if row.in_parts else row.last)
-    return each + x.largest_factor * (entry(c, value_format(x, c)).eta + row.lost) * row.dO
+        return each + term(
+            "delta's sum over keys in what is left of references",
+            row.summed(
+                term("keys in delta's sum that is left of references", x.keys)
+                + count("more roundings of delta's sum over keys that are left of references", 2)
+            )
+            * row.dP,
+        )
+    apart = (
+        times("sums of weighted values that are left of a reference", 1 + row.moved)
+        * times(
+            "delta's sum that is left of a reference",
+            1
+            + row.summed(
+                term("columns in delta's sum that are left of a reference", x.v.shape[-1])
+                + count("more roundings of delta's sum that are left of references", 2)
+            ),
+        )
+        - 1
+    )
+    each = (
+        each
+        + term("products of weights with values that are left of a reference", apart * row.of_v)
+        + term(
+            "last roundings of an output that are left of a reference",
+            term("divisions of each part in a run", row.divided if row.in_parts else row.last, row.last),
+        )
+    )
+    return each + term(
+        "underflow on entry that is left of a reference",
+        times("underflow on entry that is left of a reference, raised", x.largest_factor)
+        * (
+            term("underflow of values on entry that is left of a reference", entry(c, value_format(x, c)).eta)
+            + term("underflow of factors of dropout that is left of references", row.lost)
+        )
+        * row.dO,
+    )
 
 
 def _underflow_in_run(row: _Row) -> np.ndarray:
     """What a key adds beside: what underflows before it is divided by l, and where it is stored."""
     x, c = row.x, row.c
     work, stored, softmax = (rounding(c, stage).eta for stage in ("score_accumulation", "stored_scores", "softmax"))
-    steps = 4 * (1 + row.w.R.max(axis=-1, keepdims=True, initial=0.0) + renormalizations(x, c))
-    of_sums = terms(c, steps) * sum_underflow(c, "output_accumulation") * x.largest_factor * row.dO
-    of_weights = _cast_underflow(row) * row.dP + (steps * softmax + row.lost) * row.of_v
-    small = 2 * x.v.shape[-1] * work + 4 * largest_weight(x, c) * work + 2 * stored
-    return row.w.inverse_sum * (of_weights + of_sums) + x.largest_factor * small
+    steps = count("several underflows of a weighted value that are left of references", 4) * (
+        1
+        + term(
+            "rescalings and divisions that underflow in what is left of references",
+            term(
+                "rescalings that underflow in what is left of references",
+                row.w.R.max(axis=-1, keepdims=True, initial=0.0),
+            ),
+        )
+        + term(
+            "rescalings and divisions that underflow in what is left of references",
+            term("divisions that underflow in what is left of references", renormalizations(x, c)),
+        )
+    )
+    of_sums = (
+        terms(c, steps)
+        * sum_underflow(c, "output_accumulation")
+        * times("underflow of weighted values that is left of a reference, raised", x.largest_factor)
+        * row.dO
+    )
+    of_weights = term(
+        "underflow of casts of weights that is left of a reference", _cast_underflow(row) * row.dP
+    ) + term(
+        "weights that underflow in what is left of references",
+        (
+            term("weights that underflow in the softmax's format", steps * softmax)
+            + term("underflow of factors of dropout beside that of weights", row.lost)
+        )
+        * row.of_v,
+    )
+    small = (
+        term(
+            "underflow of delta's sum that is left of references",
+            count("underflows of delta's sum that are left of references", 2) * x.v.shape[-1] * work,
+        )
+        + term(
+            "underflow of dA that is left of references",
+            count("several underflows of dA that are left of references", 4) * largest_weight(x, c) * work,
+        )
+        + term(
+            "underflow of stored gradients that is left of a reference",
+            count("underflows of a stored gradient that are left of references", 2) * stored,
+        )
+    )
+    return row.w.inverse_sum * (
+        term("underflow of weights that is left of a reference", of_weights)
+        + term("underflow of weighted values that is left of a reference", of_sums)
+    ) + term(
+        "underflow of gradients that is left of a reference",
+        times("underflow of gradients that is left of a reference, raised", x.largest_factor) * small,
+    )
 
 
 def _in_part(row: _Row) -> np.ndarray:
     """How far dO o_t lies from D_t at most, where a part is that key alone."""
     x, c = row.x, row.c
-    merged = (1 + merged_growth(x, c)) * (1 + row.summed(x.v.shape[-1] + 2)) - 1
+    merged = (
+        times("merges of a part", 1 + merged_growth(x, c))
+        * times("the sum of delta of a part", 1 + row.summed(x.v.shape[-1] + 2))
+        - 1
+    )
     waits = 4 * c.lse_merges * sum(rounding(c, stage).eta for stage in ("softmax", "partial_outputs"))
-    stored = merged * row.of_v + (1 + merged) * row.divided + waits * x.largest_factor * row.dO
+    stored = (
+        term("merges of a part in its value", merged * row.of_v)
+        + term("divisions of a part in its value", (1 + merged) * row.divided)
+        + term("underflow of merges of a part", waits * x.largest_factor * row.dO)
+    )
     if c.delta == "output":
         return stored
     lost = row.lost + sum_underflow(c, "output_accumulation") * x.largest_factor
-    lost = 4 * terms(c, x.keys) * lost * row.dO + (_cast_underflow(row) * row.dP).sum(-1, keepdims=True)
-    moved = row.moved * (row.of_v + stored) + (entry(c, value_format(x, c)).eta + row.lost) * row.dO
-    return stored + row.own + row.summed(x.keys + 2) * row.dP + moved + divided(x, c) * lost
+    lost = term("underflow of sums in a part", 4 * terms(c, x.keys) * lost * row.dO) + term(
+        "underflow of casts in a part", (_cast_underflow(row) * row.dP).sum(-1, keepdims=True)
+    )
+    moved = term("roundings of weighted values of a part", row.moved * (row.of_v + stored)) + term(
+        "underflow on entry in a part", (entry(c, value_format(x, c)).eta + row.lost) * row.dO
+    )
+    return (
+        term("what is stored of a part", stored)
+        + term("errors of dP in a part", row.own)
+        + term("sums of delta over keys of a part", row.summed(x.keys + 2) * row.dP)
+        + term("roundings of the numerator of a part", moved)
+        + term("underflow of a part", divided(x, c) * lost)
+    )
 
 
 def _cast_underflow(row: _Row) -> np.ndarray:
@@ -180,19 +346,35 @@ def _cast_underflow(row: _Row) -> np.ndarray:
     delta = log_weight_error(x, c).delta
     smallest = max(form.smallest_normal for form in c.formats("probabilities", "multiplicands"))
     highest = x.M + c.reference_distance + reference_rounding(x, c) + delta.max(axis=-1, keepdims=True, initial=0.0)
-    return np.where(x.s - delta < highest + math.log(smallest) + 1.0, probability_cast(c).eta, 0.0)
+    return np.where(
+        x.s - term("a cast that underflows", delta)
+        < term(
+            "a cast that underflows",
+            highest + math.log(smallest) + term("a cast that may underflow by errors of the row's maximum", 1.0),
+            -np.inf,
+        ),
+        probability_cast(c).eta,
+        0.0,
+    )
 
 
 def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.ndarray:
     """The sum of ``terms`` [.., n] over the longest run around each key of keys whose scores may be below its own."""
     delta = log_weight_error(x, c).delta
-    low = np.where(x.visible, x.s - delta, -np.inf)
-    high = np.where(x.visible, x.s + delta, -np.inf)
+    low = np.where(x.visible, x.s - term("keys of a run that may be below the largest", delta), -np.inf)
+    high = np.where(x.visible, x.s + term("the largest key of a run that may be above it", delta), -np.inf)
     before, after = reach(low, high), reach(low[..., ::-1], high[..., ::-1])[..., ::-1]
     sums = np.cumsum(np.concatenate([np.zeros((*terms.shape[:-1], 1)), terms], axis=-1), axis=-1)
     at = np.arange(terms.shape[-1])
-    found = np.take_along_axis(sums, at + 1 + after, axis=-1) - np.take_along_axis(sums, at - before, axis=-1)
-    return np.where(x.visible, np.maximum(found, terms) + 2.0**-44 * sums[..., -1:], 0.0)
+    found = np.take_along_axis(
+        sums, at + 1 + term("keys after the largest of a run", after), axis=-1
+    ) - np.take_along_axis(sums, at - term("keys before the largest of a run", before), axis=-1)
+    return np.where(
+        x.visible,
+        term("a run is no less than its key", np.maximum(found, terms), found)
+        + term("the evaluation of the sum over a run", 2.0**-44 * sums[..., -1:]),
+        0.0,
+    )
 
 
 def reach(low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from attn_spec.error.presets import FP64
 from attn_spec.error.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
 from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
 from attn_spec.error.score_bounds import repeated_score_error, row_shift, shift_error
+from attn_spec.error.terms import count, guard, term, times
 from attn_spec.error.weight_bounds import (
     exponent_by_lse_error,
     log_weight_error,
@@ -89,39 +90,75 @@ def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
     alpha, R = (e.direct, np.zeros(e.R.shape)) if c.normalize == "before_product" else (e.rescaled, e.R)
     cast, softmax = probability_cast(c), rounding(c, "softmax")
     if casts_row_sum(c):
-        alpha = np.where(x.visible, alpha - math.log1p(-cast.u), 0.0)
-    alpha = np.where(x.visible, alpha + merged_row_sum_error(c), 0.0)
+        alpha = np.where(x.visible, alpha - term("the cast of a weight in the row sum", math.log1p(-cast.u)), 0.0)
+    alpha = np.where(x.visible, alpha + term("row sums of merges by a difference", merged_row_sum_error(c)), 0.0)
     row_sum, entry, store = rounding(c, "row_sum"), row_sum_entry(c), row_sum_store(c)
     summed = _sums(x, c, e.R)
     apart = row_sum_difference(x, c, e)
     evaluated = 2 * evaluation_alpha(x)[..., None]
     widen = np.exp(np.minimum(evaluated, 700.0))
     PA, P1A = deviations(x, alpha)
-    low, high = intervals(x, alpha + evaluated)
+    low, high = intervals(x, alpha + term("the evaluation of intervals of weights", evaluated))
     shrunk = np.maximum.reduce([np.asarray(sum(-n * math.log1p(-u) for u, n in factors)) for factors in summed])
-    defect = apart + shrunk - math.log1p(-entry.u) - math.log1p(-store)
-    fall = -np.expm1(-alpha - defect)
-    top = e.delta.max(axis=-1, keepdims=True, initial=0.0) + c.reference_distance + reference_rounding(x, c)
-    inverse_sum = np.exp(np.minimum(x.M - np.where(np.isfinite(x.L), x.L, 0.0) + top, 700.0)) * widen
-    grown = np.maximum.reduce([growth(*factors, (entry.u, 1.0), (store, 1.0)) for factors in summed])
-    C = (1 + grown) * np.exp(np.minimum(apart, 700.0)) - 1
+    defect = (
+        term("the row sum's own weights, where it falls", apart)
+        + term("the row sum's additions, where it falls", shrunk)
+        - term("the entry to the row sum, where it falls", math.log1p(-entry.u))
+        - term("the store of the row sum, where it falls", math.log1p(-store))
+    )
+    fall = -np.expm1(term("a fall of the weight", -alpha) - term("a fall of the row sum", defect))
+    top = (
+        term("the maximum's error in the reference", e.delta.max(axis=-1, keepdims=True, initial=0.0))
+        + term("the reference's distance", c.reference_distance)
+        + term("the reference's rounding", reference_rounding(x, c))
+    )
+    inverse_sum = np.exp(
+        np.minimum(
+            x.M - np.where(np.isfinite(x.L), x.L, 0.0) + term("the reference's error in the inverse of a row sum", top),
+            700.0,
+        )
+    ) * times("the weights' evaluation in float64", widen)
+    grown = np.maximum.reduce(
+        [
+            growth(
+                *term("the row sum's additions, where it rises", factors, ()),
+                (entry.u, term("the entry to the row sum, where it rises", 1.0)),
+                (store, term("the store of the row sum, where it rises", 1.0)),
+            )
+            for factors in summed
+        ]
+    )
+    C = (1 + grown) * times("the row sum's own weights, where it rises", np.exp(np.minimum(apart, 700.0))) - 1
     # A lazy reference lets rescale factors exceed 1, and with them what underflowed before.
     most = e.R.max(axis=-1, keepdims=True, initial=0.0)
-    steps = 4 * (1 + 2 * most + 2 * c.lse_merges) * np.exp(c.reference_slack if c.reference == "maximum" else 0.0)
-    eta, eta_sum = steps * softmax.eta, steps * max(softmax.eta, row_sum.eta)
+    steps = (
+        count("several underflows of one weight", 4)
+        * (1 + term("underflow at every rescaling", 2 * most) + term("underflow at every merge", 2 * c.lse_merges))
+        * times("a lazy reference magnifies underflow", np.exp(c.reference_slack if c.reference == "maximum" else 0.0))
+    )
+    eta, eta_sum = (
+        steps * term("underflow of a weight", softmax.eta),
+        steps
+        * term(
+            "underflow of a weight in the row sum",
+            term("underflow of the row sum itself", max(softmax.eta, row_sum.eta), softmax.eta),
+        ),
+    )
     return WeightError(
         PA=PA * widen,
         P1A=P1A * widen,
-        beside_scores=np.where(x.visible, alpha - e.delta, 0.0),
+        beside_scores=np.where(x.visible, term("roundings that are no errors of scores", alpha - e.delta), 0.0),
         low=low,
         high=high,
         fall=x.P * fall * widen,
         C=C,
-        defect=defect.max(axis=-1, keepdims=True, initial=0.0) - (math.log1p(-cast.u) if casts_row_sum(c) else 0.0),
+        defect=defect.max(axis=-1, keepdims=True, initial=0.0)
+        - term("the cast where the row sum falls", math.log1p(-cast.u) if casts_row_sum(c) else 0.0),
         R=R,
         inverse_sum=inverse_sum,
         eta=eta,
-        eta_sum=(eta_sum + (cast.eta if casts_row_sum(c) else 0.0)) * (1 + C.max(axis=-1, keepdims=True, initial=0.0)),
+        eta_sum=(eta_sum + term("underflow of the cast in the row sum", cast.eta if casts_row_sum(c) else 0.0))
+        * times("roundings make the row sum's underflow grow", 1 + C.max(axis=-1, keepdims=True, initial=0.0)),
         top=top,
         widen=widen,
     )
@@ -133,9 +170,30 @@ def _sums(x: Intermediates, c: ResolvedContract, R: np.ndarray) -> list[Factors]
     One by one; or, if it adds what the cast has changed, as the product with ones on a matrix unit. Rescalings and
     weighted merges round once each, and merges once more for their sum.
     """
-    row_sum, moved = rounding(c, "row_sum"), R + (2 * c.lse_merges if c.merging == "weighted" else 0)
-    ways: list[Factors] = [((row_sum.u, np.minimum(np.maximum(x.keys - 1, 0), c.summation_depth or np.inf) + moved),)]
-    if casts_row_sum(c) and on_matrix_unit(c):
+    row_sum, moved = (
+        rounding(c, "row_sum"),
+        term("rescalings of the row sum", R)
+        + term(
+            "merges of the row sum",
+            count("merges of the row sum", 2) * c.lse_merges if c.merging == "weighted" else 0,
+        ),
+    )
+    ways: list[Factors] = [
+        (
+            (
+                row_sum.u,
+                term(
+                    "additions of the row sum",
+                    np.minimum(
+                        np.maximum(x.keys - 2 + count("one addition of the row sum", 1), 0),
+                        c.summation_depth or np.inf,
+                    ),
+                )
+                + moved,
+            ),
+        )
+    ]
+    if guard("a row sum of cast weights on a matrix unit", casts_row_sum(c) and on_matrix_unit(c), False):
         length = x.problem.key_length
         blocks = math.ceil(length / c.matrix_block) + c.tiles(length)
         ways.append(((row_sum.u, moved), *sums(c, "row_sum", x.keys, blocks=blocks)))
@@ -151,7 +209,10 @@ def merged_row_sum_error(c: ResolvedContract) -> float:
     """
     if c.merging == "weighted":
         return 0.0
-    return -c.lse_merges * (2 * math.log1p(-rounding(c, "row_sum").u) + math.log1p(-row_sum_store(c)))
+    return -c.lse_merges * (
+        count("roundings of row sums that are merged by a difference", 2) * math.log1p(-rounding(c, "row_sum").u)
+        + term("the store of a row sum that is merged by a difference", math.log1p(-row_sum_store(c)))
+    )
 
 
 def deviations(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,23 +237,29 @@ def intervals(x: Intermediates, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     Far keys have the weight e^NEGLIGIBLE at most. One with an alpha above WILD is anything from 0 to e^WILD.
     """
-    wild = x.visible & ~(alpha <= WILD)
-    log_high = np.where(x.visible & ~wild, x.log_P + alpha, -np.inf)
-    log_high = np.where(x.seen & ~x.visible, NEGLIGIBLE, log_high)
+    wild = x.visible & guard("weights of which nothing is known", ~(alpha <= WILD), alpha < 0)
+    log_high = np.where(x.visible & ~wild, x.log_P + term("the largest that a weight may be", alpha), -np.inf)
+    log_high = term("far keys in a mean", np.where(x.seen & ~x.visible, NEGLIGIBLE, log_high), log_high)
     largest = log_high.max(axis=-1, keepdims=True, initial=-np.inf)
     largest = np.where(np.isneginf(largest), 0.0, largest)
-    low = np.where(x.visible & ~wild, np.exp(x.log_P - alpha - largest), 0.0)
+    low = np.where(x.visible & ~wild, np.exp(x.log_P - term("the least that a weight may be", alpha) - largest), 0.0)
     return low, np.where(wild, math.exp(WILD), np.exp(log_high - largest))
 
 
 @np.errstate(all="ignore")
 def row_sum_error(x: Intermediates, w: WeightError) -> np.ndarray:
     """|log(l_hat / l)| of the row sum relative to the kernel's own reference, [.., Sq]."""
-    absolute = (w.inverse_sum * x.keys * w.eta_sum)[..., 0]
-    rise = np.log1p((w.PA + w.P1A * w.C).sum(-1) + absolute)
-    fall = w.fall.sum(-1) + absolute
-    X = np.maximum(rise, np.where(fall < 1, -np.log1p(-np.minimum(fall, 1.0)), np.inf))
-    return np.where(np.isnan(X), np.inf, X)
+    absolute = term(
+        "underflow of the row sum",
+        (w.inverse_sum * times("as many underflows as keys", x.keys) * w.eta_sum)[..., 0],
+    )
+    rise = np.log1p(
+        (term("weights that rise", w.PA) + term("a row sum that rises", w.P1A * w.C)).sum(-1)
+        + term("underflow in row sums that rise", absolute)
+    )
+    fall = w.fall.sum(-1) + term("underflow in row sums that fall", absolute)
+    X = np.maximum(rise, term("a row sum that falls", np.where(fall < 1, -np.log1p(-np.minimum(fall, 1.0)), np.inf)))
+    return np.where(np.isnan(X), term("a NaN error of a row sum is infinite", np.inf), X)
 
 
 def divided(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -201,22 +268,34 @@ def divided(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     The row sum is at least about its largest term, exp(0) but for the rounding of the reference. Where the reference is
     no maximum of the scores as they are computed, their errors are added to its distance.
     """
-    distance = c.reference_distance + reference_rounding(x, c)
+    distance = term("a row sum as small as its reference allows", c.reference_distance) + term(
+        "the reference's rounding in what divides an error", reference_rounding(x, c)
+    )
     if c.reference != "maximum":
-        distance = distance + log_weight_error(x, c).delta.max(axis=-1, keepdims=True, initial=0.0)
-    return 4 * np.exp(np.minimum(distance, 700.0))
+        distance = distance + term(
+            "errors of scores in the least row sum",
+            log_weight_error(x, c).delta.max(axis=-1, keepdims=True, initial=0.0),
+        )
+    return count("room of a row sum that divides an error", 4) * np.exp(np.minimum(distance, 700.0))
 
 
 def row_sum_growth(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
     """C, with what underflows in the row sum alone, relative to it, [.., Sq, Sk]."""
-    return w.C + divided(x, c) * x.keys * w.eta_sum
+    return term("roundings of the row sum alone, whatever scores are", w.C) + term(
+        "what underflows in the row sum alone, in the hull", divided(x, c) * x.keys * w.eta_sum
+    )
 
 
 @np.errstate(all="ignore")
 def normalization_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
     """|log| of the sum of the computed weights over their row sum, [.., Sq, 1]: nothing that moves weights moves it."""
     lost = divided(x, c) * x.keys * w.eta_sum
-    return np.where(lost < 0.5, w.defect - np.log1p(-np.minimum(lost, 0.5)), np.inf)
+    return np.where(
+        lost < 0.5,
+        term("the row sum over the sum of weights", w.defect)
+        - term("underflow of the row sum in the LSE of weights", np.log1p(-np.minimum(lost, 0.5))),
+        np.inf,
+    )
 
 
 @np.errstate(all="ignore")
@@ -227,16 +306,26 @@ def rounding_by_lse(x: Intermediates, c: ResolvedContract, w: WeightError, *, ag
     once in the row sum and once here. ``again``: scores are computed again.
     """
     EL = lse_error(x, c, w)[..., None]
-    own = w.beside_scores + exponent_by_lse_error(x, c, EL) + lse_rounding(x, c, w)
-    return np.where(x.visible, own + (repeated_score_error(x, c) if again else 0.0), 0.0)
+    own = (
+        term("a weight's own roundings in the row sum", w.beside_scores)
+        + term("a weight's own roundings in exp(s - LSE)", exponent_by_lse_error(x, c, EL))
+        + term("roundings of the LSE that weights share", lse_rounding(x, c, w))
+    )
+    return np.where(
+        x.visible, own + term("scores that are computed again", repeated_score_error(x, c) if again else 0.0), 0.0
+    )
 
 
 @np.errstate(all="ignore")
 def lse_rounding(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
     """|LSE_hat - log of the sum of the computed weights|, [.., Sq, 1]: :func:`lse_error` but for the weights."""
     EL = lse_error(x, c, w)
-    after = np.maximum(EL - row_sum_error(x, w), 0.0) + 2.0**-48 * EL
-    return normalization_error(x, c, w) + np.where(np.isnan(after), np.inf, after)[..., None]
+    after = np.maximum(EL - row_sum_error(x, w), 0.0) + term(
+        "the evaluation of an LSE beside its row sum", 2.0**-48 * EL
+    )
+    return term("roundings of the row sum in the LSE", normalization_error(x, c, w)) + term(
+        "roundings of the LSE after the row sum", np.where(np.isnan(after), np.inf, after)[..., None]
+    )
 
 
 @np.errstate(all="ignore")
@@ -245,12 +334,30 @@ def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarr
     softmax, final = rounding(c, "softmax"), conversion(c, "lse", c.format("softmax"))
     L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]
     X = row_sum_error(x, w)
-    log_sum = np.abs(L - x.M[..., 0]) + w.top[..., 0]
-    X = X + elementary_error(c, "log_error") * (1 + log_sum + X) + softmax.u * (log_sum + X)
+    log_sum = np.abs(L - x.M[..., 0]) + term("the reference in the logarithm", w.top[..., 0])
+    X = (
+        X
+        + term("the error of log", elementary_error(c, "log_error") * (1 + log_sum + X))
+        + term("the rounding of the logarithm", softmax.u * (log_sum + X))
+    )
     shift = row_shift(x, c)[..., 0]
-    X = X + growth((softmax.u, 2), (final.u, 1)) * (np.abs(L) + shift + X)
+    X = X + growth((softmax.u, count("roundings of the LSE", 2)), (final.u, count("the LSE's store", 1))) * (
+        np.abs(L) + term("the LSE before it is moved", shift) + X
+    )
     if c.base2:  # m and log2 of the row sum are both multiplied by a rounded ln 2
         work = rounding(c, "score_accumulation").u
-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + shift + w.top[..., 0] + log_sum + X)
-    X = X + shift_error(x, c, X[..., None])[..., 0]
-    return (np.where(np.isnan(X), np.inf, X) + 3 * softmax.eta + final.eta) * INFLATION
+        X = X + growth((work, count("ln 2 in the LSE", 4))) * (
+            term("the reference in the LSE of base 2", np.abs(x.M[..., 0]))
+            + term(
+                "the reference in the LSE of base 2", term("the reference that is moved, in the LSE of base 2", shift)
+            )
+            + term("the reference in the LSE of base 2", w.top[..., 0])
+            + term("the row sum in the LSE of base 2", log_sum)
+            + X
+        )
+    X = X + term("the error of moving a log-sum-exp", shift_error(x, c, X[..., None])[..., 0])
+    return (
+        np.where(np.isnan(X), np.inf, X)
+        + term("underflow of the LSE's steps", 3 * softmax.eta)
+        + term("underflow of the LSE's store", final.eta)
+    ) * times("the evaluation of the LSE in float64", INFLATION)

@@ -22,6 +22,7 @@ from attn_spec.attention.rotations import Rotation
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
 from attn_spec.error.roundoff import Rounding, conversion, elementary_error, growth, rounding
+from attn_spec.error.terms import count, stands, term, times
 from attn_spec.numbers.formats import Format
 
 
@@ -29,8 +30,17 @@ def operation(c: ResolvedContract, roundings: int = 1, stores: int = 1) -> Round
     """So many roundings in the accumulator of scores, and stores as scores are stored, one after the other."""
     work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
     narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
-    u = float(growth((work.u, roundings), (narrowed, stores)))
-    return Rounding(u, roundings * work.eta + stores * stored.eta)
+    u = float(
+        growth(
+            (work.u, term("the roundings of an operation", roundings)),
+            (narrowed, term("the store of an operation", stores)),
+        )
+    )
+    return Rounding(
+        u,
+        term("underflow of an operation", times("underflow of every operation", roundings) * work.eta)
+        + term("underflow of the store of an operation", times("underflow of every store", stores) * stored.eta),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +53,19 @@ class RowErrors:
     def of_result(self, c: ResolvedContract, value: np.ndarray) -> RowErrors:
         """After the rounding of an operation and its store."""
         r = operation(c)
-        return self.rounded(value, r.u, r.eta)
+        return self.rounded(value, term("the rounding of each number of a vector", r.u), r.eta)
 
     def rounded(self, value: np.ndarray, u: float, eta: float) -> RowErrors:
         """(1 + g)(v + a)(1 + d) + e = (1 + g)((v + a)(1 + d) + e / (1 + g)), with |d| <= u and |e| <= eta."""
         least = np.where(self.common < 1, 1 - self.common, 0.0)
-        own = self.own + u * (np.abs(value) + self.own) + (1 + u) * eta / least
+        own = (
+            term("the errors of factors of a vector", self.own)
+            + u * (np.abs(value) + term("errors in the rounding of each number of a vector", self.own))
+            + term(
+                "underflow of each number of a vector",
+                times("roundings make underflow of each number of a vector grow", 1 + u) * eta / least,
+            )
+        )
         return replace(self, own=np.where(least > 0, own, np.inf))
 
 
@@ -83,11 +100,16 @@ class Approximation:
         found = finished(self.contract, value, size, error, held=size)
         if (rows := other.rows) is None or not is_given:
             return found
-        multiplied = replace(rows, own=of_self * rows.own)
+        multiplied = replace(rows, own=times("gamma in the errors of each number of a vector", of_self) * rows.own)
         return replace(found, rows=multiplied.of_result(self.contract, value))
 
     def __add__(self, other: Approximation) -> Approximation:
-        return finished(self.contract, self.value + other.value, self.size + other.size, self.error + other.error)
+        return finished(
+            self.contract,
+            self.value + other.value,
+            self.size + other.size,
+            term("errors of a summand", self.error) + other.error,
+        )
 
     def __sub__(self, other: Approximation) -> Approximation:
         value, size = self.value - other.value, self.size + other.size
@@ -115,8 +137,8 @@ def finished(
     Numbers of the size ``held`` are rounded and stored; without it, the result alone, which is |value| + ``error``.
     """
     r = operation(c, roundings, stores)
-    rounded = (np.abs(value) if held is None else held) + error
-    error = error + r.u * rounded + (1 + r.u) * r.eta
+    rounded = (np.abs(value) if held is None else held) + term("errors in the roundings of an operation", error)
+    error = error + r.u * rounded + times("roundings make underflow of an operation grow", 1 + r.u) * r.eta
     error = _where_it_fits(size + error, error, c.largest("score_accumulation", "stored_scores", "inner_accumulation"))
     return Approximation(value, size, error, c.format("stored_scores"), c)
 
@@ -135,9 +157,17 @@ def stored(x: Approximation, stage: str = "operands") -> Approximation:
     """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
     cast, kept = conversion(x.contract, stage, x.form), rounding(x.contract, stage)
     itself = np.abs(x.value)
-    error = x.error + cast.u * (itself + x.error) + kept.eta
+    error = (
+        x.error
+        + term("the cast of an operand", cast.u * (itself + term("errors in the cast of an operand", x.error)))
+        + term("underflow of an operand", kept.eta)
+    )
     largest = itself + error
-    rows = None if x.rows is None else x.rows.rounded(x.value, cast.u, kept.eta)
+    rows = (
+        None
+        if x.rows is None
+        else x.rows.rounded(x.value, term("the cast of an operand with a part in common", cast.u), kept.eta)
+    )
     error = _where_it_fits(largest, error, x.contract.largest(stage, "multiplicands"))
     return Approximation(x.value, np.minimum(x.size, largest), error, x.contract.format(stage), x.contract, rows)
 
@@ -156,13 +186,37 @@ class RunningErrors:
         c, n = self.contract, x.value.shape[-1]
         of_x, of_y = entry(c, x.form), entry(c, y.form)
         factors = sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block))
-        G = growth((of_x.u, 1), (of_y.u, 1), (left_out(c, x.form, y.form), 1), *factors)
+        G = growth(
+            (of_x.u, count("entry of x to a product", 1)),
+            (of_y.u, count("entry of y to a product", 1)),
+            (left_out(c, x.form, y.form), count("pieces left out of a product", 1)),
+            *term("sums of a product", factors, ()),
+        )
         size = np.abs(x.value) @ np.abs(y.value)
-        error = _through(np.abs(x.value), y.error) + _through(x.error, y.largest)
-        rows, columns = x.largest.sum(-1, keepdims=True), y.largest.sum(-2, keepdims=True)
-        tiny = of_x.eta * columns + of_y.eta * rows + n * of_x.eta * of_y.eta
-        tiny = tiny + 2 * terms(c, n) * sum_underflow(c, "score_accumulation")
-        error = error + G * (size + error) + (1 + G) * tiny
+        error = term("errors of y in a product", _through(np.abs(x.value), y.error)) + term(
+            "errors of x in a product",
+            _through(x.error, term("errors of x and y, multiplied", y.largest, np.abs(y.value))),
+        )
+        rows, columns = (
+            term("errors in underflow of y on entry", x.largest, np.abs(x.value)).sum(-1, keepdims=True),
+            term("errors in underflow of x on entry", y.largest, np.abs(y.value)).sum(-2, keepdims=True),
+        )
+        tiny = (
+            term("underflow of x on entry", of_x.eta * columns)
+            + term("underflow of y on entry", of_y.eta * rows)
+            + term("underflow of x and y on entry", n * of_x.eta * of_y.eta)
+        )
+        tiny = tiny + term(
+            "underflow of sums of a product",
+            count("several underflows of sums of a product", 2)
+            * times("underflow of every sum of a product", terms(c, n))
+            * sum_underflow(c, "score_accumulation"),
+        )
+        error = (
+            error
+            + term("roundings of a product", G * (size + term("errors in roundings of a product", error)))
+            + term("underflow of a product", times("roundings make underflow of a product grow", 1 + G) * tiny)
+        )
         enter = self._enters(x).all(-1, keepdims=True) & self._enters(y).all(-2, keepdims=True)
         error = np.where(enter, error, np.inf)
         return finished(c, x.value @ y.value, size, error, roundings=0)
@@ -174,7 +228,7 @@ class RunningErrors:
 
     def as_operand(self, x: Approximation) -> Approximation:
         """A framework that evaluates a formula operation by operation stores each result in the format of operands."""
-        return stored(x)
+        return term("a result that is stored before it goes on", stored(x), x)
 
     def shifted(self, y: Approximation, b: Approximation, x: Approximation) -> Approximation:
         """The sums of y may begin with b, which then passes the n additions of their terms.
@@ -184,8 +238,26 @@ class RunningErrors:
         """
         c, n = self.contract, x.value.shape[-1]
         loaded = conversion(c, "stored_scores", b.form)
-        G = growth((loaded.u, 1), *sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block)))
-        return y + replace(b, error=b.error + G * (b.size + b.error) + (1 + G) * loaded.eta)
+        G = growth(
+            (loaded.u, count("a bias that is rounded first", 1)),
+            *term(
+                "roundings of sums that begin with a bias",
+                sums(c, "score_accumulation", n, blocks=math.ceil(n / c.matrix_block)),
+                (),
+            ),
+        )
+        return y + replace(
+            b,
+            error=b.error
+            + term(
+                "sums that begin with a bias",
+                G * (b.size + term("errors of a bias in roundings of sums that begin with it", b.error)),
+            )
+            + term(
+                "underflow of a bias that is rounded first",
+                times("roundings make underflow of a bias grow", 1 + G) * loaded.eta,
+            ),
+        )
 
     def transposed(self, x: Approximation) -> Approximation:
         return x.changed(lambda part: part.swapaxes(-1, -2))
@@ -198,9 +270,28 @@ class RunningErrors:
         """Sums of so many terms, which enter the accumulator: one rounding less than there are terms."""
         c, added = self.contract, max(terms - 1, 0)
         enters, work = conversion(c, "score_accumulation", x.form), rounding(c, "score_accumulation")
-        error = x.error + enters.u * (x.size + x.error) + terms * enters.eta
-        G = growth((work.u, added))
-        error = error + G * (x.size + error) + (1 + G) * added * work.eta
+        error = (
+            x.error
+            + term(
+                "terms that enter an accumulator",
+                enters.u * (x.size + term("errors of what enters an accumulator", x.error)),
+            )
+            + term(
+                "underflow of terms that enter an accumulator",
+                times("underflow of every term that enters an accumulator", terms) * enters.eta,
+            )
+        )
+        G = growth((work.u, term("sums of rows", term("several roundings of sums of rows", added, min(added, 1)))))
+        error = (
+            error
+            + G * (x.size + term("errors in sums of rows", error))
+            + term(
+                "underflow of sums of rows",
+                times("roundings make underflow of sums of rows grow", 1 + G)
+                * times("underflow of every sum of rows", added)
+                * work.eta,
+            )
+        )
         return finished(c, x.value, x.size, error, roundings=0)
 
     @np.errstate(all="ignore")
@@ -222,7 +313,8 @@ class RunningErrors:
         error = (x.error + size * y.error) / least
         tiny = rounding(self.contract, "score_accumulation").eta + rounding(self.contract, "stored_scores").eta
         found = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
-        found = finished(self.contract, value, size, found, roundings=3, stores=2, held=size)
+        held = size if stands("terms that are divided one by one") else None
+        found = finished(self.contract, value, size, found, roundings=3, stores=2, held=held)
         if y.value.shape[-1] != 1 or x.error.any():
             return found
         return replace(found, rows=self._divided_rows(y, value))
@@ -231,9 +323,15 @@ class RunningErrors:
     def _divided_rows(self, y: Approximation, value: np.ndarray) -> RowErrors:
         """x / (y (1 + h)): all of a row is divided by one number, or multiplied by its rounded inverse."""
         c, r = self.contract, operation(self.contract)
-        of_inverse = r.u + r.eta * y.largest
+        of_inverse = term("the rounding of an inverse, common to a vector", r.u) + term(
+            "underflow of the inverse of a norm", r.eta * y.largest
+        )
         of_y = y.error / (np.abs(y.value) - y.error)
-        common = of_y + of_inverse + of_y * of_inverse
+        common = (
+            term("the error of a norm, common to a vector", of_y)
+            + term("the inverse of a norm, common to a vector", of_inverse)
+            + term("the errors of a norm and of its inverse, multiplied", of_y * of_inverse)
+        )
         common = np.where(y.error < np.abs(y.value), common, np.inf)
         return RowErrors(np.zeros(value.shape), common).of_result(c, value)
 
@@ -278,7 +376,11 @@ class RunningErrors:
         d = np.where(multiplied, d + work.u * (1 + d), d)
         angles = np.abs(turn.positions[..., None]) * np.power(turn.base, turn.exponents)
         error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
-        error = np.where(angles * (1 + d) < c.largest("score_accumulation"), error, np.inf)
+        error = np.where(
+            angles * (1 + d) < c.largest("score_accumulation"),
+            error,
+            term("angles that overflow have no bound", np.inf, error),
+        )
         off, turned = turn.spread(error, 0.0), turn.spread(np.ones(error.shape), 0.0)
         cos, sin = (self._table(of, off, turned) for of in FLOATS.tables(turn))
         return cos, sin
@@ -287,8 +389,11 @@ class RunningErrors:
         """Cosines or sines that are ``off``, rounded and stored; those of columns that stay are constants."""
         c, work = self.contract, rounding(self.contract, "score_accumulation")
         stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
-        G, tiny = growth((work.u, 1), (stored.u, 1)), work.eta + stored.eta
-        error = off + turned * (G * (np.abs(exact) + off) + (1 + G) * tiny)
+        G, tiny = growth((work.u, 1), (stored.u, count("the store of a table", 1))), work.eta + stored.eta
+        error = off + turned * (
+            G * (term("the size of a cosine", np.abs(exact)) + term("errors of a cosine in its rounding", off))
+            + term("underflow of a cosine", times("roundings make underflow of a cosine grow", 1 + G) * tiny)
+        )
         return Approximation(exact, np.abs(exact), error, c.format("rotary_tables"), c)
 
     def _power_error(self, turn: Rotation) -> np.ndarray:

@@ -24,6 +24,7 @@ from attn_spec.error.roundoff import (
     is_power_of,
     rounding,
 )
+from attn_spec.error.terms import count, guard, term, times
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format
 
@@ -40,11 +41,40 @@ def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
         return EXACT
     folds = c.base2 or x.problem.softcap is not None
     if sigma == 1 and not folds:  # nothing to multiply, but storing may round
-        return conversion(c, "stored_scores", dtype)
+        return term("storing operands of scale 1", conversion(c, "stored_scores", dtype), EXACT)
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    exact = not folds and is_power_of(4, sigma) and conversion(c, "stored_scores", dtype).u == 0
-    u = 0.0 if exact else float(growth((stored.u, 1), (work.u, 3 if folds else 2)))
-    return Rounding(u, stored.eta * _unscaling(x, c))
+    exact = (
+        not folds
+        and is_power_of(count("powers of 2 have no exact root", 4), sigma)
+        and guard("storing a scaled operand that has more bits", conversion(c, "stored_scores", dtype).u == 0, True)
+    )
+    u = (
+        0.0
+        if exact
+        else float(
+            growth(
+                (stored.u, count("storing a scaled operand", 1)),
+                (
+                    work.u,
+                    term(
+                        "both roundings of the operand's factor",
+                        term(
+                            "the rounding of a folded factor",
+                            3 if folds else count("roundings of the operand's factor", 2),
+                            2,
+                        ),
+                    ),
+                ),
+            )
+        )
+    )
+    return Rounding(
+        u,
+        term(
+            "underflow of a scaled operand",
+            stored.eta * times("underflow of a scaled operand before it is unscaled", _unscaling(x, c)),
+        ),
+    )
 
 
 def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
@@ -54,8 +84,21 @@ def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
         return entry(c, stored_format(x, c))
     enters = entry(c, operand_format(x, c))
     if scaled.u == 0:  # the digits are still those of q; the exponent is another, and may be below the range
-        enters = Rounding(entry(c, stored_format(x, c)).u, max(enters.eta, rounding(c, "multiplicands").eta))
-    return Rounding(enters.u, enters.eta * _unscaling(x, c))
+        enters = Rounding(
+            entry(c, stored_format(x, c)).u,
+            term(
+                "underflow on entry of an operand moved by a power of 4",
+                max(enters.eta, rounding(c, "multiplicands").eta),
+                enters.eta,
+            ),
+        )
+    return Rounding(
+        enters.u,
+        term(
+            "underflow on entry of a scaled operand",
+            enters.eta * times("underflow on entry, before it is unscaled", _unscaling(x, c)),
+        ),
+    )
 
 
 def operand_format(x: Intermediates, c: ResolvedContract) -> Format:
@@ -73,7 +116,7 @@ def last_factor(x: Intermediates) -> float:
     """The largest number that may multiply a product of q and k, or of dS and one of them: sigma itself, if no operand
     was scaled; 1, if one was; or a softcap c, if one was multiplied by sigma / c.
     """
-    return max(1.0, abs(x.problem.scale_value), x.problem.softcap or 0.0)
+    return max(1.0, abs(x.problem.scale_value), term("unscaling by a softcap", x.problem.softcap or 0.0))
 
 
 def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -89,16 +132,32 @@ def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     d, form = x.q.shape[-1], operand_format(x, c)
     enters, scaled = operand_entry(x, c), operand_scaling(x, c)
     roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
-    relative = growth((enters.u, 2), (left_out(c, form, form), 1), (scaled.u, 2), *roundings)
-    eta = enters.eta + scaled.eta
+    relative = growth(
+        (enters.u, count("entry of both operands of a score", 2)),
+        (left_out(c, form, form), count("pieces left out of a score", 1)),
+        (scaled.u, count("scaling both operands", 2)),
+        *term("sums of a score", roundings, ()),
+    )
+    eta = term("underflow of operands on entry", enters.eta) + term("underflow of operands that are scaled", scaled.eta)
     of_q, of_k = _operand_sizes(x, c)
     sizes = of_q.sum(-1)[..., :, None] + of_k.sum(-1)[..., None, :]
     # A product may have been scaled already when it underflows; later roundings make an underflow grow.
-    underflow = 2 * terms(c, d) * sum_underflow(c, "score_accumulation") * _unscaling(x, c)
-    underflow = (underflow + eta * (sizes + d * eta)) * (1 + relative)
-    rounded = relative * product_sizes(x, c) + underflow
+    underflow = term(
+        "underflow of a score's sums",
+        count("underflow of both products and sums", 2)
+        * terms(c, d)
+        * sum_underflow(c, "score_accumulation")
+        * times("underflow of a scaled score's sums", _unscaling(x, c)),
+    )
+    underflow = (
+        underflow
+        + term(
+            "underflow of operands times the other operand", eta * (sizes + term("both operands underflow", d * eta))
+        )
+    ) * times("roundings make underflow grow", 1 + relative)
+    rounded = relative * term("roundings make errors of operands grow", product_sizes(x, c), x.magnitude) + underflow
     if (operands := operand_error(x, c)) is not None:
-        return operands.moves(x) + rounded
+        return term("errors of both operands of a score", operands.moves(x)) + rounded
     return np.where(exact_scores(x, c), 0.0, rounded)
 
 
@@ -130,7 +189,12 @@ def _shared_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     again = pair_error(x, c, shared=False)
     assert again is not None
     moved = growth((rounding(c, "score_accumulation").u, x.q.shape[-1] + 4), (rounding(c, "stored_scores").u, 4))
-    return np.maximum(of_pairs - again - moved * of_pairs, 0.0)
+    return np.maximum(
+        of_pairs
+        - term("roundings that two scores of a pair do not share", again)
+        - term("roundings of errors that two scores share", moved * of_pairs),
+        0.0,
+    )
 
 
 @kept
@@ -144,7 +208,11 @@ def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     sigma, form = abs(x.problem.scale_value), operand_format(x, c)
     if operand_error(x, c) is not None:
         return np.zeros(x.dot.shape, dtype=bool)
-    if operand_entry(x, c).u or operand_scaling(x, c).u or left_out(c, form, form):
+    if (
+        guard("exact scores have operands that enter exactly", operand_entry(x, c).u, False)
+        or guard("exact scores have operands that are not scaled inexactly", operand_scaling(x, c).u, False)
+        or guard("exact scores have all products of pieces", left_out(c, form, form), False)
+    ):
         return np.zeros(x.dot.shape, dtype=bool)
     low_q, low_k = lowest_bits(x)
     low_q, low_k = low_q[..., :, None], low_k[..., None, :]
@@ -152,7 +220,11 @@ def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     operands = np.minimum(low_q, low_k) + (min(0.0, math.log2(sigma)) if c.scale_on == "operands" and sigma else 0.0)
     products = np.minimum(operands, low_q + low_k) + min(0.0, math.log2(sigma) if sigma else 0.0)
     summed = max(form.emin for form in c.formats("score_accumulation", "inner_accumulation"))
-    return fits & (products >= summed) & (operands >= _smallest_operand(x, c))
+    return (
+        guard("exact scores fit the accumulator", fits, True)
+        & guard("exact scores have normal products", products >= summed, True)
+        & guard("exact scores have normal operands", operands >= _smallest_operand(x, c), True)
+    )
 
 
 @kept
@@ -201,8 +273,10 @@ def repeated_score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     if (cap := x.problem.softcap) is not None:
         slope = _steepest(x, c, delta, cap)
         delta = _divided_error(x, c, delta, cap)
-        shared = np.minimum(delta * slope, 2 * cap) - np.minimum((delta - shared) * slope, 2 * cap)
-    return np.where(x.visible, 2 * np.maximum(score_error(x, c) - shared, 0.0), 0.0)
+        shared = np.minimum(delta * slope, 2 * cap) - term(
+            "what two scores under a softcap do not share", np.minimum((delta - shared) * slope, 2 * cap)
+        )
+    return np.where(x.visible, count("both scores of a key", 2) * np.maximum(score_error(x, c) - shared, 0.0), 0.0)
 
 
 def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -223,31 +297,59 @@ def scaled_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     delta = sigma * dot_product_error(x, c)
     narrows = narrows_scores(c)
     if narrows:
-        delta = delta + stored.u * (np.abs(x.scaled) + delta) + sigma * stored.eta
+        delta = (
+            delta
+            + term("storing a score", stored.u * (np.abs(x.scaled) + delta))
+            + term("underflow of storing a score", sigma * stored.eta)
+        )
     if not is_power_of(2, sigma):
-        delta = delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + stored.eta
+        delta = (
+            delta
+            + growth((work.u, count("roundings of the scale", 2)), (stored.u, count("the scaled score's rounding", 1)))
+            * (np.abs(x.scaled) + delta)
+            + term("the scaled score's underflow", stored.eta)
+        )
     elif sigma < 1:
-        delta = delta + np.where(exact_scores(x, c) & (not narrows), 0.0, stored.eta)
+        delta = delta + np.where(
+            exact_scores(x, c) & guard("underflow of a scaled exact score that is stored", not narrows, True),
+            0.0,
+            term("underflow by a scale of a power of 2", stored.eta),
+        )
     return delta
 
 
 def _steepest(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """The largest slope of the softcap within an error of ``delta`` of its argument."""
-    nearest = np.maximum(np.abs(x.scaled) - _divided_error(x, c, delta, cap), 0.0) / cap
+    nearest = (
+        np.maximum(np.abs(x.scaled) - term("the largest slope nearby", _divided_error(x, c, delta, cap)), 0.0) / cap
+    )
     return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
 
 
 def _divided_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """Error of the softcap's argument, times the cap."""
     stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    return delta + growth((work.u, 2), (stored.u, 1)) * (np.abs(x.scaled) + delta) + cap * stored.eta
+    return (
+        delta
+        + growth((work.u, count("the softcap's inverse", 2)), (stored.u, count("the score over the softcap", 1)))
+        * (np.abs(x.scaled) + delta)
+        + term("underflow of the score over the softcap", cap * stored.eta)
+    )
 
 
 def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     stored, work, slope = rounding(c, "stored_scores"), rounding(c, "score_accumulation"), _steepest(x, c, delta, cap)
     delta = _divided_error(x, c, delta, cap)
-    delta = np.minimum(delta * slope, 2 * cap) + cap * (elementary_error(c, "tanh_error") + 2 * stored.eta)
-    return delta + growth((work.u, 1), (stored.u, 2)) * (np.abs(x.capped) + delta) + stored.eta
+    delta = np.minimum(delta * slope, 2 * cap) + cap * (
+        term("the error of tanh", elementary_error(c, "tanh_error"))
+        + term("underflow of tanh", count("underflows of tanh", 2) * stored.eta)
+    )
+    return (
+        delta
+        + growth((work.u, count("the softcap itself, rounded", 1)), (stored.u, count("roundings after tanh", 2)))
+        * (np.abs(x.capped) + delta)
+        + term("underflow of the capped score", stored.eta)
+    )
 
 
 def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
@@ -270,14 +372,39 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
     form = FORMATS[x.problem.dtype_of("bias")]
     if (loaded := conversion(c, "stored_scores", form)).u:
         held = bits.nearest(bias, c.stored_scores) == bias
-        delta = delta + np.where(held, 0.0, loaded.u * size + loaded.eta)
+        delta = delta + np.where(
+            held,
+            0.0,
+            term("a bias rounded to the format of scores", loaded.u * size)
+            + term("underflow of a bias that is rounded", loaded.eta),
+        )
     if may_add_bias_first(x, c):
         quotient = conversion(c, "score_accumulation", form)
-        rounded = (quotient.u, 1) if is_power_of(2, sigma) else (work.u, 7)
-        delta = delta + growth(rounded) * size + 2 * work.eta * max(1.0, sigma)
+        rounded = (
+            (quotient.u, 1) if is_power_of(2, sigma) else (work.u, count("a bias that is divided by the scale", 7))
+        )
+        delta = (
+            delta
+            + growth(rounded) * size
+            + term(
+                "underflow of a bias that is divided by the scale",
+                2 * work.eta * times("a large scale of that underflow", max(1.0, sigma)),
+            )
+        )
     if c.base2:
-        delta = delta + 3 * work.u * (np.abs(x.capped) + delta + size) + 2 * work.eta
-    return delta + stored.u * (np.abs(x.s) + delta) + stored.eta + work.eta
+        delta = (
+            delta
+            + count("base 2 before a bias", 3)
+            * work.u
+            * (np.abs(x.capped) + delta + term("base 2 of the bias alone", size))
+            + term("base 2's underflow before a bias", 2 * work.eta)
+        )
+    return (
+        delta
+        + term("the sum with a bias", stored.u * (np.abs(x.s) + delta))
+        + term("underflow of the sum with a bias", stored.eta)
+        + term("underflow of a bias as it is loaded", work.eta)
+    )
 
 
 def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slopes: np.ndarray) -> np.ndarray:
@@ -293,18 +420,54 @@ def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slope
     made = conversion(c, "alibi_terms", c.format("score_accumulation"))
     shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
     if c.alibi == "positions":
-        far = farthest_key(x, c)
+        far = term("products of keys counted from one of them", farthest_key(x, c), far)
     size = slopes * far
     bias = 0.0 if x.problem.bias is None else np.where(np.isfinite(x.problem.bias), np.abs(x.problem.bias), 0.0)
     constants = 7 if may_add_bias_first(x, c) and not is_power_of(2, sigma) else 0
-    error = growth((loaded.u, 1), (made.u, 3), (work.u, 1 + constants), (stored.u, 1)) * size
-    delta = delta + error + (1 + far) * (loaded.eta + 2 * made.eta + 3 * work.eta) * max(1.0, sigma) + stored.eta
+    error = (
+        growth(
+            (loaded.u, count("a slope that is rounded as it is loaded", 1)),
+            (made.u, count("slope, distance and product in a format of their own", 3)),
+            (
+                work.u,
+                count("the product of slope and distance", 1) + term("a slope that is divided by the scale", constants),
+            ),
+            (stored.u, count("the product of slope and distance as it is stored", 1)),
+        )
+        * size
+    )
+    delta = (
+        delta
+        + error
+        + term(
+            "underflow of a slope, a quotient and a product",
+            times("underflow of a slope, times the distance", 1 + far)
+            * (
+                loaded.eta
+                + term(
+                    "underflow of a slope and a product in their own format",
+                    count("underflows of a term of ALiBi", 2) * made.eta,
+                )
+                + 3 * work.eta
+            )
+            * max(1.0, sigma),
+        )
+        + term("underflow of the product of slope and distance as it is stored", stored.eta)
+    )
     if c.base2:
-        delta = delta + work.u * 3 * (size + np.abs(x.capped) + delta)
+        delta = delta + term("base 2 before ALiBi", work.u * 3) * (size + np.abs(x.capped) + delta)
     of_sum = work.eta + stored.eta
     if x.problem.bias is not None:
-        delta = delta + stored.u * (np.abs(x.capped) + bias + size + delta) + of_sum
-    return delta + stored.u * (np.abs(x.s) + shift + delta) + of_sum
+        delta = (
+            delta
+            + term("the sum of two of score, bias and ALiBi", stored.u * (np.abs(x.capped) + bias + size + delta))
+            + term("underflow of the sum of two", of_sum)
+        )
+    return (
+        delta
+        + term("the sum with ALiBi", stored.u * (np.abs(x.s) + term("sums that are moved", shift) + delta))
+        + term("underflow of the sum with ALiBi", of_sum)
+    )
 
 
 def farthest_key(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -319,7 +482,11 @@ def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     ALiBi may count the keys from any of them: - m (i - j) and m j differ by m i.
     """
     slopes = x.problem.alibi_slopes
-    return np.zeros((1, 1, 1, 1)) if slopes is None or c.alibi == "distance" else slopes * _farthest_key(x)
+    return (
+        np.zeros((1, 1, 1, 1))
+        if slopes is None or c.alibi == "distance"
+        else term("what all scores of a row may differ by", slopes) * _farthest_key(x)
+    )
 
 
 def _farthest_key(x: Intermediates) -> np.ndarray:
@@ -339,8 +506,32 @@ def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.
     softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
     loaded = conversion(c, "score_accumulation", FORMATS[x.problem.dtype_of("alibi_slopes")])
     final = conversion(c, "lse", c.format("softmax"))
-    product = growth((loaded.u, 1), (work.u, 3)) * shift
-    product = product + _farthest_key(x) * (loaded.eta + work.eta) + softmax.eta
+    product = (
+        growth(
+            (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
+            (work.u, count("the product that a log-sum-exp is moved by", 3)),
+        )
+        * shift
+    )
+    product = (
+        product
+        + term("underflow of what a log-sum-exp is moved by", _farthest_key(x) * (loaded.eta + work.eta))
+        + softmax.eta
+    )
     L = np.abs(np.where(np.isfinite(x.L), x.L, 0.0))
-    largest = L + shift + product + error
-    return product + growth((softmax.u, 1), (final.u, 1)) * largest + softmax.eta + final.eta
+    largest = (
+        term("the log-sum-exp that is moved", L)
+        + term("the log-sum-exp before it is moved", shift)
+        + product
+        + term("an error that is moved", error)
+    )
+    return (
+        product
+        + growth(
+            (softmax.u, count("the sum that moves a log-sum-exp", 1)),
+            (final.u, count("the store of a log-sum-exp that is moved", 1)),
+        )
+        * largest
+        + term("underflow of a log-sum-exp that is moved", softmax.eta)
+        + term("underflow of a log-sum-exp that is moved", final.eta)
+    )

@@ -14,6 +14,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.operand_bounds import value_error, value_sizes
+from attn_spec.error.terms import term, times
 
 #: Products Sq * Sk * Dv that are formed element by element at a time.
 AT_A_TIME = 2**18
@@ -22,7 +23,13 @@ AT_A_TIME = 2**18
 def slack(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
     """How far errors of the values carry the output of exact weights, [.., Sq, Dv]."""
     error = value_error(x, c)
-    return 0.0 if error is None else x.dropped(x.P) @ error
+    return (
+        0.0
+        if error is None
+        else term(
+            "errors of values carry the output", term("errors of values carry the output", x.dropped(x.P)) @ error
+        )
+    )
 
 
 def around(x: Intermediates, c: ResolvedContract, products: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -30,7 +37,12 @@ def around(x: Intermediates, c: ResolvedContract, products: np.ndarray, size: np
     if (error := value_error(x, c)) is None:
         return products
     moved = (size * slack(x, c)).sum(-1, keepdims=True)
-    return products + np.where(x.visible, x.dropped(size @ error.swapaxes(-1, -2)) + moved, 0.0)
+    return products + np.where(
+        x.visible,
+        term("errors of values in how dP lies around delta", x.dropped(size @ error.swapaxes(-1, -2)))
+        + term("the error of delta in how dP lies around it", moved),
+        0.0,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +63,11 @@ class Columns:
             return errors
         W = self.projection.swapaxes(-1, -2)
         errors = np.asarray(errors)
-        return errors * W.sum(axis=-2, keepdims=True) if errors.shape[-1:] in ((), (1,)) else errors @ W
+        return (
+            errors * times("an error that all columns share, projected", W.sum(axis=-2, keepdims=True))
+            if errors.shape[-1:] in ((), (1,))
+            else term("errors of columns, projected", errors) @ W
+        )
 
 
 def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray | None = None) -> Columns:
@@ -60,13 +76,25 @@ def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray 
     if W is None:
         return Columns(v, error, size, o)
     T, sizes = W.swapaxes(-1, -2), np.abs(W).swapaxes(-1, -2)
-    return Columns(v @ T, None if error is None else error @ sizes, size @ sizes, o @ T, np.abs(W))
+    return Columns(
+        v @ T,
+        None
+        if error is None
+        else term("errors of values that are projected", error) @ term("errors of values that are projected", sizes, T),
+        term("sizes of values that are projected", size) @ term("sizes of values that are projected", sizes, T),
+        o @ T,
+        np.abs(W),
+    )
 
 
 def spread(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
     """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, C], element by element."""
     found = _of_values(x, W, of)
-    return found if of.error is None else found + x.dropped(W) @ of.error
+    return term(
+        "errors of values, times those of weights",
+        found if of.error is None else found + x.dropped(W) @ of.error,
+        found,
+    )
 
 
 def _of_values(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
@@ -108,7 +136,14 @@ def row_blocks(x: Intermediates, v: np.ndarray, chosen: np.ndarray) -> Iterator[
 def visible_range(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
     """Largest and smallest visible value of each column, as a kernel may have it, [.., Sq, Dv]; 0 for empty rows."""
     high, low, error = np.zeros(x.O.shape), np.zeros(x.O.shape), value_error(x, c)
-    most, least = (x.v, x.v) if error is None else (x.v + error, x.v - error)
+    most, least = (
+        (x.v, x.v)
+        if error is None
+        else (
+            x.v + term("errors of values in their range", error),
+            x.v - term("errors of values in their range", error),
+        )
+    )
     for column in range(x.v.shape[-1]):
         above, below = (x.dropped(values[..., None, :, column]) for values in (most, least))
         high[..., column] = np.where(x.seen, above, -np.inf).max(axis=-1, initial=-np.inf)

@@ -15,6 +15,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
 from attn_spec.error.score_bounds import lowest_bits, row_shift, score_error, shift_error
+from attn_spec.error.terms import count, guard, term, times
 
 #: How far the exponent of the largest weight may lie from 0 by the rounding of a reference, natural units: whatever is
 #: divided by the row sum is then far above what underflows.
@@ -43,12 +44,12 @@ def rescalings(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.n
     merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
     """
     tiles = c.tiles(x.problem.key_length) if c.reference == "maximum" else 1
-    if tiles == 1 or not c.exp_of_zero_is_one:
+    if tiles == 1 or guard("rescale factors of 1", not c.exp_of_zero_is_one, False):
         return np.full(x.s.shape, float(tiles - 1))
-    upper = np.where(x.visible, x.s + delta, -np.inf)
-    lower = np.where(x.visible, x.s - delta, np.inf)
+    upper = np.where(x.visible, x.s + term("computed scores that rise where true ones do not", delta), -np.inf)
+    lower = np.where(x.visible, x.s - term("computed scores that fall below the weight's own", delta), np.inf)
     others = _count_above(upper, lower) - (x.visible & (upper > lower))
-    return np.minimum(others, tiles - 1).astype(np.float64)
+    return np.minimum(term("all rescalings", others), tiles - 1).astype(np.float64)
 
 
 def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
@@ -77,17 +78,35 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     delta = score_error(x, c)
     softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
     distance = _distance(x, c, delta)
-    alpha = delta + np.where(_exact_differences(x, c, delta), 0.0, softmax.u) * distance
+    alpha = (
+        term("the score's error in a weight", delta)
+        + np.where(_exact_differences(x, c, delta), 0.0, term("the difference of score and maximum", softmax.u))
+        * distance
+    )
     if c.base2:
-        size = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
-        alpha = alpha + work.u * (6 * distance + size + size.max(axis=-1, keepdims=True, initial=0.0))
-        alpha = alpha + 2 * work.eta
+        size = np.where(x.visible, np.abs(x.s) + term("base 2 of scores that are moved", row_shift(x, c)) + delta, 0.0)
+        alpha = alpha + work.u * (
+            count("base 2 at a distance", 6) * distance
+            + term("base 2 of the score", size)
+            + term("the base-2 maximum", size.max(axis=-1, keepdims=True, initial=0.0))
+        )
+        alpha = alpha + term("underflow of base 2", 2 * work.eta)
     if c.lse_merges:
-        alpha = alpha + c.lse_merges * (partial_lse_error(x, c) + merge_weight_error(x, c))
+        alpha = alpha + times("further merges", c.lse_merges) * (
+            term("the log-sum-exps of parts", partial_lse_error(x, c))
+            + term("the weights of parts", merge_weight_error(x, c))
+        )
     R = rescalings(x, c, delta)
     one = exponential_error(c)
     return LogWeightError(
-        np.where(x.visible, alpha + (1 + R) * one, 0.0), np.where(x.visible, alpha + one, 0.0), R, delta
+        np.where(
+            x.visible,
+            alpha + times("rescalings of a weight", count("a rescaled weight's own exponential", 1) + R) * one,
+            0.0,
+        ),
+        np.where(x.visible, alpha + term("the exponential of a weight that is computed once", one), 0.0),
+        R,
+        delta,
     )
 
 
@@ -100,14 +119,24 @@ def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """
     if not c.base2:
         return np.zeros((*x.s.shape[:-1], 1))
-    rounded = growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)
-    return rounded if c.exponent == "base2_fused" else np.minimum(rounded, FARTHEST_REFERENCE)
+    rounded = term(
+        "the reference's rounding in base 2", growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)
+    )
+    return (
+        rounded
+        if guard("a rounded reference that may overflow", c.exponent == "base2_fused", False)
+        else np.minimum(rounded, FARTHEST_REFERENCE)
+    )
 
 
 def exponential_error(c: ResolvedContract) -> float:
     """Largest error of the logarithm of one exponential: its own, and its rounding."""
     softmax = rounding(c, "softmax")
-    return 2 * softmax.eta - math.log1p(-elementary_error(c, "exp_error")) - math.log1p(-softmax.u)
+    return (
+        term("underflow of an exponential", count("underflows of an exponential", 2) * softmax.eta)
+        - term("the error of exp", math.log1p(-elementary_error(c, "exp_error")))
+        - term("the rounding of an exponential", math.log1p(-softmax.u))
+    )
 
 
 @np.errstate(all="ignore")
@@ -118,9 +147,19 @@ def row_sum_difference(x: Intermediates, c: ResolvedContract, e: LogWeightError)
     reference, of the same scores: then they share Delta alone. The second pass may be compiled another way, so that
     not even one reference for all tiles makes them equal.
     """
-    if c.normalize != "before_product" or c.kv_tile is None:
+    if c.normalize != "before_product" or (
+        guard("weights computed again from one reference", c.kv_tile is None, not e.R.any())
+    ):
         return np.zeros(x.s.shape)
-    return np.where(x.visible, (e.rescaled - e.delta) + (e.direct - e.delta), 0.0)
+    return np.where(
+        x.visible,
+        term(
+            "row sum and weights computed apart",
+            term("the row sum's weights, computed apart", e.rescaled - e.delta)
+            + term("the output's weights, computed apart", e.direct - e.delta),
+        ),
+        0.0,
+    )
 
 
 @np.errstate(all="ignore")
@@ -129,7 +168,7 @@ def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -
 
     ``EL`` [.., Sq, 1] bounds that.
     """
-    return score_error(x, c) + exponent_by_lse_error(x, c, EL)
+    return term("the score in exp(s - LSE)", score_error(x, c)) + exponent_by_lse_error(x, c, EL)
 
 
 @np.errstate(all="ignore")
@@ -137,10 +176,33 @@ def exponent_by_lse_error(x: Intermediates, c: ResolvedContract, EL: np.ndarray)
     """|log| of a computed exp(s - LSE) over that of the computed s and LSE, which is off by ``EL``, [.., Sq, Sk]."""
     delta, softmax, work = score_error(x, c), rounding(c, "softmax"), rounding(c, "score_accumulation")
     L, shift = np.where(np.isfinite(x.L), x.L, 0.0), row_shift(x, c)
-    alpha = softmax.u * (np.abs(x.s - L) + delta + EL) + exponential_error(c)
+    alpha = term(
+        "the difference of score and LSE",
+        softmax.u
+        * (
+            np.abs(x.s - L)
+            + term("the score's error in the difference of score and LSE", delta)
+            + term("the LSE's error in the difference of score and LSE", EL)
+        ),
+    ) + term("the exponential of exp(s - LSE)", exponential_error(c))
     if c.base2:
-        alpha = alpha + 8 * work.u * (np.abs(x.s) + delta + np.abs(L) + 2 * shift + EL) + 2 * work.eta
-    alpha = alpha + shift_error(x, c, EL)
+        alpha = (
+            alpha
+            + count("base 2 of the backward weights", 8)
+            * work.u
+            * (
+                term("base 2 of the score in the backward weights", np.abs(x.s))
+                + term("base 2 of the score in the backward weights", delta)
+                + term("base 2 of the LSE in the backward weights", np.abs(L))
+                + term(
+                    "base 2 of the LSE in the backward weights",
+                    term("base 2 of scores and LSE that are moved", 2 * shift),
+                )
+                + term("base 2 of the LSE in the backward weights", EL)
+            )
+            + term("underflow of base 2 in the backward weights", 2 * work.eta)
+        )
+    alpha = alpha + term("an LSE that is moved back", shift_error(x, c, EL))
     return np.where(x.visible, alpha, 0.0)
 
 
@@ -155,14 +217,27 @@ def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
     """
     largest = _largest_score(x, c)
-    log_sum = np.log(np.maximum(x.keys, 1)) + c.reference_distance + reference_rounding(x, c) + 1
-    log_sum = log_sum if c.reference == "maximum" else log_sum + 2 * largest
-    size = largest + log_sum
+    log_sum = (
+        np.log(np.maximum(x.keys, 1))
+        + term("a reference far from the maximum of a part", c.reference_distance)
+        + term("the reference's rounding in a part's row sum", reference_rounding(x, c))
+        + 1
+    )
+    log_sum = (
+        log_sum if c.reference == "maximum" else log_sum + term("a reference that is no maximum of a part", 2 * largest)
+    )
+    size = term("the largest score in a part's log-sum-exp", largest) + term(
+        "the row sum in a part's log-sum-exp", log_sum
+    )
     work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
     final = conversion(c, "lse", c.format("softmax")).u
-    base2 = 4 if c.base2 else 0
-    relative = growth((softmax, 2), (final, 1), (work, base2))
-    return elementary_error(c, "log_error") * (1 + log_sum) + relative * size
+    base2 = count("base 2 of a part's log-sum-exp", 4) if c.base2 else 0
+    relative = growth(
+        (softmax, count("roundings of a part's log-sum-exp", 2)),
+        (final, count("storing a part's log-sum-exp", 1)),
+        (work, base2),
+    )
+    return term("the logarithm of a part's row sum", elementary_error(c, "log_error") * (1 + log_sum)) + relative * size
 
 
 @kept
@@ -173,35 +248,64 @@ def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
     """
     delta = score_error(x, c)
-    argument = _distance(x, c, delta) + 2 * np.log(np.maximum(x.keys, 1)) + 1
+    argument = (
+        _distance(x, c, delta)
+        + term("the number of keys in a part's argument", 2 * np.log(np.maximum(x.keys, 1)))
+        + count("the number of keys in a part's argument", 1)
+    )
     work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
-    error = softmax * argument + exponential_error(c)
+    error = term("the argument of a part's weight", softmax * argument) + term(
+        "the exponential of a part's weight", exponential_error(c)
+    )
     if c.base2:  # a difference of natural logarithms is multiplied by a rounded log2(e)
-        error = error + 2 * work * argument
+        error = error + count("base 2 of a part's weight", 2) * work * argument
     return np.where(x.visible, error, 0.0)
 
 
 def _distance(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
-    off = 2 * c.reference_slack if c.reference == "maximum" else c.reference_range
-    return x.M - x.s + delta + delta.max(axis=-1, keepdims=True, initial=0.0) + off
+    off = (
+        count("the slack in a distance", 2) * c.reference_slack
+        if c.reference == "maximum"
+        else term("the range in a distance", c.reference_range)
+    )
+    return (
+        x.M
+        - x.s
+        + term("the error of a score in its distance", delta)
+        + term("the error of the maximum in a distance", delta.max(axis=-1, keepdims=True, initial=0.0))
+        + off
+    )
 
 
 def _largest_score(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Largest |s| + Delta of each row, [.., Sq, 1]."""
-    size = np.where(x.visible, np.abs(x.s) + row_shift(x, c), 0.0) + score_error(x, c)
+    size = np.where(x.visible, np.abs(x.s) + term("the largest score that is moved", row_shift(x, c)), 0.0) + term(
+        "the error of the largest score", score_error(x, c)
+    )
     return size.max(axis=-1, keepdims=True, initial=0.0)
 
 
 def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
     """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
     sigma = abs(x.problem.scale_value)
-    plain = not x.problem.has_addends and x.problem.softcap is None and c.reference_distance == 0
-    plain = plain and not c.base2  # multiplied by log2(e), scores leave their grid
-    if not (plain and is_power_of(2, sigma)) or not x.s.size:
+    plain = (
+        guard("exact differences have no bias", not x.problem.has_addends, True)
+        and guard("exact differences have no softcap", x.problem.softcap is None, True)
+        and guard("exact differences are to the maximum", c.reference_distance == 0, True)
+    )
+    plain = plain and guard(
+        "exact differences are natural", not c.base2, True
+    )  # multiplied by log2(e), scores leave their grid
+    if (
+        not (plain and guard("exact differences have a scale of a power of 2", is_power_of(2, sigma), True))
+        or not x.s.size
+    ):
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
     low_q, low_k = lowest_bits(x)
     low = low_q[..., None] + math.log2(sigma) + low_k.min(-1)[..., None, None]
     reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
     fits = np.log2(reach) <= c.format("softmax").precision + np.minimum(low, 4000.0) - 1e-9
-    return fits & (delta.max(axis=-1, keepdims=True) == 0)
+    return guard("exact differences fit the format", fits, True) & guard(
+        "exact differences are of exact scores", delta.max(axis=-1, keepdims=True) == 0, True
+    )

@@ -25,6 +25,7 @@ from attn_spec.error.products import (
     terms,
 )
 from attn_spec.error.roundoff import Rounding, contains, conversion, growth, rounding
+from attn_spec.error.terms import count, standing, term, times
 from attn_spec.error.weight_bounds import exponential_error, log_weight_error, reference_rounding
 from attn_spec.numbers.formats import DTYPES, Format
 
@@ -59,7 +60,14 @@ def division(x: Intermediates, c: ResolvedContract) -> Factors:
     if not divides_cotangent(c):
         return ()
     R = log_weight_error(x, c).R.max(axis=-1, keepdims=True, initial=0.0)
-    return ((rounding(c, "softmax").u, 2 + R + 4 * c.lse_merges),)
+    return (
+        (
+            rounding(c, "softmax").u,
+            count("roundings of the quotient dO / l", 2)
+            + term("rescale factors in dO / l", R)
+            + term("merges in dO / l", 4 * c.lse_merges),
+        ),
+    )
 
 
 @np.errstate(all="ignore")
@@ -72,26 +80,46 @@ def cotangent_entering(
     """
     size, error = np.abs(g.cotangent), g.cotangent_error
     if error is not None:
-        size = size + error
+        size = size + term("errors of cotangents in their sizes", error)
     if divides_cotangent(c):
         cast, enters = conversion(c, "weight_gradients", c.format("softmax")), entry(c, cotangent_format(c))
-        lost = division_underflow(x, c) + _largest_row_sum(x, c) * (cast.eta + enters.eta)
-        own = growth(*division(x, c), (cast.u, 1)) * size + lost
-        size, error = size + own, own if error is None else error + own
+        lost = term("underflow of dO / l", division_underflow(x, c)) + _largest_row_sum(x, c) * (
+            term("underflow of the cast of dO / l", cast.eta) + term("underflow of dO / l on entry", enters.eta)
+        )
+        own = (
+            growth(*term("roundings of dO / l", division(x, c), ()), (cast.u, count("the cast of dO / l", 1))) * size
+            + lost
+        )
+        size, error = size + term("roundings of dO / l in its size", own), own if error is None else error + own
     return size, error
 
 
 def division_underflow(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
     """What underflows in dO / l, or in D / l, times l, [.., Sq, 1]."""
-    return x.largest_factor * _largest_row_sum(x, c) * 2 * rounding(c, "softmax").eta if divides_cotangent(c) else 0.0
+    return term(
+        "underflow of D / l",
+        times("underflow of D / l, raised", x.largest_factor)
+        * times("what underflows in dO / l, times l", _largest_row_sum(x, c))
+        * count("underflows of dO / l", 2)
+        * rounding(c, "softmax").eta
+        if divides_cotangent(c)
+        else 0.0,
+    )
 
 
 def _largest_row_sum(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """The largest row sum, relative to the kernel's own reference, [.., Sq, 1]: no weight is above the largest."""
     top = c.reference_distance + reference_rounding(x, c)
     delta = log_weight_error(x, c).delta.max(axis=-1, keepdims=True, initial=0.0)
-    of_sum = np.where(np.isfinite(x.L), x.L - x.M, 0.0) + 2 * delta
-    return 2 * np.minimum(x.keys, np.exp(np.minimum(of_sum, 700.0))) * np.exp(top)
+    of_sum = np.where(np.isfinite(x.L), x.L - x.M, 0.0) + term("errors of scores in the largest row sum", 2 * delta)
+    return (
+        count("the factor 2 of the largest row sum", 2)
+        * times(
+            "what underflows in dO / l meets weights that are l times as large",
+            np.minimum(x.keys, np.exp(np.minimum(of_sum, 700.0))),
+        )
+        * times("the reference in the largest row sum", np.exp(top))
+    )
 
 
 def largest_quotient(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
@@ -101,7 +129,8 @@ def largest_quotient(x: Intermediates, c: ResolvedContract) -> np.ndarray | floa
 
 def largest_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """The largest weight before it is divided by l, [.., Sq, 1]."""
-    return np.exp(c.reference_distance + reference_rounding(x, c) + 2 * exponential_error(c))
+    above = np.exp(c.reference_distance + reference_rounding(x, c) + 2 * exponential_error(c))
+    return times("a weight that is above its row sum", above)
 
 
 @np.errstate(all="ignore")
@@ -109,19 +138,51 @@ def weight_gradient_error(
     x: Intermediates, near: Intermediates, g: GradientIntermediates, c: ResolvedContract
 ) -> np.ndarray:
     """Error of dP = c dO v^T, [.., Sq, Sk]; ``near`` leaves far keys out."""
-    form, Dv = value_format(x, c), x.v.shape[-1]
+    form, Dv = term("the format of values in dP", value_format(x, c), c.format("multiplicands")), x.v.shape[-1]
     of_g, of_v = cotangent_entry(c), entry(c, form)
     stored = conversion(c, "weight_gradients", c.format("gradient_accumulation"))
-    (size_g, given_g), size_v = cotangent_entering(near, g, c), value_sizes(x, c)
-    factor = factor_roundings(x, c, "softmax", "stored_scores", "weight_gradients")
-    roundings = (*sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)), *factor)
-    relative = growth((of_g.u, 1), (of_v.u, 1), (left_out(c, cotangent_format(c), form), 1), *roundings)
-    off_v = of_v.eta + factor_underflow(x, c, "softmax")
-    entering = off_v * size_g.sum(-1)[..., :, None] + of_g.eta * size_v.sum(-1)[..., None, :]
+    (size_g, given_g), size_v = (
+        cotangent_entering(near, g, c),
+        term("errors of values in their sizes in dP", value_sizes(x, c), x.v_size),
+    )
+    stages = standing(
+        ("1 / (1 - p) of dP in the format of the softmax", "softmax"),
+        ("1 / (1 - p) of dP in the format of stored scores", "stored_scores"),
+        ("1 / (1 - p) in the format of dP", "weight_gradients"),
+    )
+    factor = factor_roundings(x, c, *stages)
+    roundings = (
+        *sums(c, "gradient_accumulation", Dv, blocks=math.ceil(Dv / c.matrix_block)),
+        *term("the product of dP with 1 / (1 - p)", factor, ()),
+    )
+    relative = growth(
+        (of_g.u, count("entry of cotangents to dP", 1)),
+        (of_v.u, count("entry of values to dP", 1)),
+        (left_out(c, cotangent_format(c), form), count("pieces left out of dP", 1)),
+        *term("sums of dP", roundings, ()),
+    )
+    off_v = of_v.eta + term("underflow of values times 1 / (1 - p) in dP", factor_underflow(x, c, "softmax"))
+    entering = term("cotangents that meet underflowing values", off_v * size_g.sum(-1)[..., :, None]) + term(
+        "values that meet underflowing cotangents", of_g.eta * size_v.sum(-1)[..., None, :]
+    )
     raised = _largest_row_sum(near, c) if divides_cotangent(c) else 1.0
-    underflow = 2 * raised * terms(c, Dv) * sum_underflow(c, "gradient_accumulation") + entering
-    underflow = underflow + Dv * of_g.eta * off_v
+    underflow = term(
+        "underflow of dP's sums",
+        count("underflow of both products and sums of dP", 2)
+        * times("underflow of dP's sums times l", raised)
+        * terms(c, Dv)
+        * sum_underflow(c, "gradient_accumulation"),
+    ) + term("underflow on entry to dP", entering)
+    underflow = underflow + term("both factors of dP underflow", Dv * of_g.eta * off_v)
     given = product_of_operands_error(x, g, c, given_g)
-    dP = x.dropped(given + relative * (size_g @ size_v.swapaxes(-1, -2)) + (1 + relative) * underflow)
-    lost = x.largest_factor * raised + (1 if factor else 0)
-    return dP + stored.u * (np.abs(g.dP) + dP) + stored.eta * lost
+    dP = x.dropped(
+        term("errors of the factors of dP", given)
+        + relative * (size_g @ size_v.swapaxes(-1, -2))
+        + times("roundings make dP's underflow grow", 1 + relative) * underflow
+    )
+    lost = term(
+        "underflow of storing dP, raised",
+        times("underflow of dP that is multiplied by l, raised", x.largest_factor)
+        * times("underflow of dP that l multiplies", raised),
+    ) + term("underflow of dP times 1 / (1 - p)", 1 if factor else 0)
+    return dP + term("storing dP", stored.u * (np.abs(g.dP) + dP)) + term("underflow of storing dP", stored.eta * lost)

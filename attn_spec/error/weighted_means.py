@@ -21,6 +21,8 @@ from typing import Protocol
 
 import numpy as np
 
+from attn_spec.error.terms import term, times
+
 #: Newton's steps; where they have not come to an end the largest t stands for the largest mean.
 STEPS = 64
 #: Unit roundoff of float64, and how often the largest |t| is rounded by it, beside once for each weight.
@@ -50,11 +52,15 @@ def largest_mean(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
     t = np.where(possible[..., None], t, 0.0)
     most = np.where(possible[..., None], t, -np.inf).max(axis=1, initial=-np.inf)
     most = np.where(np.isneginf(most), 0.0, most)
-    further, of_low, least = high - low, (low @ t)[:, 0], low.sum(axis=-1)
+    further, of_low, least = (
+        term("weights at the upper ends of their intervals", high - low),
+        (low @ t)[:, 0],
+        low.sum(axis=-1),
+    )
     X = np.where(least > 0, of_low / least, -np.inf)
     m = (4 * count + ROUNDINGS) * U * np.abs(t).max(axis=1, initial=0.0)
     for _ in range(STEPS):
-        above = (t > (X + m)[:, None, :]).astype(np.float64)
+        above = (t > (X + term("values that are close to a mean", m))[:, None, :]).astype(np.float64)
         total = least + (further @ above)[:, 0]
         step = np.where(total > 0, (of_low + (further @ (t * above))[:, 0]) / total, most)
         if not np.any(step > X):
@@ -62,7 +68,7 @@ def largest_mean(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
         X = np.fmax(X, step)
     else:
         X = most
-    return np.where(np.isnan(X), np.inf, np.minimum(X, most) + 2 * m)
+    return np.where(np.isnan(X), np.inf, np.minimum(X, most) + term("the evaluation of a mean", 2 * m))
 
 
 @np.errstate(all="ignore")
@@ -71,7 +77,10 @@ def mean_error(w: Intervals, apart: np.ndarray, r: np.ndarray) -> np.ndarray:
     rows, n = math.prod(apart.shape[:-1]), apart.shape[-1]
     flat = [np.broadcast_to(x, apart.shape).reshape(rows, n) for x in (w.low, w.high, apart, r)]
     low, high, apart_, r_ = flat
-    both = (largest_mean((sign * apart_ + r_)[..., None], low, high) for sign in (1.0, -1.0))
+    both = (
+        largest_mean((sign * apart_ + term("errors of what a mean is made of", r_))[..., None], low, high)
+        for sign in (1.0, -1.0)
+    )
     return np.maximum(*both).reshape(*apart.shape[:-1], 1)
 
 
@@ -80,10 +89,15 @@ def shares(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest w_j / sum w over weights between ``low`` and ``high`` [.., n]; 0 where all may be 0."""
     scale = high.max(axis=-1, keepdims=True, initial=0.0)
     low, high = (np.where(scale > 0, w / scale, 0.0) for w in (low, high))
-    least, most = low / (low + _of_others(high)), high / (high + _of_others(low))
+    least, most = (
+        low / (low + _of_others(term("other weights in the least share", high, low))),
+        high / (high + _of_others(term("other weights in the largest share", low, high))),
+    )
     rounded = (4 * low.shape[-1] + ROUNDINGS) * U
-    least = np.where(low > 0, np.maximum(least * (1 - rounded), 0.0), 0.0)
-    return least, np.where(high > 0, np.minimum(most * (1 + rounded), 1.0), 0.0)
+    least = np.where(low > 0, np.maximum(least * times("the evaluation of the least share", 1 - rounded), 0.0), 0.0)
+    return least, np.where(
+        high > 0, np.minimum(most * times("the evaluation of the largest share", 1 + rounded), 1.0), 0.0
+    )
 
 
 def _of_others(w: np.ndarray) -> np.ndarray:

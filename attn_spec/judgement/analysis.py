@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.error.terms import remembered
 from attn_spec.error.theorems import forward_bound, gradient_bound, gradient_evaluation_error
 from attn_spec.judgement.oracle import GradientOracle, Oracle
 from attn_spec.problem.option import CHOICE, WEIGHT
@@ -103,7 +104,7 @@ class GradientAnalysis:
         return self.oracle(**{name: ORACLE_FRACTION * bound.allowed[name] for name in names}), bound
 
 
-@lru_cache(maxsize=KEPT)
+@remembered(KEPT)
 def analysis_of(problem: Problem) -> Analysis:
     """The analysis of a problem, the same while it is asked for again soon. Nobody changes what it holds."""
     return Analysis(problem)
@@ -113,10 +114,10 @@ def gradient_analysis_of(
     problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None
 ) -> GradientAnalysis:
     """The same of the backward pass, for equal cotangents."""
-    return _gradient_analysis(problem, *(None if x is None else _frozen(x) for x in (cotangent, lse_cotangent)))
+    return _gradient_analysis(problem, _frozen(cotangent), None if lse_cotangent is None else _frozen(lse_cotangent))
 
 
-@lru_cache(maxsize=KEPT)
+@remembered(KEPT)
 def _gradient_analysis(problem: Problem, cotangent: _Frozen, lse_cotangent: _Frozen | None) -> GradientAnalysis:
     dL = None if lse_cotangent is None else _array(lse_cotangent)
     return GradientAnalysis(problem, _array(cotangent), dL)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.terms import guard, stands
 
 
 class _Judged(Protocol):
@@ -37,14 +38,16 @@ def best(judge: Callable[[ResolvedContract], Judged], choices: Sequence[Resolved
     holding, silent, refuted = [], [], []
     for reading in choices:
         judgement = judge(reading)
-        if judgement.refuted:
+        if guard("a reading that is refuted is passed over", judgement.refuted, False):
             refuted.append(judgement)
         elif not judgement.exercised:
             silent.append(judgement)
-        elif judgement.silent:
+        elif guard("a reading that says more is preferred", judgement.silent, False):
             holding.append(judgement)
         else:
             return judgement
     if holding:
         return min(holding, key=lambda judgement: judgement.silent)
-    return silent[0] if silent else min(refuted, key=lambda judgement: judgement.ratio)
+    if silent and stands("a reading that is silent of an answer is not refuted by another one"):
+        return silent[0]
+    return min(refuted, key=lambda judgement: judgement.ratio)

@@ -13,6 +13,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.readings import gradient_readings_of, readings_of
 from attn_spec.error.roundoff import growth, rounding
+from attn_spec.error.terms import guard, stands, term
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.judgement.best_reading import best
 from attn_spec.numbers import bits
@@ -173,7 +174,9 @@ def _judge(
     empty = problem.empty_rows
     if output is not None:
         expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, empty_row)
-        measured = np.broadcast_to(inside[..., None], output.shape)
+        measured = np.broadcast_to(
+            guard("rows outside the domain are not measured", inside[..., None], True), output.shape
+        )
         asked = np.broadcast_to((~_undecided(problem, empty_row))[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
@@ -184,7 +187,11 @@ def _judge(
         expected = replace(expected, value=np.where(empty, value, expected.value))
         allowed = np.where(empty, 0.0, allowed)
         decided = empty_lse != "undeclared"
-        measured, asked = bound.domain_of("lse") | (bound.empty_in_domain & decided), ~empty | decided
+        measured, asked = (
+            term("a log-sum-exp that overflows is not measured", bound.domain_of("lse"), bound.in_domain)
+            | (bound.empty_in_domain & guard("an undeclared log-sum-exp of no keys is not measured", decided, True)),
+            ~empty | guard("rows whose log-sum-exp no convention decides are not asked for", decided, True),
+        )
         measurements.append(
             _measure("lse", contract.lse, lse, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
@@ -227,7 +234,11 @@ def measured_gradients(
             asked=np.ones(got.shape, dtype=bool),
         )
         for name, got in found.items()
-        for inside in (np.broadcast_to(bound.domain_of(name), got.shape),)
+        for inside in (
+            np.broadcast_to(
+                guard("gradients outside the domain are not measured", bound.domain_of(name), True), got.shape
+            ),
+        )
         for dtype in (problem.dtype_of(name[1:], reading.gradients),)
     ]
     return Judgement(problem, reading, tuple(measurements))
@@ -242,7 +253,7 @@ def _with_empty_rows(
         return _with_empty_heads(known, contract, truth, bound, empty_row)
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
     allowed = bound.allowed["output"]
-    inside = bound.in_domain | bound.empty_in_domain
+    inside = bound.in_domain | guard("rows that see no key are measured", bound.empty_in_domain, False)
     if empty_row == "undeclared":
         return truth, allowed, bound.in_domain
     if not empty.any() or empty_row == "zero":
@@ -254,8 +265,16 @@ def _with_empty_rows(
         name: np.where(empty, getattr(mean["output"], name), getattr(truth, name))
         for name in ("value", "low", "radius")
     }
-    inside = np.where(problem.empty_rows, mean_bound.in_domain & bound.empty_in_domain, bound.in_domain)
-    return Enclosed(**fields), np.where(empty, mean_bound.allowed["output"], allowed), inside
+    inside = np.where(
+        problem.empty_rows,
+        guard("a mean of V in such rows is measured", mean_bound.in_domain & bound.empty_in_domain, False),
+        bound.in_domain,
+    )
+    return (
+        Enclosed(**fields),
+        np.where(empty, term("a mean of V has a bound", mean_bound.allowed["output"]), allowed),
+        inside,
+    )
 
 
 def _with_empty_heads(
@@ -296,7 +315,7 @@ def _in_base(
     size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
     extra = growth((final.u, 3)) * size + final.eta
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
-    return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + extra
+    return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + term("roundings of a logarithm of base 2", extra)
 
 
 def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
@@ -310,7 +329,7 @@ def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
         return {"zero": np.zeros(some.shape, dtype=bool), "undeclared": some, "mean_of_v": some & ~every}.get(
             empty_row, np.zeros(some.shape, dtype=bool)
         )
-    return empty & (empty_row == "undeclared")
+    return empty & guard("rows whose output no convention decides are not asked for", empty_row == "undeclared", False)
 
 
 def _measure(
@@ -325,11 +344,17 @@ def _measure(
 ) -> Measurement:
     distance = np.abs((got - truth.value) - truth.low)
     same = bits.identical(got, truth.value) | (got == truth.value)
-    exact = same & ~np.isfinite(truth.value)
-    distance = np.where(exact, 0.0, np.where(np.isfinite(distance), distance, np.inf))
-    error = distance + np.where(np.isfinite(truth.value), truth.radius, 0.0)
-    measured = measured & np.isfinite(allowed)
-    outside = measured & (distance - truth.radius > allowed)
+    exact = guard("another infinity is an error", same, True) & ~np.isfinite(truth.value)
+    distance = np.where(
+        exact & stands("the same infinity is no error"),
+        0.0,
+        term("NaN is as far away as can be", np.where(np.isfinite(distance), distance, np.inf), distance),
+    )
+    error = distance + term(
+        "an error is counted from the far end of an enclosure", np.where(np.isfinite(truth.value), truth.radius, 0.0)
+    )
+    measured = measured & guard("an element without a bound is not measured", np.isfinite(allowed), True)
+    outside = measured & (distance - term("what an enclosure leaves open refutes nothing", truth.radius) > allowed)
     return Measurement(
         name, dtype, got, truth, allowed, np.where(measured, error, np.nan), outside, measured, asked & np.ones(1, bool)
     )

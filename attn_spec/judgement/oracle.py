@@ -21,6 +21,7 @@ from attn_spec.error.intermediates import (
     Intermediates,
     intermediates,
 )
+from attn_spec.error.terms import term
 from attn_spec.error.theorems import evaluation_error, gradient_evaluation_error
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
@@ -138,7 +139,9 @@ def _is_long(problem: Problem) -> bool:
 
 
 def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
-    return Enclosed(value, np.zeros(value.shape), np.where(np.isnan(radius), np.inf, radius))
+    return Enclosed(
+        value, np.zeros(value.shape), np.where(np.isnan(radius), term("a NaN radius is infinite", np.inf), radius)
+    )
 
 
 def _all(test: Callable[[Enclosed, np.ndarray], bool], radii: Mapping[str, np.ndarray]) -> Callable[[Truth], bool]:

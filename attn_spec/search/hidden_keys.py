@@ -8,6 +8,7 @@ import numpy as np
 
 from attn_spec.attention.scores import parameters_of
 from attn_spec.error.readings import readings_of
+from attn_spec.error.terms import guard
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.search.assertions import (
@@ -42,7 +43,7 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
     hidden = _hidden_from_one_query(problem, rng)
     rows = np.logical_not((problem.visible & problem.per_query_head(hidden)[:, :, None]).any(axis=-1))
     if subject.conventions.empty_row == "mean_of_v":
-        rows = rows & ~problem.empty_rows
+        rows = rows & guard("hidden keys may change a mean of V", ~problem.empty_rows, without=True)
     for what, k, v in _contents(subject, problem, rng):
         changed = problem.replace(
             k=np.where(hidden[..., None], k, problem.k), v=np.where(hidden[..., None], v, problem.v)

@@ -21,8 +21,8 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.row_sum_bounds",
         (
-            "-        X = X + growth((work, 4)) * (np.abs(x.M[..., 0]) + shift + w.top[..., 0] + log_sum + X)\n"
-            "+        X = X + growth((work, 4)) * (np.abs(x.M[..., -1]) + shift + w.top[..., 0] + log_sum + X)"
+            '-            term("the reference in the LSE of base 2", np.abs(x.M[..., 0]))\n'
+            '+            term("the reference in the LSE of base 2", np.abs(x.M[..., -1]))'
         ),
     ): _ROWS_HAVE_ONE,
     (
@@ -42,8 +42,10 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "error.domain",
         (
-            "-    return (x.keys[..., 0] == 0) & numbers_fit(x, c)\n"
-            "+    return (x.keys[..., -1] == 0) & numbers_fit(x, c)"
+            '-    return (x.keys[..., 0] == 0) & guard("hidden scores of rows that see no key", '
+            "numbers_fit(x, c), True)\n"
+            '+    return (x.keys[..., -1] == 0) & guard("hidden scores of rows that see no key", '
+            "numbers_fit(x, c), True)"
         ),
     ): _ROWS_HAVE_ONE,
     (
@@ -57,10 +59,7 @@ REASONS: dict[tuple[str, str], str] = {
     ): "zeros alone have no bit below 2^4000, and their products, which are 0, fit whatever the limit",
     (
         "error.domain",
-        (
-            "-    inside = (x.keys[..., 0] > 0) & numbers_fit(x, c) & weights_fit(x, c) & factor_fits(x, c)\n"
-            "+    inside = (x.keys[..., -1] > 0) & numbers_fit(x, c) & weights_fit(x, c) & factor_fits(x, c)"
-        ),
+        "-        (x.keys[..., 0] > 0)\n+        (x.keys[..., -1] > 0)",
     ): _ROWS_HAVE_ONE,
     (
         "error.intermediates",

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.attention.enclosure import Enclosed, enclose
+from attn_spec.attention.enclosure import Enclosed
 from attn_spec.error import gradient_bounds, row_sum_bounds
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import gradient_intermediates, intermediates
 from attn_spec.error.presets import FP32, FP64
+from attn_spec.error.terms import struck
 from attn_spec.judgement import measure, oracle
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.subject import Subject
@@ -25,9 +26,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.search import hidden_keys
 from attn_spec.search.property import Refutation
 
-from .deletions import Deletion, deleted
 from .guards_domain import DOMAIN
-from .struck import struck
 
 NAN = float("nan")
 _FLOAT32 = FP32.at("float32")
@@ -37,7 +36,7 @@ _FLOAT32 = FP32.at("float32")
 class Guard:
     """A guard, and whether an answer is judged as it must be."""
 
-    deletion: Deletion
+    name: str
     right: Callable[[], bool]
 
 
@@ -45,9 +44,9 @@ def missed(guards: tuple[Guard, ...]) -> Iterator[str]:
     """Names of guards that judge their answer wrongly as they stand, or rightly when they are taken away."""
     for guard in guards:
         stands = guard.right()
-        with deleted(guard.deletion):
+        with struck(guard.name):
             if not stands or guard.right():
-                yield guard.deletion.name
+                yield guard.name
 
 
 def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> Problem:
@@ -90,11 +89,6 @@ def _nan_row_sum() -> np.ndarray:
     x = intermediates(_problem())
     w = replace(row_sum_bounds.weight_error(x, _FLOAT32), C=np.full(x.s.shape, NAN))
     return row_sum_bounds.row_sum_error(x, w)
-
-
-def _seen_nan() -> np.ndarray:
-    """The radius of a row that sees a NaN."""
-    return enclose(_problem(v=((NAN,), (3.0,))))["output"].radius
 
 
 @kernel(
@@ -165,144 +159,57 @@ def _overflowing_sum() -> measure.Judgement:
     return measure.judge_gradients(problem, contract, np.ones((1, 1, 128, 1)), found)
 
 
-_ROWS: dict[str, tuple[str, str, Callable[[], bool]]] = {
-    "a NaN radius is infinite": (
-        "judgement.oracle",
-        "np.where(np.isnan(radius), [-np.inf-]{+0.0+}, radius)",
-        lambda: bool(np.isinf(oracle._enclosed(np.ones(1), np.full(1, NAN)).radius)),  # noqa: SLF001 - the guard itself
+_ROWS: dict[str, Callable[[], bool]] = {
+    "a NaN radius is infinite": lambda: bool(
+        np.isinf(oracle._enclosed(np.ones(1), np.full(1, NAN)).radius)  # noqa: SLF001 -- the guard itself
     ),
-    "a NaN bound of a gradient is infinite": (
-        "error.gradient_bounds",
-        "<= contract.largest(dtype), total, [-np.inf-]{+0.0+})",
-        lambda: bool(np.isinf(_nan_bound()).all()),
+    "a NaN bound of a gradient is infinite": lambda: bool(np.isinf(_nan_bound()).all()),
+    "sums of gradients that overflow have no bound": lambda: not _overflowing_sum().refuted,
+    "an element without a bound is not measured": lambda: not _measured(1.5, allowed=math.inf).measured.any(),
+    "a NaN error of a row sum is infinite": lambda: bool(np.isinf(_nan_row_sum()).all()),
+    "NaN is as far away as can be": lambda: _refuted(_problem(), NAN),
+    "the same infinity is no error": lambda: not _refuted(_BLIND, math.log(2), -math.inf, quantity="lse"),
+    "another infinity is an error": lambda: _refuted(_BLIND, math.log(2), math.inf, quantity="lse"),
+    "rows outside the domain are not measured": lambda: (
+        not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16"))
     ),
-    "sums of gradients that overflow have no bound": (
-        "error.gradient_sums",
-        "np.where(size + error <= largest, error, [-np.inf-]{+error+})",
-        lambda: not _overflowing_sum().refuted,
+    "scores that overflow are outside the domain": lambda: (
+        not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16"))
     ),
-    "an element without a bound is not measured": (
-        "judgement.measure",
-        "measured = measured[- & np.isfinite(allowed)-]",
-        lambda: not _measured(1.5, allowed=math.inf).measured.any(),
+    "angles that overflow have no bound": lambda: (
+        not _refuted(_FAR, NAN, contract=replace(_FLOAT32, score_accumulation="float16"))
     ),
-    "a NaN error of a row sum is infinite": (
-        "error.row_sum_bounds",
-        "return np.where(np.isnan(X), [-np.inf-]{+0.0+}, X)",
-        lambda: bool(np.isinf(_nan_row_sum()).all()),
+    "outputs that overflow are outside the domain": lambda: (
+        not _refuted(_problem(v=((7e4,), (7e4,))), math.inf, contract=replace(_FLOAT32, output="float16"))
     ),
-    "a row that sees a NaN has no true value": (
-        "attention.enclosure",
-        "np.array([np.nan, 0.0, [-np.inf-]{+0.0+}])",
-        lambda: bool(np.isinf(_seen_nan()).all()),
+    "gradients outside the domain are not measured": lambda: not _gradients_are_refuted(),
+    "rows that see no key are measured": lambda: _refuted(_BLIND, 2.0, 1.0),
+    "a mean of V in such rows is measured": lambda: _refuted(_BLIND, 2.0, 1.0, empty_row="mean_of_v"),
+    "a mean of V has a bound": lambda: not _refuted(_BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v"),
+    "hidden keys may change a mean of V": _mean_is_accepted,
+    "an undeclared log-sum-exp of no keys is not measured": lambda: (
+        not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", empty_lse="undeclared")
     ),
-    "NaN is as far away as can be": (
-        "judgement.measure",
-        "np.where(exact, 0.0, [-np.where(np.isfinite(distance), distance, np.inf)-]{+distance+})",
-        lambda: _refuted(_problem(), NAN),
+    "roundings of a logarithm of base 2": _base_2,
+    "a reading that is refuted is passed over": lambda: (
+        not _read(_problem(), 2.0005, replace(_FLOAT32, output="float16")).refuted
     ),
-    "the same infinity is no error": (
-        "judgement.measure",
-        "distance = np.where([-exact-]{+exact & False+}, 0.0,",
-        lambda: not _refuted(_BLIND, math.log(2), -math.inf, quantity="lse"),
+    "a reading that says more is preferred": lambda: (
+        _read(_HALF_OVERFLOWING, 2.0, _FLOAT32, score_accumulation="float16").silent == 0
     ),
-    "another infinity is an error": (
-        "judgement.measure",
-        "exact = [-same & -]~np.isfinite(truth.value)",
-        lambda: _refuted(_BLIND, math.log(2), math.inf, quantity="lse"),
+    "a reading that is silent of an answer is not refuted by another one": lambda: (
+        not _read(_OVERFLOWING, NAN, _FLOAT32, score_accumulation="float16").refuted
     ),
-    "rows outside the domain are not measured": (
-        "judgement.measure",
-        "measured = np.broadcast_to([-inside[..., None]-]{+True+}, output.shape)",
-        lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
+    "a log-sum-exp that overflows is not measured": lambda: (
+        not _refuted(_problem(((7e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16"))
     ),
-    "scores that overflow are outside the domain": (
-        "error.domain",
-        "constants_fit(x, c) & entries_fit(x, c)[- & scores_fit(x, c)-]",
-        lambda: not _refuted(_OVERFLOWING, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
+    "rows whose output no convention decides are not asked for": lambda: (
+        not _silent_of_blind("output", empty_row="undeclared")
     ),
-    "angles that overflow have no bound": (
-        "error.running_error",
-        'angles * (1 + d) < c.largest("score_accumulation"), error, [-np.inf-]{+error+})',
-        lambda: not _refuted(_FAR, NAN, contract=replace(_FLOAT32, score_accumulation="float16")),
+    "rows whose log-sum-exp no convention decides are not asked for": lambda: (
+        not _silent_of_blind("lse", empty_lse="undeclared")
     ),
-    "outputs that overflow are outside the domain": (
-        "error.domain",
-        'return inside[- & (widest <= c.largest("softmax", "output"))-]',
-        lambda: not _refuted(_problem(v=((7e4,), (7e4,))), math.inf, contract=replace(_FLOAT32, output="float16")),
-    ),
-    "gradients outside the domain are not measured": (
-        "judgement.measure",
-        "for inside in (np.broadcast_to([-bound.domain_of(name)-]{+True+}, got.shape),)",
-        lambda: not _gradients_are_refuted(),
-    ),
-    "rows that see no key are measured": (
-        "judgement.measure",
-        "inside = bound.in_domain[- | bound.empty_in_domain-]",
-        lambda: _refuted(_BLIND, 2.0, 1.0),
-    ),
-    "a mean of V in such rows is measured": (
-        "judgement.measure",
-        "np.where(problem.empty_rows, [-mean_bound.in_domain & bound.empty_in_domain-]{+False+}, bound.in_domain)",
-        lambda: _refuted(_BLIND, 2.0, 1.0, empty_row="mean_of_v"),
-    ),
-    "a mean of V has a bound": (
-        "judgement.measure",
-        'np.where(empty, [-mean_bound.allowed["output"]-]{+0.0+}, allowed)',
-        lambda: not _refuted(_BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v"),
-    ),
-    "hidden keys may change a mean of V": (
-        "search.hidden_keys",
-        "rows = rows[- & ~problem.empty_rows-]",
-        _mean_is_accepted,
-    ),
-    "an undeclared log-sum-exp of no keys is not measured": (
-        "judgement.measure",
-        "(bound.empty_in_domain[- & decided-]), ~empty",
-        lambda: not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", empty_lse="undeclared"),
-    ),
-    "roundings of a logarithm of base 2": ("judgement.measure", "(1 + 2.0**-40)[- + extra-]", _base_2),
-    "a reading that is refuted is passed over": (
-        "judgement.best_reading",
-        "if [-judgement.refuted-]{+False+}:",
-        lambda: not _read(_problem(), 2.0005, replace(_FLOAT32, output="float16")).refuted,
-    ),
-    "a reading that says more is preferred": (
-        "judgement.best_reading",
-        "elif [-judgement.silent-]{+False+}:",
-        lambda: _read(_HALF_OVERFLOWING, 2.0, _FLOAT32, score_accumulation="float16").silent == 0,
-    ),
-    "a reading that is silent of an answer is not refuted by another one": (
-        "judgement.best_reading",
-        "return [-silent[0] if silent else -]min(refuted",
-        lambda: not _read(_OVERFLOWING, NAN, _FLOAT32, score_accumulation="float16").refuted,
-    ),
-    "a log-sum-exp that overflows is not measured": (
-        "judgement.measure",
-        'measured, asked = [-bound.domain_of("lse")-]{+bound.in_domain+} |',
-        lambda: not _refuted(_problem(((7e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16")),
-    ),
-    "rows whose output no convention decides are not asked for": (
-        "judgement.measure",
-        'return empty[- & (empty_row == "undeclared")-]{+ & False+}',
-        lambda: not _silent_of_blind("output", empty_row="undeclared"),
-    ),
-    "rows whose log-sum-exp no convention decides are not asked for": (
-        "judgement.measure",
-        "decided), [-~empty | decided-]{+~empty | True+}",
-        lambda: not _silent_of_blind("lse", empty_lse="undeclared"),
-    ),
-    "what an enclosure leaves open refutes nothing": (
-        "judgement.measure",
-        "outside = measured & (distance[- - truth.radius-] > allowed)",
-        lambda: not _measured(1.5).outside.any(),
-    ),
-    "an error is counted from the far end of an enclosure": (
-        "judgement.measure",
-        "error = distance[- + np.where(np.isfinite(truth.value), truth.radius, 0.0)-]",
-        lambda: _measured(1.5).ratio > 2,
-    ),
+    "what an enclosure leaves open refutes nothing": lambda: not _measured(1.5).outside.any(),
+    "an error is counted from the far end of an enclosure": lambda: _measured(1.5).ratio > 2,
 }
-GUARDS = tuple(
-    Guard(deletion=struck(name, module, text), right=right) for name, (module, text, right) in (_ROWS | DOMAIN).items()
-)
+GUARDS = tuple(Guard(name=name, right=right) for name, right in (_ROWS | DOMAIN).items())

@@ -1,13 +1,12 @@
 """Show that every term of a bound is needed: without it, some choice of roundings leaves the bound.
 
     python -m attn_spec.reports.witnesses.report
-    python -m attn_spec.reports.witnesses.report --module score_bounds
+    python -m attn_spec.reports.witnesses.report --table scores
 
-A witness is a term, and an attack whose error exceeds the bound of one quantity when the term is deleted from the
-source (``deletions``), and not as the source stands. The attacks are those of ``adversary.cases`` and, where none of
-them will do, of ``attacks``; roundings are chosen under the theorems as they stand. Guards of the
-judge have answers instead (``guards``); terms without a witness have a reason (``unwitnessed``). Exit status
-0: each of them is needed; 1 otherwise.
+A witness is a term, and an attack whose error exceeds the bound of one quantity while the term's name is struck, and
+not as the bound stands. The attacks are those of ``adversary.cases`` and, where none of them will do, of ``attacks``;
+roundings are chosen under the theorems as they stand. Guards of the judge have answers instead (``guards``); terms
+without a witness have a reason (``unwitnessed``). Exit status 0: each of them is needed; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from dataclasses import dataclass
 from ..adversary.attack import allowed, errors, ratios
 from ..adversary.report import TOLERANCE
 from .attacks import attack_of
-from .deletions import Deletion, deleted
 from .gradients import GRADIENTS
 from .guards import GUARDS, missed
 from .layer_sums import LAYER_SUMS
@@ -31,21 +29,31 @@ from .linear_gradients import LINEAR_GRADIENTS
 from .output import OUTPUT
 from .score_gradients import SCORE_GRADIENTS
 from .scores import SCORES
-from .struck import struck
+from .strikes import Strike, without
 from .unwitnessed import UNWITNESSED
 from .weights import WEIGHTS
 
-#: Terms by attack, of each module; those of a layer stand in tables of their own.
-TABLES = SCORES | WEIGHTS | OUTPUT | SCORE_GRADIENTS | GRADIENTS | LINEAR | LINEAR_GRADIENTS
-for _of_layers in (LAYERS, LAYER_SUMS):
-    TABLES |= {module: TABLES.get(module, {}) | attacks for module, attacks in _of_layers.items()}
+#: What is struck, by the attack that exceeds a bound without it.
+TABLES = {
+    "scores": SCORES,
+    "weights": WEIGHTS,
+    "output": OUTPUT,
+    "score_gradients": SCORE_GRADIENTS,
+    "gradients": GRADIENTS,
+    "linear": LINEAR,
+    "linear_gradients": LINEAR_GRADIENTS,
+    "layers": LAYERS,
+    "layer_sums": LAYER_SUMS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
     """A term, and the attack that exceeds a bound without it."""
 
-    deletion: Deletion
+    strike: Strike
+    #: The table that it stands in.
+    table: str
     #: The attack: its stage and way, and the quantity whose bound is exceeded.
     stage: str
     way: str
@@ -67,15 +75,15 @@ class Outcome:
 
 
 WITNESSES = tuple(
-    Witness(deletion=struck(name, module, text), stage=stage, way=way, quantity=quantity)
-    for module, attacks in TABLES.items()
-    for (stage, way, quantity), terms in attacks.items()
-    for name, text in terms.items()
+    Witness(strike=strike, table=table, stage=stage, way=way, quantity=quantity)
+    for table, attacks in TABLES.items()
+    for (stage, way, quantity), strikes in attacks.items()
+    for strike in strikes
 )
 
 
 def outcomes(witnesses: Iterable[Witness] = WITNESSES) -> Iterator[Outcome]:
-    """What each witness attains; every attack is made once."""
+    """Yield what each witness attains; every attack is made once."""
     by_attack: dict[tuple[str, str], list[Witness]] = defaultdict(list)
     for witness in witnesses:
         by_attack[witness.stage, witness.way].append(witness)
@@ -86,24 +94,23 @@ def outcomes(witnesses: Iterable[Witness] = WITNESSES) -> Iterator[Outcome]:
         for witness in group:
             wanted = {witness.quantity}
             own = [one for one in found if one.quantity == witness.quantity]
-            with deleted(witness.deletion):
-                without = allowed(attack, wanted)
-            first, second = (ratios(own, allowed_errors)[witness.quantity] for allowed_errors in (bounds, without))
+            with without(witness.strike):
+                less = allowed(attack, wanted)
+            first, second = (ratios(own, allowed_errors)[witness.quantity] for allowed_errors in (bounds, less))
             yield Outcome(witness=witness, with_term=first, without=second)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print what every witness attains, with its term and without."""
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.witnesses.report", description=__doc__)
-    parser.add_argument("--module", choices=TABLES, help="terms of this module only")
-    chosen = parser.parse_args(arguments).module
-    found = list(outcomes(w for w in WITNESSES if chosen in {None, w.deletion.module}))
+    parser.add_argument("--table", choices=TABLES, help="terms of this table only")
+    chosen = parser.parse_args(arguments).table
+    found = list(outcomes(w for w in WITNESSES if chosen in {None, w.table}))
     print("error / bound with the term and without")
     for outcome in found:
         w = outcome.witness
-        name = f"{w.deletion.module}: {w.deletion.name}"
-        print(f"{name:75s} {outcome.with_term:8.5f} {outcome.without:8.5g}  {w.stage}, {w.way}: {w.quantity}")
-    superfluous = [outcome.witness.deletion.name for outcome in found if not outcome.is_needed]
+        print(f"{w.strike!s:75s} {outcome.with_term:8.5f} {outcome.without:8.5g}  {w.stage}, {w.way}: {w.quantity}")
+    superfluous = [str(outcome.witness.strike) for outcome in found if not outcome.is_needed]
     guards = [] if chosen else list(missed(GUARDS))
     print(f"\n{len(found)} terms: {len(superfluous)} not shown to be needed", *superfluous, sep="\n")
     if not chosen:

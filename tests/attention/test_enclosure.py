@@ -162,7 +162,7 @@ def test_a_row_that_sees_a_nonfinite_number_is_undefined_and_the_others_are_unto
     undefined = np.zeros(6, bool)
     undefined[3 if name == "q" else slice(3, None)] = True
     assert np.isnan(truth["output"].value[:, :, undefined]).all()
-    assert (truth["lse"].radius[:, :, undefined] == np.inf).all()
+    assert all((truth[quantity].radius[:, :, undefined] == np.inf).all() for quantity in ("output", "lse"))
     np.testing.assert_array_equal(truth["output"].value[:, :, ~undefined], expected["output"].value[:, :, ~undefined])
     np.testing.assert_array_equal(truth["output"].radius[:, :, ~undefined], expected["output"].radius[:, :, ~undefined])
 

@@ -1,5 +1,8 @@
 """The contract: every field is checked, formats are resolved, and its presets say what their kinds of kernel do."""
 
+import pickle
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -115,3 +118,16 @@ def test_an_unknown_preset_is_refused_with_the_known_ones():
     assert str(raised.value) == (
         "unknown contract 'fussed'; known are fused, fp32, tf32, eager, split_kv, fp64, or pass a Contract(...)"
     )
+
+
+def test_a_contract_that_another_process_made_is_found_in_a_dictionary():
+    contract = FUSED.at("bfloat16")
+    script = (
+        "import pickle, sys; from attn_spec.error.presets import FUSED;"
+        "contract = FUSED.at('bfloat16'); hash(contract); sys.stdout.buffer.write(pickle.dumps(contract))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    other = pickle.loads(done.stdout)  # noqa: S301 -- of the line above
+
+    assert other is not contract
+    assert {contract: "found"}[other] == "found"
