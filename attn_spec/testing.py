@@ -23,6 +23,7 @@ from attn_spec.error.outside import why_outside
 from attn_spec.error.presets import UNDECLARED, as_contract, describe
 from attn_spec.error.readings import readings_of
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, Tally, judge_parts
+from attn_spec.judgement.bound_terms import BoundTerm, of_gradient, of_row
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.gradient_parts import GradientPart
 from attn_spec.judgement.key_sample import KeySample
@@ -235,6 +236,8 @@ class Asked:
         worst = judgement.worst
         assert worst is not None
         hint, missing = "", []
+        with faults.told("terms of the bound", missing):
+            worst = replace(worst, bound_terms=self._bound_terms(worst, judgement.contract, answer))
         with faults.told("hint", missing):
             hint = self._hint_of_gradients(worst) if answer is None else self._hint(worst, answer)
         return "\n".join(
@@ -242,9 +245,27 @@ class Asked:
                 "this is not the attention of these tensors: an error is larger than the roundings of the contract",
                 *self._lines(judgement),
                 *worst.lines(self._place(worst)),
-                *([f"  hint      {hint}"] if hint else missing),
+                *([f"  hint      {hint}"] if hint else []),
+                *missing,
             ]
         )
+
+    def _bound_terms(
+        self, worst: WorstElement, reading: ResolvedContract, answer: Mapping[str, Any] | None
+    ) -> tuple[BoundTerm, ...]:
+        """The terms that weigh most in what is allowed; none of gradients that are too large to judge again."""
+        if answer is not None:
+            b, h, i, *column = worst.index
+            problem = self.made.head(b, 0 if self.made.layer else h)
+            return of_row(problem, reading, worst.quantity, (0, h if self.made.layer else 0, i, *column))
+        assert isinstance(self.given, GradientsAsGiven)
+        part = self.given.part(worst.quantity, self._place(worst))
+        if part is None or not is_small(part.problem):
+            return ()
+        b, h, *rest = worst.index
+        first = part.at[1] * (self.made.group_size if worst.quantity == "dq" else 1)
+        at = (b - part.at[0], h - first, *rest)
+        return of_gradient(part.problem, reading, (part.cotangent, part.lse_cotangent), worst.quantity, at)
 
     def silence(self, judgement: RowJudgement) -> str:
         """Of how much nothing is said, and why."""

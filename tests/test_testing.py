@@ -1,5 +1,6 @@
 """assert_attention: sound answers of any framework pass, wrong ones fail with the element, bad arguments are told."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -62,7 +63,8 @@ def test_a_wrong_answer_fails_with_the_element_in_the_order_of_the_test():
         assert_attention(*(x.transpose(1, 2) for x in (out, q, k, v)), presentation="BSHD", contract="fp32")
 
     lines = str(failure.value).splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
+    assert re.fullmatch(r"  of that   \d+ % [a-z' ]+, \d+ % [a-z' ]+, \d+ % [a-z' ]+", lines[9])
     assert lines[1] == f"  tensors   q {(shape := (2, 40, 4, 16))}, k {shape}, v {shape}, float32"
     assert lines[2:4] == ["  contract  fp32", "  looked at all 320 rows"]
     assert lines[4] == "  element   output[1, 17, 2, 3]; 1 of 5120 are outside, in 1 row"

@@ -107,6 +107,13 @@ class Claims(Model):
     declined: dict[str, str]
 
 
+class AllowedBy(Model):
+    """A term of the bound of the worst element, and its share of the error that the contract allows there."""
+
+    term: str
+    share: float
+
+
 class Finding(Model):
     """The verdict on one property at one dtype."""
 
@@ -126,6 +133,8 @@ class Finding(Model):
     looked_at: tuple[str, ...] = ()
     #: What would explain the answer to the stored case, each alone.
     hints: tuple[str, ...] = ()
+    #: The terms that weigh most in what is allowed to the worst element of the stored case, the largest first.
+    bound_terms: tuple[AllowedBy, ...] = ()
 
 
 class PropertyResult(Model):
@@ -251,6 +260,7 @@ def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
             readings=row.readings,
             looked_at=row.looked_at,
             hints=row.hints,
+            bound_terms=tuple(AllowedBy(term=name, share=share) for name, share in row.bound_terms),
         )
         for row in rows
     }

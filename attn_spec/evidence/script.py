@@ -66,13 +66,18 @@ def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> 
         "differentiate": textwrap.indent(subject.framework.script_differentiates, "    "),
         "device": subject.device,
         "worst_call": ", ".join(map(str, _worst_call(case.worst, subject.presentation, calls))),
-        "worst": pprint.pformat(asdict(case.worst), sort_dicts=False) if case.worst else "None",
+        "worst": pprint.pformat(_plain(case.worst), sort_dicts=False) if case.worst else "None",
         "calls": ",\n".join(_call(call) for call in calls),
     }
     text = TEMPLATE
     for name, value in facts.items():
         text = text.replace(f"@{name}@", value)
     return text
+
+
+def _plain(worst: WorstElement) -> dict[str, Any]:
+    """The fields of the worst element that a script shows, of plain types: the bound is not in it."""
+    return {name: value for name, value in asdict(worst).items() if name != "bound_terms"}
 
 
 def _worst_call(

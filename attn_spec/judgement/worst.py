@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
+from attn_spec.judgement.bound_terms import BoundTerm
 from attn_spec.judgement.measure import Measurement
 from attn_spec.problem.quantities import QUANTITIES
 
@@ -31,6 +33,14 @@ class WorstElement:
     outside: int
     elements: int
     rows: int
+    #: The terms that weigh most in what is allowed, the largest first.
+    bound_terms: tuple[BoundTerm, ...] = ()
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Make the element of its fields as JSON has them, also of a version that kept no terms."""
+        terms = tuple(BoundTerm(*term) for term in document.get("bound_terms", ()))
+        return cls(**{**document, "index": tuple(document["index"]), "bound_terms": terms})
 
     @property
     def place(self) -> str:
@@ -54,6 +64,7 @@ class WorstElement:
             f"  got       {_both(self.got)}",
             f"  truth     {_both(self.truth)} +- {_short(self.radius)}",
             f"  error     {_short(self.ulps)} ulp; allowed {_short(self.allowed)} by the {bound} of the contract",
+            *([f"  of that   {', '.join(map(str, self.bound_terms))}"] if self.bound_terms else []),
         ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from attn_spec.error.operand_bounds import unknown_operands
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import gradient_readings_of, readings, readings_of
-from attn_spec.judgement import measure
+from attn_spec.judgement import bound_terms, measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import explains, right_for, within
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from attn_spec.error.contract import ResolvedContract
     from attn_spec.judgement.blocks import RowJudgement
+    from attn_spec.judgement.bound_terms import BoundTerm
     from attn_spec.judgement.measure import Judgement, Measurement
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem
@@ -66,8 +67,12 @@ def assert_within_bound(
 
 def measured_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
     """The measurement of every element. Raises :class:`Refutation` as :func:`assert_within_bound` does."""
+    judgement = judged(subject, problem, answer)
     return _assert_inside(
-        judged(subject, problem, answer), quantities, lambda measured: _hints(subject, problem, answer, measured)
+        judgement,
+        quantities,
+        lambda measured: _hints(subject, problem, answer, measured),
+        lambda measured: bound_terms.of_row(problem, judgement.contract, measured.name, measured.worst),
     )
 
 
@@ -137,7 +142,12 @@ def assert_gradients_within_bound(
         contracts = gradient_contracts_that_hold(subject.contract, problem, dO, found, dL)
         return [*map(within, contracts), *right_for(problem, judge)]
 
-    return _assert_inside(measure.judge_gradients(problem, subject.contract, dO, found, dL), (), hints)
+    judgement = measure.judge_gradients(problem, subject.contract, dO, found, dL)
+
+    def terms(m: Measurement) -> Sequence[BoundTerm]:
+        return bound_terms.of_gradient(problem, judgement.contract, (dO, dL), m.name, m.worst)
+
+    return _assert_inside(judgement, (), hints, terms)
 
 
 @np.errstate(all="ignore")
@@ -158,6 +168,7 @@ def _assert_inside(
     judgement: Judgement,
     quantities: tuple[str, ...],
     explain: Callable[[Measurement], Sequence[str]] = lambda measured: (),
+    terms: Callable[[Measurement], Sequence[BoundTerm]] = lambda measured: (),
 ) -> Judgement:
     for measured in judgement.measurements:
         if quantities and measured.name not in quantities:
@@ -168,7 +179,7 @@ def _assert_inside(
             at, count = measured.worst, int(measured.outside.sum())
             text = f"{_place(measured.name, at)} is {measured.got[at]:.9g}; the truth is {measured.truth.value[at]:.9g}"
             text += f", allowed error {measured.allowed[at]:.3g}; {count} of {measured.outside.size} are outside"
-            raise Refutation(text, measured, partial(explain, measured))
+            raise Refutation(text, measured, partial(explain, measured), bound=partial(terms, measured))
     if judgement.chosen:
         observe_reading(describe(judgement.contract, judgement.problem.dtype))
     return judgement

@@ -81,7 +81,9 @@ class Case:
 
     def decides(self, row: Row, verdict: Verdict) -> Row:
         """The row of its claim, with the verdict that rests on this case."""
-        return replace(row, verdict=verdict, case=self.id, message=self.message.splitlines()[0], hints=self.hints)
+        terms = () if self.worst is None else self.worst.bound_terms
+        message = self.message.splitlines()[0]
+        return replace(row, verdict=verdict, case=self.id, message=message, hints=self.hints, bound_terms=terms)
 
     def to_json(self, *, exact: bool = True) -> dict[str, Any]:
         """A JSON document that :meth:`from_json` reads: with every bit, or with the recipe alone where there is one.
@@ -110,7 +112,7 @@ class Case:
             others = {key: value for key, value in document.items() if key not in stored}
             others |= {name: tuple(others.get(name, ())) for name in ("hints", "missing")}
             if others["worst"] is not None:
-                others["worst"] = WorstElement(**{**others["worst"], "index": tuple(others["worst"]["index"])})
+                others["worst"] = WorstElement.from_json(others["worst"])
             return cls(problem=_problem(document["problem"], document["recipe"], document.get("bits")), **others)
         except (ProblemError, RecipeError, TypeError, KeyError) as error:
             raise CaseError(f"{type(error).__name__}: {error}") from error
@@ -127,6 +129,9 @@ def case_of(
     hints, missing = (), []
     with faults.told("hint", missing):
         hints = hints_of(error, first) or tuple(subject.kernel.limits.hints(problem, failed=ended))
+    worst = getattr(error, "worst", None) if measurement is None else worst_element(measurement)
+    with faults.told("terms of the bound", missing):
+        worst = worst and replace(worst, bound_terms=getattr(error, "bound_terms", ()))
     return Case(
         claim=claim.id,
         kernel=subject.kernel.spec or subject.kernel.name,
@@ -136,7 +141,7 @@ def case_of(
         message=str(error or "") or type(error).__name__,
         hints=hints,
         missing=tuple(missing),
-        worst=getattr(error, "worst", None) if measurement is None else worst_element(measurement),
+        worst=worst,
         declaration=declaration_of(subject),
     )
 

@@ -5,25 +5,30 @@ Where a problem is short enough for the theorems to look at all of its scores at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from attn_spec.error.presets import describe
 from attn_spec.error.readings import readings_of
+from attn_spec.judgement import bound_terms
 from attn_spec.judgement.blocks import RowJudgement, blocks_of, judge_parts, parts_of
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
 from attn_spec.judgement.gradient_parts import gradient_parts_of
 from attn_spec.judgement.key_sample import KeySample
 from attn_spec.judgement.row_sample import RowSample
 from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search import long_problems
 from attn_spec.search.asked_shapes import described
 from attn_spec.search.property import Refutation, observe, observe_measured, observe_reading, observe_sample
 from attn_spec.search.regimes import Recipe
 
 if TYPE_CHECKING:
+    from attn_spec.error.contract import ResolvedContract
+    from attn_spec.judgement.bound_terms import BoundTerm
     from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem
@@ -100,12 +105,19 @@ def _assert_inside(
         observe(tally.ratio)
         observe_measured(tally.measured, tally.measured + tally.unmeasured)
         if tally.outside and tally.worst is not None:
-            raise Refutation(f"{_text(tally.worst)}; looked at {judgement}", worst=tally.worst)
+            terms = partial(_terms, problem, judgement.contract, tally.worst)
+            raise Refutation(f"{_text(tally.worst)}; looked at {judgement}", worst=tally.worst, bound=terms)
     if in_part and isinstance(problem.recipe, Recipe):
         observe_sample(f"{described(problem.recipe)}: {judgement}")
     if len(readings_of(subject.contract, problem)) > 1:
         observe_reading(describe(judgement.contract, problem.dtype))
     return judgement
+
+
+def _terms(problem: Problem, reading: ResolvedContract, worst: WorstElement) -> Sequence[BoundTerm]:
+    """The terms that weigh most in what is allowed; of a gradient, which is a sum over a long problem, none."""
+    is_forward = QUANTITIES[worst.quantity].made_by == "forward"
+    return bound_terms.of_row(problem, reading, worst.quantity, worst.index) if is_forward else ()
 
 
 def _text(worst: WorstElement) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pytest
     from hypothesis.strategies import SearchStrategy
 
+    from attn_spec.judgement.bound_terms import BoundTerm
     from attn_spec.judgement.measure import Measurement
     from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Subject
@@ -69,7 +70,7 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
     """A claim found false for one problem.
 
     ``measurement`` is that of the worst element, where the claim measures one; ``worst`` is the element alone, of an
-    answer too long to be measured at once.
+    answer too long to be measured at once. ``bound`` finds the terms that weigh most in what is allowed there.
     """
 
     def __init__(
@@ -78,16 +79,23 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
         measurement: Measurement | None = None,
         explain: Callable[[], Sequence[str]] = tuple,
         worst: WorstElement | None = None,
+        bound: Callable[[], Sequence[BoundTerm]] = tuple,
     ) -> None:
         super().__init__(text)
         self.measurement = measurement
         self.worst = worst
         self._explain = explain
+        self._bound = bound
 
     @cached_property
     def hints(self) -> tuple[str, ...]:
         """What would explain the answer, each alone: found when asked for, not while shrinking."""
         return tuple(self._explain())
+
+    @cached_property
+    def bound_terms(self) -> tuple[BoundTerm, ...]:
+        """The terms that weigh most in what is allowed to the worst element: found when asked for, likewise."""
+        return tuple(self._bound())
 
 
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours

@@ -66,18 +66,22 @@ class Row:
     message: str = ""
     #: What would explain the answer to the stored case, each alone.
     hints: tuple[str, ...] = ()
+    #: The terms that weigh most in what is allowed to the worst element of the stored case, and their shares of it.
+    bound_terms: tuple[tuple[str, float], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, of plain types that pytest-xdist can carry."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         lists = {name: list(values[name]) for name in _WORDS}
-        return values | {"verdict": str(self.verdict)} | lists
+        terms = [list(term) for term in self.bound_terms]
+        return values | {"verdict": str(self.verdict), "bound_terms": terms} | lists
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
         words = {name: tuple(document.get(name, ())) for name in _WORDS}
-        return cls(**{**document, "verdict": Verdict(document["verdict"]), **words})
+        terms = tuple((name, share) for name, share in document.get("bound_terms", ()))
+        return cls(**{**document, "verdict": Verdict(document["verdict"]), "bound_terms": terms, **words})
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -11,6 +11,7 @@ from attn_spec import __version__, atomic
 from attn_spec.evidence.certificate import load
 from attn_spec.evidence.provenance import environment
 from attn_spec.isolation.foreign import found
+from attn_spec.judgement.bound_terms import BoundTerm
 from attn_spec.judgement.power import Power, Unseen
 from attn_spec.kernels import kernel as kernels
 from attn_spec.kernels.resolve import in_tree, resolve
@@ -98,6 +99,7 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
             message=finding.message,
             looked_at=finding.looked_at,
             hints=finding.hints,
+            bound_terms=tuple(BoundTerm(one.term, one.share) for one in finding.bound_terms),
         )
         for result in found.properties
         for dtype, finding in result.dtypes.items()

@@ -1,0 +1,99 @@
+"""What an allowed error is made of: the named terms of its bound that weigh most.
+
+Terms are struck one after the other in the order in which the bound meets them, those that a term is made of before the
+term. The share of each is what the allowed error loses when it goes: the shares of all terms add up to 1, but for what
+has no name.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from attn_spec.error.contract import ResolvedContract
+from attn_spec.error.intermediates import gradient_intermediates
+from attn_spec.error.terms import met, struck
+from attn_spec.error.theorems import forward_bound, gradient_bound, gradient_evaluation_error
+from attn_spec.judgement.analysis import Analysis
+from attn_spec.problem.problem import Problem
+
+#: Terms named at most, and the least share that is worth a name.
+MOST, LEAST = 3, 0.01
+
+
+class BoundTerm(NamedTuple):
+    """A named term of a bound, and its share of the allowed error."""
+
+    name: str
+    share: float
+
+    def __str__(self) -> str:
+        """Return both, as "62 % the cast of the probabilities"."""
+        return f"{100 * self.share:.0f} % {self.name}"
+
+
+def largest_terms(allowed: Callable[[], float]) -> tuple[BoundTerm, ...]:
+    """Return the terms that weigh most in what ``allowed`` evaluates, the largest first; none of 0 or infinity.
+
+    A bound falls with each term that is struck, so a run of terms takes away as much as each of them or more. Runs are
+    halved, the one of the largest share first, until single terms are left.
+    """
+    with met() as names:
+        whole = allowed()
+    order = tuple(names)
+    if not (order and 0 < whole < math.inf):
+        return ()
+
+    def left(count: int) -> float:
+        with struck(*order[:count]):
+            return allowed() / whole
+
+    found, open_ = [], [(left(len(order)) - 1, 0, len(order), 1.0, left(len(order)))]
+    while open_ and len(found) < MOST:
+        negative, start, end, before, after = heapq.heappop(open_)
+        if not -negative >= LEAST:
+            break
+        if end - start == 1:
+            found.append(BoundTerm(order[start], -negative))
+            continue
+        middle = (start + end) // 2
+        between = left(middle)
+        heapq.heappush(open_, (between - before, start, middle, before, between))
+        heapq.heappush(open_, (after - between, middle, end, between, after))
+    return tuple(found)
+
+
+@np.errstate(all="ignore")
+def of_row(problem: Problem, reading: ResolvedContract, quantity: str, at: tuple[int, ...]) -> tuple[BoundTerm, ...]:
+    """Return the largest terms of the bound of one element of "output" or "lse"; none where its query sees no key."""
+    b, h, i, *column = at
+    entry = problem.take("B", [b])
+    layer = entry.projects
+    one = (entry if layer else entry.head(h)).rows(np.array([i]))
+    if one.empty_rows.any():
+        return ()
+    known, place = Analysis(one), (0, h if layer else 0, 0, *column)
+    output = known.oracle.first["output"]
+    slack = np.where(np.isfinite(output.radius), output.radius, 0.0)
+    return largest_terms(
+        lambda: float(forward_bound(known.intermediates, reading, output.value, slack).allowed[quantity][place])
+    )
+
+
+@np.errstate(all="ignore")
+def of_gradient(
+    problem: Problem,
+    reading: ResolvedContract,
+    cotangents: tuple[np.ndarray, np.ndarray | None],
+    name: str,
+    at: tuple[int, ...],
+) -> tuple[BoundTerm, ...]:
+    """Return the largest terms of the bound of one element of a gradient, for the cotangents dO and dL."""
+    x = Analysis(problem).intermediates
+    g = gradient_intermediates(x, *cotangents)
+    slack = gradient_evaluation_error(x, g)
+    return largest_terms(lambda: float(gradient_bound(x, g, reading, slack).allowed[name][at]))
