@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.roundoff import direction, elementary_error, flushes
+from attn_spec.error.roundoff import elementary_error
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 
@@ -86,8 +86,8 @@ def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", *, flushed: bo
 
 def rounding_of(c: ResolvedContract, stage: str) -> Callable[[Any], np.ndarray]:
     """What rounds results of a stage: the innermost loop of emulated kernels, found once for all of them."""
-    form, way = c.format(stage), direction(c, stage)
-    flushed = flushes(c, form, entering=stage == "multiplicands")
+    form, way = c.format(stage), c.direction(stage)
+    flushed = c.flushes(form, entering=stage == "multiplicands")
     if way == "nearest" and not flushed and form.name in _NATIVE:
         return lambda x: np.asarray(x, form.name).astype(np.float64)
     return lambda x: rounded(np.asarray(x, np.float64), form.name, way, flushed=flushed)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from attn_spec.error.products import on_matrix_unit
-from attn_spec.error.roundoff import flushes
 
 from .arithmetic import Arithmetic, rounded
 
@@ -82,4 +81,4 @@ class MatrixProducts(Arithmetic):
             _, exponent = np.frexp(np.abs(parts).max(axis=0))
             grid = np.ldexp(1.0, np.maximum(exponent - form.precision - self.c.matrix_extra_bits, -1074))
             parts = np.where(np.isfinite(parts), np.trunc(parts / grid) * grid, parts)
-        return rounded(parts.sum(axis=0), form.name, "toward_zero", flushed=flushes(self.c, form))
+        return rounded(parts.sum(axis=0), form.name, "toward_zero", flushed=self.c.flushes(form))

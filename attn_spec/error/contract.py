@@ -13,6 +13,9 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+from attn_spec.error.stages import Stage, Stages
+from attn_spec.error.stages import stage as made_stage
+from attn_spec.error.terms import guard, remembered, state, term
 from attn_spec.numbers.formats import DTYPES, FORMATS, Format
 
 
@@ -236,6 +239,35 @@ class ResolvedContract(Contract):
         said = stage if stage in FORMATS else getattr(self, stage)
         return FORMATS[self.stored_scores if said == "either" else said]
 
+    @property
+    def stages(self) -> Stages:
+        """Every stage with its format and its rounding; others while terms are struck."""
+        return self._stages if state() is None else stages_without(self)
+
+    @cached_property
+    def _stages(self) -> Stages:
+        return _made(self)
+
+    def stage(self, name: str) -> Stage:
+        """Return the stage of that name, or of the results of a format of that name, as :attr:`stages` has it."""
+        if name not in FORMATS:
+            return getattr(self.stages, name)
+        return made_stage(FORMATS[name], self.direction(name), flushes=self.flushes(FORMATS[name]))
+
+    def direction(self, stage: str) -> str:
+        """Return how a result of a stage is rounded, "nearest" or "toward_zero", but for sums in matrix units."""
+        entering = self.entry_rounding if stage == "multiplicands" else None
+        return term("cutting on entry to a product", entering or self.rounding, self.rounding)
+
+    def flushes(self, form: Format, *, entering: bool = False) -> bool:
+        """Return whether a result below the smallest normal number may become 0, also on entry to a product."""
+        if form.name == "float16":
+            return self.float16_subnormals == "flushed" or guard(
+                "flushing on entry to a product", entering and self.float16_subnormals == "flushed_on_entry", False
+            )
+        wide = form.emin == FORMATS["float32"].emin
+        return guard("flushing of formats of float32's range", self.subnormals == "flushed" and wide, False)
+
     def formats(self, *stages: str) -> list[Format]:
         """The formats of those stages, or of those names, that there are: an inner accumulator may be absent."""
         return [self.format(stage) for stage in stages if getattr(self, stage, stage) is not None]
@@ -243,6 +275,24 @@ class ResolvedContract(Contract):
     def largest(self, *stages: str) -> float:
         """The largest number that all of some stages, or formats by name, hold."""
         return min(form.largest for form in self.formats(*stages))
+
+
+@remembered(64)
+def stages_without(c: ResolvedContract) -> Stages:
+    """Return the stages of a contract as they are without what is struck."""
+    return _made(c)
+
+
+def _made(c: ResolvedContract) -> Stages:
+    found: dict[str, Any] = {}
+    for name in STAGES:
+        if getattr(c, name) is None:
+            found[name] = None
+            continue
+        form = c.format(name)
+        flushes = c.flushes(form, entering=name == "multiplicands")
+        found[name] = made_stage(form, c.direction(name), flushes=flushes)
+    return Stages(**found)
 
 
 STAGES = (

@@ -12,7 +12,7 @@ from attn_spec.error.dropout_bounds import factor_fits
 from attn_spec.error.intermediates import GradientIntermediates, Intermediates, finite, kept
 from attn_spec.error.operand_bounds import operand_error, unknown_keys, value_sizes
 from attn_spec.error.products import output_sums
-from attn_spec.error.roundoff import growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.row_sum_bounds import WeightError, weight_error
 from attn_spec.error.score_bounds import (
     dot_product_error,
@@ -89,7 +89,7 @@ def _largest_of(tensor: np.ndarray) -> float:
 
 def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
     """Whether the scale, the softcap and the inverse of each that is needed are normal numbers of their format."""
-    form, sigma, cap = c.format("score_accumulation"), abs(x.problem.scale_value), x.problem.softcap
+    form, sigma, cap = c.stages.score_accumulation.format, abs(x.problem.scale_value), x.problem.softcap
     constants = [sigma] if sigma else []
     if sigma and x.problem.has_addends:
         constants.append(1 / sigma)  # bias and ALiBi may be divided by the scale
@@ -106,7 +106,7 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     overflows where it rounds to more than the largest number, which lies half a unit in the last place above it.
     """
     sigma, cap = abs(x.problem.scale_value), x.problem.softcap
-    work, largest = rounding(c, "score_accumulation").u, c.largest("score_accumulation", "stored_scores", "softmax")
+    work, largest = c.stages.score_accumulation.u, c.largest("score_accumulation", "stored_scores", "softmax")
     folded = sigma * math.log2(math.e) * max(1.0, 1 / cap if cap else 0.0) * (1 + growth((work, 4)))
     in_products = max(1.0, folded) if c.scale_on == "operands" else 1.0
     # Errors are infinite of a hidden key without an operand, see operands_fit.
@@ -118,7 +118,7 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     inside &= _most(scaled * (1.0 if cap is None else max(1.0, 1 / cap))) <= term(
         "scaled scores before a softcap", largest, np.inf
     )
-    shift, stored = row_shift(x, c), rounding(c, "stored_scores").u
+    shift, stored = row_shift(x, c), c.stages.stored_scores.u
     error = score_error(x, c)
     last = stored if x.problem.has_addends else 0.0
     finished = np.abs(x.s) + shift + np.maximum(error - last * np.abs(x.s), 0.0)
@@ -153,7 +153,7 @@ def _alibi_fits(x: Intermediates, c: ResolvedContract) -> np.ndarray | bool:
     if slopes is None:
         return True
     far = farthest_key(x, c)
-    return (np.maximum(far, slopes * far) * (1 + 4 * c.format("alibi_terms").unit_roundoff) <= largest)[..., 0]
+    return (np.maximum(far, slopes * far) * (1 + 4 * c.stages.alibi_terms.format.unit_roundoff) <= largest)[..., 0]
 
 
 def operands_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
@@ -189,7 +189,7 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     top = np.exp(c.reference_distance + off)
     sizes, w = value_sizes(x, c), weight_error(x, c)
     # Terms are rounded as weights, as products, and in sums.
-    grown = (1 + _most(w.C)) * (1 + growth((rounding(c, "softmax").u, 3), (rounding(c, "probabilities").u, 1)))
+    grown = (1 + _most(w.C)) * (1 + growth((c.stages.softmax.u, 3), (c.stages.probabilities.u, 1)))
     in_sums = grown * (1 + growth(*output_sums(c, x.keys[..., 0], x.problem.key_length)))
     sums = top * _most(x.dropped(x.seen) @ sizes) * in_sums if weighs_one else _largest_mean(x, w, sizes) * in_sums
     inside = sums <= term("sums of weights and values", c.largest("output_accumulation", "inner_accumulation"), np.inf)
@@ -197,7 +197,7 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     normal = weighs_one or guard(
         "the reciprocal of a row sum above 1 of normalized weights", c.reference_distance > 0, False
     )
-    reciprocal = 1 / c.format("softmax").smallest_normal if normal else np.inf
+    reciprocal = 1 / c.stages.softmax.format.smallest_normal if normal else np.inf
     inside &= top * x.keys[..., 0] * grown <= term(
         "the largest row sum", min(c.largest("row_sum", "softmax"), reciprocal), np.inf
     )
@@ -210,7 +210,7 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
             "the largest weight", c.largest("probabilities", "multiplicands", "softmax"), np.inf
         )
         whole = sums if c.lse_merges else np.minimum(sums, _numerator(x, c, w, off) * in_sums)
-        inside &= whole <= term("the sum that is divided by the row sum", c.format("softmax").largest, np.inf)
+        inside &= whole <= term("the sum that is divided by the row sum", c.stages.softmax.format.largest, np.inf)
     if c.lse_merges or c.normalize == "every_tile":  # an output of fewer keys may be any combination of their values
         seen = _largest_seen(x, sizes) * in_sums
         waits = ("partial_outputs", "softmax") if c.lse_merges else ("output_accumulation",)

@@ -17,7 +17,7 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.operand_bounds import value_sizes
 from attn_spec.error.products import Factors
-from attn_spec.error.roundoff import is_power_of, rounding
+from attn_spec.error.roundoff import is_power_of
 from attn_spec.error.terms import count, standing, term
 
 #: The least 1 - p, a power of 2, that no format rounds.
@@ -33,7 +33,7 @@ def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
 
 def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> float:
     """What such a product loses to underflow, at most; 0 where it is not rounded."""
-    return max(rounding(c, stage).eta for stage in stages) if factor_roundings(x, c, *stages) else 0.0
+    return max(c.stage(stage).eta for stage in stages) if factor_roundings(x, c, *stages) else 0.0
 
 
 def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Factors:
@@ -45,7 +45,7 @@ def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Fac
     kept = 1 - (x.problem.dropout_p or 0.0)
     if x.c is None or (is_power_of(2, kept) and kept >= _EXACT):
         return ()
-    u = max(rounding(c, stage).u for stage in stages)
+    u = max(c.stage(stage).u for stage in stages)
     moved = u * (1 - kept) / kept
     return (
         (
@@ -77,5 +77,5 @@ def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
     kept, stages = 1 - (x.problem.dropout_p or 0.0), ("score_accumulation", "stored_scores", *weight_stages(c))
     largest = max(value_sizes(x, c).max(initial=0.0), 1.0) / kept
     smallest = 2 * max(form.smallest_normal for form in c.formats(*stages))
-    rounded = all(2 * rounding(c, stage).u * (1 - kept) <= kept for stage in stages)
+    rounded = all(2 * c.stage(stage).u * (1 - kept) <= kept for stage in stages)
     return x.c is None or (rounded and kept >= smallest and 2 * largest < c.largest(*stages))

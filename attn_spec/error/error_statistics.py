@@ -48,7 +48,6 @@ from attn_spec.error.rounding_model import (
     variance,
     variance_of_sum,
 )
-from attn_spec.error.roundoff import direction, rounding
 from attn_spec.problem.handled import not_handled
 
 #: Options of problems that the tests are valid for, see ``problem.handled``.
@@ -91,8 +90,8 @@ def _outside_model(c: ResolvedContract) -> str:
     if c.rounding != "nearest":
         return "its contract does not round to nearest, so its errors have a sign"
     if (
-        direction(c, "multiplicands") != "nearest"
-        and c.format("multiplicands").precision < c.format("softmax").precision
+        c.direction("multiplicands") != "nearest"
+        and c.stages.multiplicands.format.precision < c.stages.softmax.format.precision
     ):
         return "its contract cuts operands, so its errors have a sign"
     if c.lse_merges or c.normalize == "by_lse":
@@ -134,7 +133,7 @@ def smallest_weight(contract: ResolvedContract) -> float:
 def most_terms(contract: ResolvedContract) -> float:
     """The largest number of terms whose sum the tests are valid for, under a resolved contract."""
     stages = ("output_accumulation", "row_sum", "score_accumulation")
-    return LARGEST_GROWTH / max(rounding(contract, stage).u for stage in stages)
+    return LARGEST_GROWTH / max(contract.stage(stage).u for stage in stages)
 
 
 def enough(rows: np.ndarray) -> bool:

@@ -19,7 +19,6 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
-from attn_spec.error.roundoff import rounding
 from attn_spec.error.score_bounds import row_shift, score_error
 from attn_spec.error.terms import guard
 
@@ -43,7 +42,7 @@ def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | 
         "products of base 2 that are rounded before their difference", c.base2, False
     ):  # differences of rounded products
         sizes = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
-        delta = delta + 8 * rounding(c, "score_accumulation").u * sizes
+        delta = delta + 8 * c.stages.score_accumulation.u * sizes
     low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
     far = x.visible & (x.s + delta < low - FARTHEST)
     if not far.any():

@@ -35,7 +35,7 @@ from attn_spec.error.operand_bounds import (
 from attn_spec.error.option_gradient_bounds import bias_error, parameter_errors
 from attn_spec.error.products import entry, left_out, terms
 from attn_spec.error.projection_bounds import projection_errors
-from attn_spec.error.roundoff import conversion, growth, is_power_of, rounding
+from attn_spec.error.roundoff import growth, is_power_of
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
@@ -290,7 +290,7 @@ def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
     )
     error = _product_error(x, b.c, sums, x.largest_factor)
     value, total = x.problem.scale_value * of, abs(x.problem.scale_value) * (dS @ size)
-    return Approximation(value, total, error, b.c.format("gradient_accumulation"), b.c)
+    return Approximation(value, total, error, b.c.stages.gradient_accumulation.format, b.c)
 
 
 def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
@@ -299,8 +299,8 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     The scale multiplies dS, or what is made of it: as in :func:`_product_error`.
     """
     x, c, sigma = b.x, b.c, abs(b.x.problem.scale_value)
-    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-    narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+    work, stored = c.stages.score_accumulation, c.stages.stored_scores
+    narrowed = c.stages.stored_scores.of(c.stages.score_accumulation.format).u
     size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
     error = (
         error
@@ -314,7 +314,7 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     tiny = 2 * times("underflow in other scores, raised", x.largest_factor) * last_factor(x) * (stored.eta + work.eta)
     error = np.where(x.visible, error + tiny, 0.0)
     value = x.problem.scale_value * b.g.dS
-    gradient = Approximation(value, np.abs(value), error, c.format("stored_scores"), c)
+    gradient = Approximation(value, np.abs(value), error, c.stages.stored_scores.format, c)
     of_q, of_k, of_p = pairs_pulled_back(x, gradient)
     Sq, Sk = x.s.shape[-2:]
     return added_up(of_q, c, Sk), added_up(of_k, c, Sq), of_p
@@ -331,7 +331,7 @@ def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, rai
     """
     n, sigma, G = sums.n, abs(x.problem.scale_value), product_growth(x, c, sums.n)
     operand, scaled = operand_entry(x, c), operand_scaling(x, c)
-    work, tiny_sum, dS_entry = rounding(c, "score_accumulation"), sum_eta(c), entry(c, c.format("score_gradients"))
+    work, tiny_sum, dS_entry = c.stages.score_accumulation, sum_eta(c), entry(c, c.stages.score_gradients.format)
     unscaled = (
         term("the error of dS in dq and dk", sums.own)
         + term("roundings of dq and dk", G * sums.total)
@@ -371,10 +371,10 @@ def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.n
     """Relative error of a sum of n products of dS with k or q, after its scale; ``x`` is any row of the problem."""
     # The product may reuse the q or k that the forward pass had scaled before entry.
     operand, scaled = operand_entry(x, c), operand_scaling(x, c)
-    gradients, work = c.format("score_gradients"), rounding(c, "score_accumulation")
+    gradients, work = c.stages.score_gradients.format, c.stages.score_accumulation
     dS_entry, missing = entry(c, gradients), left_out(c, gradients, operand_format(x, c))
     last = _last_roundings(x)
-    widened = conversion(c, "score_accumulation", c.format("gradient_accumulation"))
+    widened = c.stages.score_accumulation.of(c.stages.gradient_accumulation.format)
     scaling = (
         (scaled.u, count("the operand that was scaled for dq and dk", 1)),
         (widened.u, count("storing dq and dk before their scale", 1)),
@@ -422,12 +422,12 @@ def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximat
         )
         + tiny
     )
-    return Approximation(sums.of_v, sums.v.total, error, c.format("gradient_accumulation"), c)
+    return Approximation(sums.of_v, sums.v.total, error, c.stages.gradient_accumulation.format, c)
 
 
 def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
     """Relative error of a sum of n products of weights with dO."""
-    cotangent, missing = cotangent_entry(c), left_out(c, c.format("probabilities"), cotangent_format(c))
+    cotangent, missing = cotangent_entry(c), left_out(c, c.stages.probabilities.format, cotangent_format(c))
     factor = factor_roundings(x, c, *weight_stages(c), "gradients")
     return growth(
         (cotangent.u, count("entry of dO", 1)),

@@ -9,8 +9,9 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import Factors, sum_underflow, sums
-from attn_spec.error.roundoff import Rounding, conversion, growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.running_error import Approximation
+from attn_spec.error.stages import Rounding
 from attn_spec.error.terms import count, term, times
 
 
@@ -31,7 +32,7 @@ def stored_sums(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.nda
 def stored_sum(c: ResolvedContract) -> Rounding:
     """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
     return Rounding(
-        conversion(c, "partial_gradients", c.format("gradient_accumulation")).u, rounding(c, "partial_gradients").eta
+        c.stages.partial_gradients.of(c.stages.gradient_accumulation.format).u, c.stages.partial_gradients.eta
     )
 
 
@@ -75,7 +76,7 @@ def added_up(x: Approximation, c: ResolvedContract, terms: int) -> Approximation
             ),
         )
     )
-    return replace(x, error=where_sums_fit(c, x.size, error), form=c.format("gradient_accumulation"))
+    return replace(x, error=where_sums_fit(c, x.size, error), form=c.stages.gradient_accumulation.format)
 
 
 def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -93,4 +94,4 @@ def last_cast(c: ResolvedContract, dtype: str) -> Rounding:
         (c.format(stage) for stage in stages),
         key=lambda form: term("a gradient cast from the wider format", form.precision, -form.precision),
     )
-    return conversion(c, dtype, widest)
+    return c.stage(dtype).of(widest)

@@ -22,7 +22,7 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.output_bounds import output_cast
 from attn_spec.error.products import casts_row_sum, entry, output_sums, probability_cast
-from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
+from attn_spec.error.roundoff import elementary_error, growth
 from attn_spec.numbers.formats import FORMATS
 
 #: Covers the float64 evaluation of the part: it is rounded down by more.
@@ -41,7 +41,7 @@ def least_output_error(
     shared = casts_row_sum(c)
     cast, enters, out = probability_cast(c).u, entry(c, FORMATS[dtype]).u, output_cast(c)
     divisions = {"before_product": 2, "every_tile": 3 * c.tiles(key_length)}.get(c.normalize, 0)
-    divided = rounding(c, "softmax").u, divisions
+    divided = c.stages.softmax.u, divisions
     B = growth((0.0 if shared else cast, 1), (enters, 1), divided, *output_sums(c, keys, key_length))
     in_both = cast if shared else 0.0
     return (B * size + in_both * np.maximum(size - o, 0.0) + out.u * o + out.eta) * DEFLATION
@@ -50,8 +50,8 @@ def least_output_error(
 @np.errstate(all="ignore")
 def least_lse_error(c: ResolvedContract, *, keys: np.ndarray, lse: np.ndarray) -> np.ndarray:
     """At most what :func:`row_sum_bounds.lse_error` allows, for ``keys`` of each row and |true LSE| >= ``lse``."""
-    softmax, final = rounding(c, "softmax"), conversion(c, "lse", c.format("softmax"))
+    softmax, final = c.stages.softmax, c.stages.lse.of(c.stages.softmax.format)
     added = np.minimum(np.maximum(keys - 1, 0), c.summation_depth or np.inf)
-    X = added * math.log1p(rounding(c, "row_sum").u)
+    X = added * math.log1p(c.stages.row_sum.u)
     X = X + elementary_error(c, "log_error")
     return (X + growth((softmax.u, 2), (final.u, 1)) * lse + 3 * softmax.eta + final.eta) * DEFLATION

@@ -26,7 +26,7 @@ from attn_spec.error.gradient_sums import last_cast
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.least_bounds import DEFLATION
 from attn_spec.error.products import probability_cast
-from attn_spec.error.roundoff import conversion, growth
+from attn_spec.error.roundoff import growth
 
 
 @np.errstate(all="ignore")
@@ -41,8 +41,8 @@ def least_gradient_error(
     if name == "dv":
         sigma, r, G = 1.0, math.expm1(-math.log1p(-probability_cast(c).u)), value_growth(x, c, n)
     else:
-        cast = conversion(c, "score_gradients", c.format("stored_scores"))
-        stored = conversion(c, "stored_scores", c.format("score_accumulation"))
+        cast = c.stages.score_gradients.of(c.stages.stored_scores.format)
+        stored = c.stages.stored_scores.of(c.stages.score_accumulation.format)
         sigma, r = abs(x.problem.scale_value), growth((cast.u, 1), (stored.u, 1))
         G = product_growth(x, c, n)
     out = last_cast(c, x.problem.dtype_of(name[1:], c.gradients))

@@ -37,8 +37,9 @@ from attn_spec.error.products import (
     terms,
 )
 from attn_spec.error.readings import readings_of
-from attn_spec.error.roundoff import EXACT, Rounding, conversion, elementary_error, growth, rounding, row_sum_store
+from attn_spec.error.roundoff import elementary_error, growth, row_sum_store
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
+from attn_spec.error.stages import EXACT, Rounding
 from attn_spec.error.terms import count, guard, stands, term, times
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.handled import check_handled
@@ -131,7 +132,7 @@ def linear_error(x: Intermediates, c: ResolvedContract) -> LinearError:
     )
     shared = {"of": ref(x), "c": c, "a": a + of_a, "b": b + of_b, "v": v, "known": known, "of_a": of_a, "of_b": of_b}
     e = LinearError(**shared, dw=dw, w=w, dN=np.zeros(x.N.shape), inverse=1 / x.N)
-    ones, softmax = np.ones((*b.shape[:-1], 1)), rounding(c, "softmax")
+    ones, softmax = np.ones((*b.shape[:-1], 1)), c.stages.softmax
     dN = np.maximum(
         term("N in the format of row sums", sum_error(e, ones, EXACT, "row_sum")),
         term("N as a column of the values", sum_error(e, ones, EXACT, "output_accumulation")),
@@ -157,11 +158,11 @@ def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str, divi
     ``stage`` is that of the accumulators of the sums over the keys; w or a has so many roundings of ``divisions``.
     """
     x, c, n, D = e.x, e.c, e.x.keys, e.x.problem.head_dim
-    operand, cast, state = entry(c, c.format("operands")), probability_cast(c), state_rounding(c)
+    operand, cast, state = entry(c, c.stages.operands.format), probability_cast(c), state_rounding(c)
     entered = growth(
         (operand.u, count("entry of features", 2)),
         (of_v.u, count("entry of values to states", 1)),
-        (rounding(c, "softmax").u, divisions),
+        (c.stages.softmax.u, divisions),
     )
     summed = np.maximum(
         term("scores before sums over keys", _scores_first(e, stage)),
@@ -172,7 +173,7 @@ def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str, divi
         + summed
         + term("entries and sums of linear weights", entered * summed)
     )
-    tiny, stored = _underflow(c, stage), rounding(c, "stored_scores")
+    tiny, stored = _underflow(c, stage), c.stages.stored_scores
     total = x.visible @ size
     of_scores = total * (
         term(
@@ -181,7 +182,7 @@ def sum_error(e: LinearError, size: np.ndarray, of_v: Rounding, stage: str, divi
         )
         + term("underflow of linear scores that are stored", stored.eta)
         + term("underflow of the cast of linear weights", cast.eta)
-        + term("underflow of linear weights", rounding(c, "softmax").eta)
+        + term("underflow of linear weights", c.stages.softmax.eta)
     )
     widest = np.where(x.visible.any(axis=-1, keepdims=True), e.a.sum(axis=-1, keepdims=True), 0.0)
     of_state = widest * (
@@ -242,10 +243,10 @@ def chained(x: Intermediates, c: ResolvedContract, columns: int) -> np.ndarray:
 
 def state_rounding(c: ResolvedContract) -> Rounding:
     """What a state loses while it waits for the next tile, and when it enters the product with a."""
-    waits, form = conversion(c, "partial_outputs", c.format("output_accumulation")), c.format("partial_outputs")
+    waits, form = c.stages.partial_outputs.of(c.stages.output_accumulation.format), c.stages.partial_outputs.format
     return Rounding(
         term("the rounding of a state that waits", waits.u),
-        term("underflow of a state that waits", rounding(c, "partial_outputs").eta)
+        term("underflow of a state that waits", c.stages.partial_outputs.eta)
         + term("underflow of a state on entry", entry(c, form).eta),
     )
 
@@ -253,12 +254,12 @@ def state_rounding(c: ResolvedContract) -> Rounding:
 def _scores_first(e: LinearError, stage: str) -> np.ndarray:
     """G of a sum over d, then over the keys."""
     c, D = e.c, e.x.problem.head_dim
-    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
-    form, dtype = c.format("operands"), FORMATS[e.x.problem.dtype]
-    kept = conversion(c, "softmax", c.format("stored_scores"))
+    stored = c.stages.stored_scores.of(c.stages.score_accumulation.format)
+    form, dtype = c.stages.operands.format, FORMATS[e.x.problem.dtype]
+    kept = c.stages.softmax.of(c.stages.stored_scores.format)
     missing = (
         (term("pieces left out of linear scores", left_out(c, form, form)), 1),
-        (left_out(c, c.format("probabilities"), dtype), count("pieces left out of products with linear scores", 1)),
+        (left_out(c, c.stages.probabilities.format, dtype), count("pieces left out of products with linear scores", 1)),
     )
     last = sums(c, stage, chained(e.x, c, D))
     return growth(
@@ -279,10 +280,10 @@ def _keys_first(e: LinearError, stage: str) -> np.ndarray:
             state_rounding(c).u,
             term("states that wait", times("states that wait once for each tile", c.tiles(x.problem.key_length))),
         ),
-        (entry(c, c.format("partial_outputs")).u, count("entry of states", 1)),
-        (left_out(c, c.format("operands"), FORMATS[x.problem.dtype]), count("pieces left out of states", 1)),
+        (entry(c, c.stages.partial_outputs.format).u, count("entry of states", 1)),
+        (left_out(c, c.stages.operands.format, FORMATS[x.problem.dtype]), count("pieces left out of states", 1)),
         (
-            left_out(c, c.format("partial_outputs"), c.format("operands")),
+            left_out(c, c.stages.partial_outputs.format, c.stages.operands.format),
             count("pieces left out of products with states", 1),
         ),
     )
@@ -317,11 +318,11 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
         "output_accumulation",
         divisions=count("roundings of a quotient by N", 3),
     )
-    softmax, out, size = rounding(c, "softmax"), output_cast(c), np.abs(o) + slack
+    softmax, out, size = c.stages.softmax, output_cast(c), np.abs(o) + slack
     X = (
         term("the numerator of linear attention", dS) + term("the denominator of linear attention", size * e.dN)
     ) * e.inverse
-    narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
+    narrowed = c.stages.softmax.of(c.stages.output_accumulation.format).u
     finish = growth(
         (narrowed, count("a sum over linear weights narrowed to the softmax's format", 1)),
         (out.u, count("the cast of a linear output", 1)),
@@ -337,7 +338,7 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
         ),
     ) + term("underflow of the cast of a linear output", out.eta)
     if c.normalize == "before_product":  # w / N and a / N may underflow, whatever N is
-        operand, features = entry(c, c.format("operands")), e.b.sum(axis=-1, keepdims=True)
+        operand, features = entry(c, c.stages.operands.format), e.b.sum(axis=-1, keepdims=True)
         tiny = tiny + count("several underflows of a linear weight that is divided by N", 2) * (
             term("underflow of a linear weight that is divided by N", softmax.eta)
             + term("underflow of the cast of a quotient by N", probability_cast(c).eta)
@@ -357,8 +358,8 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
 def lse_error(e: LinearError) -> np.ndarray:
     """|LSE_hat - log N|, [.., Sq]."""
     c, L = e.c, np.where(np.isfinite(e.x.L), np.abs(e.x.L), 0.0)
-    softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
-    final = conversion(c, "lse", c.format("softmax"))
+    softmax, work = c.stages.softmax, c.stages.score_accumulation
+    final = c.stages.lse.of(c.stages.softmax.format)
     share = term("N in the log-sum-exp", e.dN) / e.x.N
     X = -np.log1p(-share) if stands("the logarithm's slope at the least N") else share
     X = X + term(
@@ -408,12 +409,12 @@ def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
     least, most = (x.N - e.dN)[..., 0], (x.N + e.dN)[..., 0]
     inside &= guard("the least sum of linear weights", least >= smallest, True) & guard(
-        "the inverse of a sum of linear weights", most * c.format("softmax").smallest_normal <= 1, True
+        "the inverse of a sum of linear weights", most * c.stages.softmax.format.smallest_normal <= 1, True
     )
     entries = np.where(x.visible, e.v.max(axis=-1, initial=0.0)[..., None, :], 0.0).max(axis=-1, initial=0.0)
     inside &= guard(
         "values of linear attention that enter products",
-        (entries <= c.format("multiplicands").largest) | (c.multiplicands == x.problem.dtype),
+        (entries <= c.stages.multiplicands.format.largest) | (c.multiplicands == x.problem.dtype),
         True,
     )
     widest = (np.abs(x.O) + allowed).max(axis=-1, initial=0.0)

@@ -38,7 +38,7 @@ from attn_spec.error.linear_bounds import (
 )
 from attn_spec.error.operand_bounds import pulled_back, unknown_operands
 from attn_spec.error.products import entry, left_out, probability_cast, sum_underflow, sums, terms
-from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding
+from attn_spec.error.roundoff import elementary_error, growth
 from attn_spec.error.row_sum_bounds import INFLATION
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.terms import count, guard, standing, term, times
@@ -161,7 +161,7 @@ def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
         of_L = lse_error(e)[..., None]
         in_exponent = term("the LSE in 1 / N", of_L) + term(
             "roundings of -LSE",
-            growth((rounding(c, "softmax").u, count("roundings of -LSE", 3)))
+            growth((c.stages.softmax.u, count("roundings of -LSE", 3)))
             * (np.abs(x.L) + term("the error of the LSE in roundings of -LSE", of_L)),
         )
         lost = np.maximum(
@@ -187,29 +187,36 @@ def _lengths(e: LinearError) -> tuple[int, int]:
 def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
     """G of a term on the longest way: sums over Dv or D and over ``n`` queries or keys, stores, casts and factors."""
     x, c = e.x, e.c
-    dtype, form, out = FORMATS[x.problem.dtype], c.format("operands"), c.format("output")
+    dtype, form, out = FORMATS[x.problem.dtype], c.stages.operands.format, c.stages.output.format
     entering = standing(
         ("entry of values to linear dP", dtype),
         ("entry of one feature to the linear backward pass", form),
         ("entry of the other feature to the linear backward pass", form),
         ("entry of dO to the linear backward pass", out),
-        ("entry of dw", c.format("score_gradients")),
+        ("entry of dw", c.stages.score_gradients.format),
     )
     entries = [(entry(c, each).u, 1) for each in entering]
     entries += [
-        (entry(c, c.format("partial_outputs")).u, count("entry of states of gradients", 1)),
+        (entry(c, c.stages.partial_outputs.format).u, count("entry of states of gradients", 1)),
         (probability_cast(c).u, count("the cast of P in linear dv", 1)),
     ]
-    formats = (dtype, form, out, c.format("score_gradients"), c.format("probabilities"), c.format("partial_outputs"))
+    formats = (
+        dtype,
+        form,
+        out,
+        c.stages.score_gradients.format,
+        c.stages.probabilities.format,
+        c.stages.partial_outputs.format,
+    )
     left = max(left_out(c, one, other) for one in formats for other in formats)
-    summed = c.format("score_accumulation")
+    summed = c.stages.score_accumulation.format
     stages = standing(
         ("the store of linear weights and of dw", "stored_scores"),
         ("the store of linear dP", "weight_gradients"),
         ("the cast of dw", "score_gradients"),
     )
     narrowed = [
-        (conversion(c, stage, summed).u, count("two stores of one number of the linear backward pass", 2))
+        (c.stage(stage).of(summed).u, count("two stores of one number of the linear backward pass", 2))
         for stage in (*stages, "softmax")
     ]
     columns, tiles = _lengths(e)
@@ -231,7 +238,7 @@ def _growth(e: LinearError, n: np.ndarray) -> np.ndarray:
         *entries,
         (left, count("pieces left out of two products of the linear backward pass", 2)),
         (state_rounding(c).u, term("states of gradients that wait", tiles)),
-        (rounding(c, "softmax").u, count("products with 1 / N in the backward pass", 6)),
+        (c.stages.softmax.u, count("products with 1 / N in the backward pass", 6)),
         *term("stores of the linear backward pass", narrowed, ()),
     )
     return (
@@ -287,9 +294,7 @@ def _underflow(e: LinearError, n: np.ndarray) -> _Underflow:
         + tiles * state_rounding(c).eta
         + 2 * partial.eta * (stores + n),
         entry=term("underflow on entry in the linear backward pass", max(entry(c, form).eta for form in formats)),
-        stored=term(
-            "underflow of what the linear backward pass stores", sum(rounding(c, stage).eta for stage in stages)
-        )
+        stored=term("underflow of what the linear backward pass stores", sum(c.stage(stage).eta for stage in stages))
         + term("underflow of the cast of P in linear dv", probability_cast(c).eta),
     )
 
@@ -401,7 +406,7 @@ def _of_keys(r: RowGradientError, g: GradientIntermediates) -> Approximation:
 def _summed(e: LinearError, value: np.ndarray, size: np.ndarray, error: np.ndarray) -> Approximation:
     """A finished sum; infinite errors where it could overflow."""
     error = where_sums_fit(e.c, size, error)
-    return Approximation(finite(value), size, error, e.c.format("gradient_accumulation"), e.c)
+    return Approximation(finite(value), size, error, e.c.stages.gradient_accumulation.format, e.c)
 
 
 def _dv_error(r: RowGradientError) -> np.ndarray:
@@ -476,7 +481,7 @@ def _rows_fit(r: RowGradientError, of_o: np.ndarray, g: GradientIntermediates) -
 
     The derivative of a quotient as it is written has the square of N below.
     """
-    e, x, form = r.e, r.e.x, r.e.c.format("score_accumulation")
+    e, x, form = r.e, r.e.x, r.e.c.stages.score_accumulation.format
     least, most = ((x.N + sign * e.dN)[..., 0] ** 2 for sign in (-1, 1))
     squares = (most * (1 + 4 * form.unit_roundoff) <= form.largest) & guard(
         "the square of a sum of linear weights, inverted", most * form.smallest_normal <= 1, True

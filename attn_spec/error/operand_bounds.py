@@ -67,7 +67,7 @@ class OperandError:
 def stored_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of the operands, before a scale multiplies them."""
     changed = guard("the format of operands", not x.score.plain, False)
-    return c.format("operands") if changed else FORMATS[x.problem.dtype]
+    return c.stages.operands.format if changed else FORMATS[x.problem.dtype]
 
 
 @kept
@@ -95,7 +95,7 @@ def _operands(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, App
 def value_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of the values."""
     projected = guard("the format of values", x.problem.projects, False)
-    return c.format("operands") if projected else FORMATS[x.problem.dtype]
+    return c.stages.operands.format if projected else FORMATS[x.problem.dtype]
 
 
 @kept
@@ -110,7 +110,7 @@ def value_error(x: Intermediates, c: ResolvedContract) -> np.ndarray | None:
 @kept
 @np.errstate(all="ignore")
 def _value_errors(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    v = given(c, _repeated_values(x), term("the format of v", FORMATS[x.problem.dtype], c.format("multiplicands")))
+    v = given(c, _repeated_values(x), term("the format of v", FORMATS[x.problem.dtype], c.stages.multiplicands.format))
     return stored(x.score.values.value(RunningErrors(c), v, parameters_given(x, c))).error
 
 
@@ -135,7 +135,7 @@ def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) ->
     if outputs is None:
         return g
     dO = given(c, g.of_output, c.format(term("the format of the cotangent of a layer", "output", "operands")))
-    nothing = given(c, np.zeros(x.O.shape), c.format("operands"))  # matters to the gradient of W_O alone
+    nothing = given(c, np.zeros(x.O.shape), c.stages.operands.format)  # matters to the gradient of W_O alone
     of_heads = outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0]
     of_heads = term("the store of cotangents of heads", stored(of_heads), of_heads)
     return replace(g, cotangent_error=term("errors of cotangents of heads", of_heads.error))
@@ -166,7 +166,7 @@ def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Appro
     v = given(
         c,
         finite(_repeated_values(x)),
-        term("the format of v in the gradient of W_V", FORMATS[x.problem.dtype], c.format("multiplicands")),
+        term("the format of v in the gradient of W_V", FORMATS[x.problem.dtype], c.stages.multiplicands.format),
     )
     return x.score.values.pull(
         RunningErrors(c),
@@ -232,7 +232,7 @@ def pulled_back(x: Intermediates, name: str, gradient: Approximation) -> tuple[A
 
 def _given(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, Approximation, dict[str, Any]]:
     """q, k, the parameters by name, and the rotations of operands; kv heads repeated."""
-    problem, form = x.problem, term("the format of q and k", FORMATS[x.problem.dtype], c.format("multiplicands"))
+    problem, form = x.problem, term("the format of q and k", FORMATS[x.problem.dtype], c.stages.multiplicands.format)
     q, k = (given(c, tensor, form) for tensor in (problem.q, repeated_keys(problem)))
     return q, k, parameters_given(x, c)
 
@@ -242,7 +242,7 @@ def parameters_given(x: Intermediates, c: ResolvedContract) -> dict[str, Any]:
     problem, tensors = x.problem, parameters_of(x.problem).items()
     p = {
         name: given(
-            c, tensor, term("the formats of parameters", FORMATS[problem.dtype_of(name)], c.format("multiplicands"))
+            c, tensor, term("the formats of parameters", FORMATS[problem.dtype_of(name)], c.stages.multiplicands.format)
         )
         for name, tensor in tensors
     }
@@ -282,7 +282,7 @@ def _entering(x: Intermediates, c: ResolvedContract) -> tuple[Approximation, App
     Where both are added first they may be one product, of q and k side by side, whose sums are as long as theirs
     together: each passes the other's roundings too.
     """
-    errors, form, D = operand_error(x, c), c.format("operands"), x.problem.head_dim
+    errors, form, D = operand_error(x, c), c.stages.operands.format, x.problem.head_dim
     assert errors is not None
     G = growth(*sums(c, "score_accumulation", D, blocks=math.ceil(D / c.matrix_block)))
     sides = (x.q, x.q_size, errors.q), (x.k, x.k_size, errors.k)

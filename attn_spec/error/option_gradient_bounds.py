@@ -11,7 +11,7 @@ from attn_spec.error.dropout_bounds import late_roundings
 from attn_spec.error.gradient_key_sums import BiasSums
 from attn_spec.error.gradient_sums import added_up, stored_sums, where_sums_fit
 from attn_spec.error.intermediates import Intermediates
-from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.running_error import Approximation
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
 from attn_spec.error.terms import count, term, times
@@ -19,10 +19,10 @@ from attn_spec.error.terms import count, term, times
 
 def bias_error(x: Intermediates, c: ResolvedContract, sums: BiasSums, raised: float) -> np.ndarray:
     """dA summed over the broadcast axes of the bias, in any order; dropout raises a weight by ``raised`` at most."""
-    accumulator, stored, n = rounding(c, "gradient_accumulation"), rounding(c, "stored_scores"), sums.n
-    cast = conversion(c, "score_gradients", c.format("stored_scores"))
+    accumulator, stored, n = c.stages.gradient_accumulation, c.stages.stored_scores, sums.n
+    cast = c.stages.score_gradients.of(c.stages.stored_scores.format)
     stores, partial = stored_sums(c, n)
-    narrow = conversion(c, "stored_scores", c.format("score_accumulation"))
+    narrow = c.stages.stored_scores.of(c.stages.score_accumulation.format)
     stored_as = (
         (cast.u, count("the cast of dbias", 1)),
         (narrow.u, count("dA as it is stored for dbias", 1)),
@@ -40,7 +40,7 @@ def bias_error(x: Intermediates, c: ResolvedContract, sums: BiasSums, raised: fl
         *stored_as,
     )
     tiny = n * (
-        term("underflow of dA's cast in dbias", rounding(c, "score_gradients").eta)
+        term("underflow of dA's cast in dbias", c.stages.score_gradients.eta)
         + term("underflow of dA's store in dbias", stored.eta)
         + term("underflow of dbias's sums", accumulator.eta)
         + term("underflow of dbias's stored products", partial.eta)

@@ -24,7 +24,7 @@ from attn_spec.error.products import (
     sum_underflow,
     terms,
 )
-from attn_spec.error.roundoff import EXACT, Rounding, conversion, growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.row_sum_bounds import (
     INFLATION,
     WeightError,
@@ -35,6 +35,7 @@ from attn_spec.error.row_sum_bounds import (
     row_sum_growth,
 )
 from attn_spec.error.score_bounds import narrows_scores
+from attn_spec.error.stages import EXACT, Rounding
 from attn_spec.error.terms import count, term, times
 from attn_spec.error.value_spread import Columns, columns, row_blocks, weighed
 from attn_spec.error.weight_bounds import (
@@ -115,8 +116,8 @@ def output_terms(
 ) -> OutputTerms:
     """B, C, underflow, the denominator and the last roundings of :func:`output_error`."""
     before, every = float(c.normalize != "after_product"), renormalizations(x, c)
-    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), rounding(c, "softmax")
-    out, partial = output_cast(c), rounding(c, "partial_outputs")
+    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), c.stages.softmax
+    out, partial = output_cast(c), c.stages.partial_outputs
     tiny_sum, merges = sum_underflow(c, "output_accumulation"), c.lse_merges
     factor, lost = factor_roundings(x, c, *weight_stages(c)), factor_underflow(x, c, *weight_stages(c))
     # What a factor has multiplied is cast apart from the row sum.
@@ -175,7 +176,7 @@ def output_terms(
     # An accumulator that is wider than the softmax is rounded to that before it is divided by the row sum.
     # Each part of a row is narrowed, and is as large as the row at most.
     parts = x.keys if merges else 1.0
-    narrowing = EXACT if before else conversion(c, "softmax", c.format("output_accumulation"))
+    narrowing = EXACT if before else c.stages.softmax.of(c.stages.output_accumulation.format)
     finish = growth(
         (softmax.u, count("roundings of the normalization", 2) * (1 - before)),
         (narrowing.u, count("the accumulator narrowed to the softmax", 1)),
@@ -239,19 +240,19 @@ def numerator_growth(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
         *term("the product with 1 / (1 - p)", factor_roundings(x, c, *weight_stages(c)), ()),
         (entry(c, value_format(x, c)).u, count("entry of the values", 1)),
         (left_out_of_output(x, c), count("pieces left out of the output", 1)),
-        (rounding(c, "softmax").u, normalized),
+        (c.stages.softmax.u, normalized),
     )
     moved = term("rescaling after every tile", every - 1 if every else term("rescalings of the output", w.R), w.R)
     return growth(
         *own,
         *term("sums of the output", output_sums(c, x.keys, x.problem.key_length), ()),
-        (rounding(c, "output_accumulation").u, moved),
+        (c.stages.output_accumulation.u, moved),
     )
 
 
 def merged_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Relative growth of a part of the numerator in all merges, [.., Sq, Sk]."""
-    rescaled, partial = rounding(c, "output_accumulation").u, rounding(c, "partial_outputs").u
+    rescaled, partial = c.stages.output_accumulation.u, c.stages.partial_outputs.u
     return (
         1
         + growth(
@@ -281,7 +282,7 @@ def _difference_error(x: Intermediates, c: ResolvedContract, w: WeightError, mos
         return 0.0
     high, low = value_spread.visible_range(x, c)
     off = most_B + w.C.max(axis=-1, keepdims=True, initial=0.0)
-    work = max(rounding(c, stage).u for stage in ("softmax", "output_accumulation"))
+    work = max(c.stage(stage).u for stage in ("softmax", "output_accumulation"))
     own = (1 + growth((work, 4))) * math.exp(exponential_error(c)) - 1
     return (
         c.lse_merges
@@ -298,12 +299,12 @@ def output_cast(c: ResolvedContract) -> Rounding:
     """Rounding of the finished output from the widest format it may be in: merged parts may be in either."""
     divided, merged = c.normalize == "after_product", c.lse_merges > 0
     stages = ["softmax"] * divided + ["output_accumulation"] * (not divided or merged)
-    return conversion(c, "output", max((c.format(stage) for stage in stages), key=lambda form: form.precision))
+    return c.stages.output.of(max((c.format(stage) for stage in stages), key=lambda form: form.precision))
 
 
 def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:
     """Products of pieces of a probability and a value that are not formed, relative to the product."""
-    return left_out(c, c.format("probabilities"), value_format(x, c))
+    return left_out(c, c.stages.probabilities.format, value_format(x, c))
 
 
 @np.errstate(all="ignore")
@@ -318,7 +319,7 @@ def _terms_by_lse(
     """
     EL, off = lse_error(x, c, w)[..., None], value_spread.slack(x, c)
     A = weight_error_by_lse(x, c, EL)
-    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), rounding(c, "softmax")
+    cast, enters, softmax = probability_cast(c), entry(c, value_format(x, c)), c.stages.softmax
     out, tiny = output_cast(c), sum_underflow(c, "output_accumulation") * x.largest_factor
     factor, lost = factor_roundings(x, c, "softmax"), factor_underflow(x, c, "softmax")
     length = x.problem.key_length
@@ -474,7 +475,7 @@ def _merge_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
     Each divides by l_t, stores o_t and multiplies it by e^(L_t - L), which L may have been summed up from or not.
     """
-    stores = growth((rounding(c, "softmax").u, count("stores of a merge", 4) * c.lse_merges))
+    stores = growth((c.stages.softmax.u, count("stores of a merge", 4) * c.lse_merges))
     return (1 + stores) * np.exp(
         np.minimum(
             term("all weights of a merge", count("the weights of a merge", 2) * c.lse_merges)

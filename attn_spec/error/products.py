@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.error.roundoff import EXACT, Rounding, contains, conversion, rounding
+from attn_spec.error.stages import EXACT, Rounding, contains
 from attn_spec.error.terms import count, guard, standing, stands, term, times
 from attn_spec.numbers.formats import FORMATS, Format
 
@@ -29,7 +29,7 @@ Factors = tuple[tuple[float, float | np.ndarray], ...]
 
 def on_matrix_unit(c: ResolvedContract) -> bool:
     """Whether products are summed as a matrix unit does that aligns and cuts; wider formats add one by one."""
-    return c.format("multiplicands").precision <= WIDEST and c.matrix_rounding == "toward_zero"
+    return c.stages.multiplicands.format.precision <= WIDEST and c.matrix_rounding == "toward_zero"
 
 
 def entry(c: ResolvedContract, source: Format) -> Rounding:
@@ -37,7 +37,7 @@ def entry(c: ResolvedContract, source: Format) -> Rounding:
 
     Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
     """
-    one, pieces = conversion(c, "multiplicands", source), c.multiplicand_pieces
+    one, pieces = c.stages.multiplicands.of(source), c.multiplicand_pieces
     return (
         one
         if pieces == 1
@@ -50,7 +50,7 @@ def entry(c: ResolvedContract, source: Format) -> Rounding:
 def left_out(c: ResolvedContract, *sources: Format) -> float:
     """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
     P = c.multiplicand_pieces
-    u, w = (conversion(c, "multiplicands", source).u for source in sources)
+    u, w = (c.stages.multiplicands.of(source).u for source in sources)
     return (
         term(
             "products of pieces, all left out",
@@ -73,7 +73,7 @@ def multiplicand(c: ResolvedContract, dtype: str) -> Rounding:
 
 def probability_cast(c: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
-    own, enters = probability_store(c), entry(c, c.format("probabilities"))
+    own, enters = probability_store(c), entry(c, c.stages.probabilities.format)
     return Rounding(
         term("the cast of the probabilities", own.u)
         + term("entry of the probabilities to the product", enters.u)
@@ -84,7 +84,7 @@ def probability_cast(c: ResolvedContract) -> Rounding:
 
 def probability_store(c: ResolvedContract) -> Rounding:
     """Rounding of the probabilities from the softmax's format to their own."""
-    return EXACT if contains(c.format("probabilities"), c.format("softmax")) else rounding(c, "probabilities")
+    return EXACT if contains(c.stages.probabilities.format, c.stages.softmax.format) else c.stages.probabilities
 
 
 def casts_row_sum(c: ResolvedContract) -> bool:
@@ -106,7 +106,7 @@ def row_sum_entry(c: ResolvedContract) -> Rounding:
         if guard("pieces that enter a row sum together", c.multiplicand_pieces == 1, True):
             stages += ["multiplicands"]
     narrowest = min((c.format(stage) for stage in stages), key=lambda form: form.precision)
-    return term("the entry of a weight to the row sum", conversion(c, "row_sum", narrowest), EXACT)
+    return term("the entry of a weight to the row sum", c.stages.row_sum.of(narrowest), EXACT)
 
 
 def terms(c: Contract, n: np.ndarray | float) -> np.ndarray | float:
@@ -133,7 +133,7 @@ def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndar
         factors = _sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks)
         factors = (
             *term("the inner accumulator's sums", factors, ()),
-            (rounding(c, stage).u, term("additions to the outer accumulator", depth)),
+            (c.stage(stage).u, term("additions to the outer accumulator", depth)),
         )
     return tuple((u, times("sizes of pieces", pieces) * m) for u, m in factors)
 
@@ -145,7 +145,7 @@ def _size_of_pieces(c: ResolvedContract) -> float:
     """
     if c.multiplicand_pieces == 1:
         return 1.0
-    u = rounding(c, "multiplicands").u
+    u = c.stages.multiplicands.u
     return ((1 + u) / (1 - u)) ** 2
 
 
@@ -171,7 +171,7 @@ def _sums(
     if c.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
         passed = np.minimum(passed, depth)
     # The largest is off the grid if that has fewer bits than the accumulator or than a product.
-    widest = max(form.precision, 2 * c.format("multiplicands").precision)
+    widest = max(form.precision, 2 * c.stages.multiplicands.format.precision)
     return (
         (
             aligned,
@@ -196,12 +196,8 @@ def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
 
 def sum_underflow(c: ResolvedContract, stage: str) -> float:
     """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
-    outer = rounding(c, stage).eta
-    return term(
-        "the underflow of an inner accumulator",
-        outer if c.inner_accumulation is None else max(outer, rounding(c, "inner_accumulation").eta),
-        outer,
-    )
+    outer, inner = c.stage(stage).eta, c.stages.inner_accumulation
+    return outer if inner is None else max(outer, term("the underflow of an inner accumulator", inner.eta))
 
 
 def exact_bits(c: ResolvedContract, stage: str) -> int:

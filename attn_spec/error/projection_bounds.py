@@ -21,7 +21,6 @@ from attn_spec.error.gradient_sums import summed_over_group
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.operand_bounds import heads_contract, parameters_given, values_pulled_back
 from attn_spec.error.option_gradient_bounds import parameter_errors
-from attn_spec.error.roundoff import conversion, rounding
 from attn_spec.error.row_sum_bounds import EVALUATION, INFLATION
 from attn_spec.error.running_error import Approximation, RunningErrors, finished, given, stored
 from attn_spec.error.score_gradient_bounds import ScoreGradientError
@@ -70,7 +69,7 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound) -> Forwa
         c,
     )
     cast, allowed = (
-        conversion(c, "output", c.format(term("the format of sums over heads", "stored_scores", "output"))),
+        c.stages.output.of(c.format(term("the format of sums over heads", "stored_scores", "output"))),
         np.zeros(x.output.shape),
     )
     inside = np.all(heads.in_domain | heads.empty_in_domain, axis=1, keepdims=True)
@@ -81,7 +80,7 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound) -> Forwa
                 "the cast of the output of a layer",
                 cast.u * term("errors in the cast of the output of a layer", total.largest, np.abs(total.value)),
             )
-            + term("underflow of the output of a layer", rounding(c, "output").eta)
+            + term("underflow of the output of a layer", c.stages.output.eta)
         )
         found = np.where(np.isfinite(found), found - together, found)
         inside &= (2 * (total.size + found) < c.largest("output")).all(axis=-1)
@@ -190,7 +189,11 @@ def projection_errors(b: ScoreGradientError, contract: ResolvedContract, of_v: A
         given(
             c,
             b.g.of_output,
-            term("the format of the cotangent in the gradient of W_O", contract.format("output"), c.format("output")),
+            term(
+                "the format of the cotangent in the gradient of W_O",
+                contract.stages.output.format,
+                c.stages.output.format,
+            ),
         ),
     )
     of_heads = Approximation(

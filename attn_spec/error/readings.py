@@ -13,7 +13,7 @@ from itertools import product
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.coverage import says_nothing
 from attn_spec.error.products import probability_cast
-from attn_spec.error.roundoff import contains
+from attn_spec.error.stages import contains
 from attn_spec.error.terms import remembered
 from attn_spec.problem.problem import Problem
 

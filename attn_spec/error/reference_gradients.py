@@ -34,7 +34,7 @@ from attn_spec.error.output_bounds import (
     renormalizations,
 )
 from attn_spec.error.products import casts_row_sum, entry, probability_cast, sum_underflow, terms
-from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.row_sum_bounds import WeightError, divided
 from attn_spec.error.terms import count, stands, term, times
 from attn_spec.error.weight_bounds import log_weight_error, reference_rounding
@@ -80,8 +80,8 @@ class _Row:
     @property
     def divided(self) -> np.ndarray:
         """What the division of an output by its row sum makes of sum_c dO_c o_c, of one key."""
-        softmax = rounding(self.c, "softmax")
-        narrowing = conversion(self.c, "softmax", self.c.format("output_accumulation"))
+        softmax = self.c.stages.softmax
+        narrowing = self.c.stages.softmax.of(self.c.stages.output_accumulation.format)
         relative = growth(
             (
                 softmax.u,
@@ -106,9 +106,9 @@ class _Row:
 
     def summed(self, n: np.ndarray | float) -> np.ndarray:
         """Roundings of a sum of n products of scores' formats."""
-        stored = conversion(self.c, "stored_scores", self.c.format("score_accumulation"))
+        stored = self.c.stages.stored_scores.of(self.c.stages.score_accumulation.format)
         return growth(
-            (rounding(self.c, "score_accumulation").u, term("sums that are left of a reference", n)),
+            (self.c.stages.score_accumulation.u, term("sums that are left of a reference", n)),
             (stored.u, count("stores that are left of a reference", 2)),
         )
 
@@ -254,7 +254,7 @@ def _in_run(row: _Row) -> np.ndarray:
 def _underflow_in_run(row: _Row) -> np.ndarray:
     """What a key adds beside: what underflows before it is divided by l, and where it is stored."""
     x, c = row.x, row.c
-    work, stored, softmax = (rounding(c, stage).eta for stage in ("score_accumulation", "stored_scores", "softmax"))
+    work, stored, softmax = (c.stage(stage).eta for stage in ("score_accumulation", "stored_scores", "softmax"))
     steps = count("several underflows of a weighted value that are left of references", 4) * (
         1
         + term(
@@ -316,7 +316,7 @@ def _in_part(row: _Row) -> np.ndarray:
         * times("the sum of delta of a part", 1 + row.summed(x.v.shape[-1] + 2))
         - 1
     )
-    waits = 4 * c.lse_merges * sum(rounding(c, stage).eta for stage in ("softmax", "partial_outputs"))
+    waits = 4 * c.lse_merges * sum(c.stage(stage).eta for stage in ("softmax", "partial_outputs"))
     stored = (
         term("merges of a part in its value", merged * row.of_v)
         + term("divisions of a part in its value", (1 + merged) * row.divided)

@@ -34,16 +34,9 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates
 from attn_spec.error.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums
-from attn_spec.error.roundoff import (
-    contains,
-    conversion,
-    elementary_error,
-    growth,
-    is_power_of,
-    rounding,
-    row_sum_store,
-)
+from attn_spec.error.roundoff import elementary_error, growth, is_power_of, row_sum_store
 from attn_spec.error.score_bounds import operand_entry, operand_scaling
+from attn_spec.error.stages import contains
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def systematic(x: Intermediates, c: ResolvedContract) -> Systematic:
     """The errors of a resolved contract that are bounded, not random."""
     tiles = c.tiles(x.problem.key_length)
     mean, square = (2.0, 6.0) if c.exp_of_zero_is_one else ((tiles + 1) / 2, (tiles + 1) * (2 * tiles + 1) / 6)
-    work, sigma = rounding(c, "score_accumulation").u, abs(x.problem.scale_value)
+    work, sigma = c.stages.score_accumulation.u, abs(x.problem.scale_value)
     constants = 0.0 if is_power_of(2, sigma) else 2 * work
     if operand_scaling(x, c).u:
         constants = 4 * work
@@ -106,9 +99,9 @@ def roundings(x: Intermediates, c: ResolvedContract) -> Roundings:
     """The random roundings of a resolved contract that leaves no reading open."""
     before = float(c.normalize == "before_product")
     n, depth = x.keys, c.summation_depth or np.inf
-    cast, softmax, entry = probability_cast(c).u, rounding(c, "softmax").u, multiplicand(c, x.problem.dtype).u
-    partial, row_sum = rounding(c, "output_accumulation").u, rounding(c, "row_sum").u
-    narrowed = conversion(c, "softmax", c.format("output_accumulation")).u
+    cast, softmax, entry = probability_cast(c).u, c.stages.softmax.u, multiplicand(c, x.problem.dtype).u
+    partial, row_sum = c.stages.output_accumulation.u, c.stages.row_sum.u
+    narrowed = c.stages.softmax.of(c.stages.output_accumulation.format).u
     squares = (x.P**2).sum(axis=-1, keepdims=True)
     whole, parts = partial_sums(n, depth)
     rescaled = rescaled_partial_sums(x, c)
@@ -121,7 +114,7 @@ def roundings(x: Intermediates, c: ResolvedContract) -> Roundings:
         # Each product is rounded before it is added, unless it is fused.
         parts=partial**2 * (parts + rescaled + 1),
         row=row_sum**2 * (whole + rescaled + (parts + rescaled) * squares) + row_sum_store(c) ** 2 + softmax**2,
-        element=(1 - before) * (softmax**2 + narrowed**2) + rounding(c, "output").u ** 2,
+        element=(1 - before) * (softmax**2 + narrowed**2) + c.stages.output.u**2,
     )
 
 
@@ -143,11 +136,11 @@ def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     The arguments of a weight and of its rescale factors add up to s - M, so their squares add up to less than that of
     the whole. With base 2, score and maximum are multiplied by log2(e) first.
     """
-    stored, work, softmax = (rounding(c, stage).u for stage in ("stored_scores", "score_accumulation", "softmax"))
+    stored, work, softmax = (c.stage(stage).u for stage in ("stored_scores", "score_accumulation", "softmax"))
     sigma, s2 = abs(x.problem.scale_value), np.where(x.visible, x.s**2, 0.0)
     whole, parts = partial_sums(np.float64(x.problem.head_dim), c.summation_depth or np.inf)
     variance = work**2 * (whole * s2 + (parts + 1) * squared_products(x))
-    narrows = not contains(c.format("stored_scores"), c.format("score_accumulation"))
+    narrows = not contains(c.stages.stored_scores.format, c.stages.score_accumulation.format)
     variance += stored**2 * s2 * (float(narrows) + float(not is_power_of(2, sigma)))
     distance = np.where(x.visible, x.M - x.s + c.reference_slack, 0.0)
     factors = systematic(x, c).factors
@@ -159,7 +152,7 @@ def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 def _operand(x: Intermediates, c: ResolvedContract) -> float:
     """Squared rounding of an entry of q or k: on entry to the product, and by a scale that multiplies it before."""
-    scaled = rounding(c, "stored_scores").u if operand_scaling(x, c).u else 0.0
+    scaled = c.stages.stored_scores.u if operand_scaling(x, c).u else 0.0
     return operand_entry(x, c).u ** 2 + scaled**2
 
 

@@ -17,7 +17,7 @@ from attn_spec.error.far_keys import NEGLIGIBLE
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.presets import FP64
 from attn_spec.error.products import Factors, casts_row_sum, on_matrix_unit, probability_cast, row_sum_entry, sums
-from attn_spec.error.roundoff import conversion, elementary_error, growth, rounding, row_sum_store
+from attn_spec.error.roundoff import elementary_error, growth, row_sum_store
 from attn_spec.error.score_bounds import repeated_score_error, row_shift, shift_error
 from attn_spec.error.terms import count, guard, term, times
 from attn_spec.error.weight_bounds import (
@@ -88,11 +88,11 @@ def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
     # Weights that are normalized before they meet v are computed from the last reference; then a row sum that was not
     # differs by ``apart``.
     alpha, R = (e.direct, np.zeros(e.R.shape)) if c.normalize == "before_product" else (e.rescaled, e.R)
-    cast, softmax = probability_cast(c), rounding(c, "softmax")
+    cast, softmax = probability_cast(c), c.stages.softmax
     if casts_row_sum(c):
         alpha = np.where(x.visible, alpha - term("the cast of a weight in the row sum", math.log1p(-cast.u)), 0.0)
     alpha = np.where(x.visible, alpha + term("row sums of merges by a difference", merged_row_sum_error(c)), 0.0)
-    row_sum, entry, store = rounding(c, "row_sum"), row_sum_entry(c), row_sum_store(c)
+    row_sum, entry, store = c.stages.row_sum, row_sum_entry(c), row_sum_store(c)
     summed = _sums(x, c, e.R)
     apart = row_sum_difference(x, c, e)
     evaluated = 2 * evaluation_alpha(x)[..., None]
@@ -171,7 +171,7 @@ def _sums(x: Intermediates, c: ResolvedContract, R: np.ndarray) -> list[Factors]
     weighted merges round once each, and merges once more for their sum.
     """
     row_sum, moved = (
-        rounding(c, "row_sum"),
+        c.stages.row_sum,
         term("rescalings of the row sum", R)
         + term(
             "merges of the row sum",
@@ -210,7 +210,7 @@ def merged_row_sum_error(c: ResolvedContract) -> float:
     if c.merging == "weighted":
         return 0.0
     return -c.lse_merges * (
-        count("roundings of row sums that are merged by a difference", 2) * math.log1p(-rounding(c, "row_sum").u)
+        count("roundings of row sums that are merged by a difference", 2) * math.log1p(-c.stages.row_sum.u)
         + term("the store of a row sum that is merged by a difference", math.log1p(-row_sum_store(c)))
     )
 
@@ -331,7 +331,7 @@ def lse_rounding(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.nd
 @np.errstate(all="ignore")
 def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
     """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions."""
-    softmax, final = rounding(c, "softmax"), conversion(c, "lse", c.format("softmax"))
+    softmax, final = c.stages.softmax, c.stages.lse.of(c.stages.softmax.format)
     L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]
     X = row_sum_error(x, w)
     log_sum = np.abs(L - x.M[..., 0]) + term("the reference in the logarithm", w.top[..., 0])
@@ -345,7 +345,7 @@ def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarr
         np.abs(L) + term("the LSE before it is moved", shift) + X
     )
     if c.base2:  # m and log2 of the row sum are both multiplied by a rounded ln 2
-        work = rounding(c, "score_accumulation").u
+        work = c.stages.score_accumulation.u
         X = X + growth((work, count("ln 2 in the LSE", 4))) * (
             term("the reference in the LSE of base 2", np.abs(x.M[..., 0]))
             + term(

@@ -21,15 +21,16 @@ from attn_spec.attention.arithmetic import FLOATS, as_pairs
 from attn_spec.attention.rotations import Rotation
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.products import entry, left_out, sum_underflow, sums, terms
-from attn_spec.error.roundoff import Rounding, conversion, elementary_error, growth, rounding
+from attn_spec.error.roundoff import elementary_error, growth
+from attn_spec.error.stages import Rounding
 from attn_spec.error.terms import count, stands, term, times
 from attn_spec.numbers.formats import Format
 
 
 def operation(c: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
     """So many roundings in the accumulator of scores, and stores as scores are stored, one after the other."""
-    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-    narrowed = conversion(c, "stored_scores", c.format("score_accumulation")).u
+    work, stored = c.stages.score_accumulation, c.stages.stored_scores
+    narrowed = c.stages.stored_scores.of(c.stages.score_accumulation.format).u
     u = float(
         growth(
             (work.u, term("the roundings of an operation", roundings)),
@@ -140,7 +141,7 @@ def finished(
     rounded = (np.abs(value) if held is None else held) + term("errors in the roundings of an operation", error)
     error = error + r.u * rounded + times("roundings make underflow of an operation grow", 1 + r.u) * r.eta
     error = _where_it_fits(size + error, error, c.largest("score_accumulation", "stored_scores", "inner_accumulation"))
-    return Approximation(value, size, error, c.format("stored_scores"), c)
+    return Approximation(value, size, error, c.stages.stored_scores.format, c)
 
 
 def _where_it_fits(size: np.ndarray, error: np.ndarray, largest: float) -> np.ndarray:
@@ -155,7 +156,7 @@ def _through(x: np.ndarray, y: np.ndarray) -> np.ndarray | float:
 
 def stored(x: Approximation, stage: str = "operands") -> Approximation:
     """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
-    cast, kept = conversion(x.contract, stage, x.form), rounding(x.contract, stage)
+    cast, kept = x.contract.stage(stage).of(x.form), x.contract.stage(stage)
     itself = np.abs(x.value)
     error = (
         x.error
@@ -237,7 +238,7 @@ class RunningErrors:
         scores does not hold of b may be rounded to it first, as of a bias of scores.
         """
         c, n = self.contract, x.value.shape[-1]
-        loaded = conversion(c, "stored_scores", b.form)
+        loaded = c.stages.stored_scores.of(b.form)
         G = growth(
             (loaded.u, count("a bias that is rounded first", 1)),
             *term(
@@ -269,7 +270,7 @@ class RunningErrors:
     def summed(self, x: Approximation, terms: int) -> Approximation:
         """Sums of so many terms, which enter the accumulator: one rounding less than there are terms."""
         c, added = self.contract, max(terms - 1, 0)
-        enters, work = conversion(c, "score_accumulation", x.form), rounding(c, "score_accumulation")
+        enters, work = c.stages.score_accumulation.of(x.form), c.stages.score_accumulation
         error = (
             x.error
             + term(
@@ -311,7 +312,7 @@ class RunningErrors:
         value = np.where((x.value == 0) & (y.value == 0), 0.0, x.value / y.value)
         size = np.where(x.size == 0, 0.0, x.size / np.abs(y.value))
         error = (x.error + size * y.error) / least
-        tiny = rounding(self.contract, "score_accumulation").eta + rounding(self.contract, "stored_scores").eta
+        tiny = self.contract.stages.score_accumulation.eta + self.contract.stages.stored_scores.eta
         found = np.where(least > 0, error + 2 * x.size * tiny, np.inf)
         held = size if stands("terms that are divided one by one") else None
         found = finished(self.contract, value, size, found, roundings=3, stores=2, held=held)
@@ -347,7 +348,7 @@ class RunningErrors:
     def exp(self, x: Approximation) -> Approximation:
         """An error of x is the logarithm of a factor; in base 2 the product with log2(e) is rounded too."""
         value = np.exp(x.value)
-        argument = x.error + growth((rounding(self.contract, "score_accumulation").u, 3)) * (np.abs(x.value) + x.error)
+        argument = x.error + growth((self.contract.stages.score_accumulation.u, 3)) * (np.abs(x.value) + x.error)
         error = value * np.expm1(x.error if not self.contract.base2 else argument)
         return finished(self.contract, value, value, error + elementary_error(self.contract, "exp_error") * value)
 
@@ -369,10 +370,10 @@ class RunningErrors:
         theta (1 + d): see :meth:`_power_error`; the product is one more rounding. Positions are integers, and enter
         as they are.
         """
-        c, work = self.contract, rounding(self.contract, "score_accumulation")
+        c, work = self.contract, self.contract.stages.score_accumulation
         d = self._power_error(turn)
         # A product with 1 is exact, unless the position is no number of the format.
-        multiplied = (d > 0) | (np.abs(turn.positions[..., None]) > 2.0 ** c.format("score_accumulation").precision)
+        multiplied = (d > 0) | (np.abs(turn.positions[..., None]) > 2.0**c.stages.score_accumulation.format.precision)
         d = np.where(multiplied, d + work.u * (1 + d), d)
         angles = np.abs(turn.positions[..., None]) * np.power(turn.base, turn.exponents)
         error = np.minimum(angles * d + elementary_error(c, "sine_error"), 2.0)
@@ -387,14 +388,14 @@ class RunningErrors:
 
     def _table(self, exact: np.ndarray, off: np.ndarray, turned: np.ndarray) -> Approximation:
         """Cosines or sines that are ``off``, rounded and stored; those of columns that stay are constants."""
-        c, work = self.contract, rounding(self.contract, "score_accumulation")
-        stored = conversion(c, "rotary_tables", c.format("score_accumulation"))
+        c, work = self.contract, self.contract.stages.score_accumulation
+        stored = c.stages.rotary_tables.of(c.stages.score_accumulation.format)
         G, tiny = growth((work.u, 1), (stored.u, count("the store of a table", 1))), work.eta + stored.eta
         error = off + turned * (
             G * (term("the size of a cosine", np.abs(exact)) + term("errors of a cosine in its rounding", off))
             + term("underflow of a cosine", times("roundings make underflow of a cosine grow", 1 + G) * tiny)
         )
-        return Approximation(exact, np.abs(exact), error, c.format("rotary_tables"), c)
+        return Approximation(exact, np.abs(exact), error, c.stages.rotary_tables.format, c)
 
     def _power_error(self, turn: Rotation) -> np.ndarray:
         """d of each power base^e (1 + d), [R/2], which may be exp(e log base), or the reciprocal of base^-e.
@@ -407,7 +408,7 @@ class RunningErrors:
         All that may be formed lies between the base and its reciprocal. Both must be normal numbers of the format, else
         d is infinite: no power of a base of 0 or infinity is right, but perhaps the first.
         """
-        c, work = self.contract, rounding(self.contract, "score_accumulation")
+        c, work = self.contract, self.contract.stages.score_accumulation
         e, log, G = np.abs(turn.exponents), abs(math.log(turn.base)), growth((work.u, 4))
         of_base = -math.log1p(-work.u)
         of_log = of_base + elementary_error(c, "log_error") * (1 + log + of_base)
@@ -415,7 +416,7 @@ class RunningErrors:
         d = np.expm1(of_power + math.log1p(elementary_error(c, "exp_error")) + np.log1p(growth((work.u, 2))))
         if c.exp_of_zero_is_one:
             d = np.where(e == 0, 0.0, d)
-        form, most = c.format("score_accumulation"), log + math.log1p(d.max(initial=0.0))
+        form, most = c.stages.score_accumulation.format, log + math.log1p(d.max(initial=0.0))
         fits = most <= min(math.log(form.largest), -math.log(form.smallest_normal))
         return d if fits else np.full(d.shape, np.inf)
 

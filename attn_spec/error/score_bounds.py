@@ -13,17 +13,8 @@ from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
 from attn_spec.error.operand_bounds import operand_error, pair_error, stored_format
 from attn_spec.error.products import entry, exact_bits, left_out, sum_underflow, sums, terms
-from attn_spec.error.roundoff import (
-    EXACT,
-    Rounding,
-    contains,
-    conversion,
-    elementary_error,
-    flushes,
-    growth,
-    is_power_of,
-    rounding,
-)
+from attn_spec.error.roundoff import elementary_error, growth, is_power_of
+from attn_spec.error.stages import EXACT, Rounding, contains
 from attn_spec.error.terms import count, guard, term, times
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format
@@ -41,12 +32,12 @@ def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
         return EXACT
     folds = c.base2 or x.problem.softcap is not None
     if sigma == 1 and not folds:  # nothing to multiply, but storing may round
-        return term("storing operands of scale 1", conversion(c, "stored_scores", dtype), EXACT)
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+        return term("storing operands of scale 1", c.stages.stored_scores.of(dtype), EXACT)
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
     exact = (
         not folds
         and is_power_of(count("powers of 2 have no exact root", 4), sigma)
-        and guard("storing a scaled operand that has more bits", conversion(c, "stored_scores", dtype).u == 0, True)
+        and guard("storing a scaled operand that has more bits", c.stages.stored_scores.of(dtype).u == 0, True)
     )
     u = (
         0.0
@@ -88,7 +79,7 @@ def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
             entry(c, stored_format(x, c)).u,
             term(
                 "underflow on entry of an operand moved by a power of 4",
-                max(enters.eta, rounding(c, "multiplicands").eta),
+                max(enters.eta, c.stages.multiplicands.eta),
                 enters.eta,
             ),
         )
@@ -103,7 +94,7 @@ def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
 
 def operand_format(x: Intermediates, c: ResolvedContract) -> Format:
     """The format of q and k when they enter q.k."""
-    return stored_format(x, c) if c.scale_on == "scores" else c.format("stored_scores")
+    return stored_format(x, c) if c.scale_on == "scores" else c.stages.stored_scores.format
 
 
 def _unscaling(x: Intermediates, c: ResolvedContract) -> float:
@@ -188,7 +179,7 @@ def _shared_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     # What the operands' errors have moved is rounded in each again.
     again = pair_error(x, c, shared=False)
     assert again is not None
-    moved = growth((rounding(c, "score_accumulation").u, x.q.shape[-1] + 4), (rounding(c, "stored_scores").u, 4))
+    moved = growth((c.stages.score_accumulation.u, x.q.shape[-1] + 4), (c.stages.stored_scores.u, 4))
     return np.maximum(
         of_pairs
         - term("roundings that two scores of a pair do not share", again)
@@ -235,11 +226,11 @@ def lowest_bits(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
 
 def _smallest_operand(x: Intermediates, c: ResolvedContract) -> float:
     """The exponent below which an entry of q or k, scaled or not, may change on its way into the product."""
-    enters = c.format("multiplicands")
+    enters = c.stages.multiplicands.format
     moved = c.scale_on == "operands" and abs(x.problem.scale_value) != 1
-    lowest = float(enters.emin) if moved or flushes(c, enters, entering=True) else -math.inf
-    stored = c.format("stored_scores")
-    if c.scale_on == "operands" and (moved or flushes(c, stored)):
+    lowest = float(enters.emin) if moved or c.flushes(enters, entering=True) else -math.inf
+    stored = c.stages.stored_scores.format
+    if c.scale_on == "operands" and (moved or c.flushes(stored)):
         lowest = max(lowest, stored.emin)
     return lowest
 
@@ -287,12 +278,12 @@ def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 def narrows_scores(c: ResolvedContract) -> bool:
     """Whether scores are stored in a format that does not hold what they are accumulated in."""
-    return not contains(c.format("stored_scores"), c.format("score_accumulation"))
+    return not contains(c.stages.stored_scores.format, c.stages.score_accumulation.format)
 
 
 def scaled_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Error of the score after the scale."""
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
     sigma = abs(x.problem.scale_value)
     delta = sigma * dot_product_error(x, c)
     narrows = narrows_scores(c)
@@ -328,7 +319,7 @@ def _steepest(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: flo
 
 def _divided_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """Error of the softcap's argument, times the cap."""
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
     return (
         delta
         + growth((work.u, count("the softcap's inverse", 2)), (stored.u, count("the score over the softcap", 1)))
@@ -338,7 +329,7 @@ def _divided_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap
 
 
 def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
-    stored, work, slope = rounding(c, "stored_scores"), rounding(c, "score_accumulation"), _steepest(x, c, delta, cap)
+    stored, work, slope = c.stages.stored_scores, c.stages.score_accumulation, _steepest(x, c, delta, cap)
     delta = _divided_error(x, c, delta, cap)
     delta = np.minimum(delta * slope, 2 * cap) + cap * (
         term("the error of tanh", elementary_error(c, "tanh_error"))
@@ -367,10 +358,10 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
     a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u. A power of 2
     leaves one rounding, of a bias with more bits than the quotient.
     """
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
     form = FORMATS[x.problem.dtype_of("bias")]
-    if (loaded := conversion(c, "stored_scores", form)).u:
+    if (loaded := c.stages.stored_scores.of(form)).u:
         held = bits.nearest(bias, c.stored_scores) == bias
         delta = delta + np.where(
             held,
@@ -379,7 +370,7 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
             + term("underflow of a bias that is rounded", loaded.eta),
         )
     if may_add_bias_first(x, c):
-        quotient = conversion(c, "score_accumulation", form)
+        quotient = c.stages.score_accumulation.of(form)
         rounded = (
             (quotient.u, 1) if is_power_of(2, sigma) else (work.u, count("a bias that is divided by the scale", 7))
         )
@@ -415,9 +406,9 @@ def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slope
     comes first is open, and so is the sum of those two that is rounded. Where keys are counted from one of them,
     products are as large as that of the row's length, and see :func:`row_shift`.
     """
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
-    loaded = conversion(c, "score_accumulation", FORMATS[x.problem.dtype_of("alibi_slopes")])
-    made = conversion(c, "alibi_terms", c.format("score_accumulation"))
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    loaded = c.stages.score_accumulation.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
+    made = c.stages.alibi_terms.of(c.stages.score_accumulation.format)
     shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
     if c.alibi == "positions":
         far = term("products of keys counted from one of them", farthest_key(x, c), far)
@@ -503,9 +494,9 @@ def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.
     shift = row_shift(x, c)
     if not shift.any():
         return shift
-    softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
-    loaded = conversion(c, "score_accumulation", FORMATS[x.problem.dtype_of("alibi_slopes")])
-    final = conversion(c, "lse", c.format("softmax"))
+    softmax, work = c.stages.softmax, c.stages.score_accumulation
+    loaded = c.stages.score_accumulation.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
+    final = c.stages.lse.of(c.stages.softmax.format)
     product = (
         growth(
             (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),

@@ -28,7 +28,7 @@ from attn_spec.error.operand_bounds import value_error, value_sizes
 from attn_spec.error.output_bounds import OutputTerms, output_terms
 from attn_spec.error.products import entry, probability_cast
 from attn_spec.error.reference_gradients import left_of_references
-from attn_spec.error.roundoff import conversion, growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.row_sum_bounds import (
     WeightError,
     deviations,
@@ -198,8 +198,8 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
     (``torch.logsumexp``) is differentiated so. Then each summand has the error of its own weights.
     """
     x, g, c, weights, total = row.x, row.g, row.c, row.weights, row.size
-    work, stored = rounding(c, "score_accumulation"), rounding(c, "stored_scores")
-    narrow, parts = conversion(c, "stored_scores", c.format("score_accumulation")).u, 1
+    work, stored = c.stages.score_accumulation, c.stages.stored_scores
+    narrow, parts = c.stages.stored_scores.of(c.stages.score_accumulation.format).u, 1
     own, P1A, eta = weights.PA * total, weights.P1A, weights.eta
     if g.lse_cotangent is not None:
         dL = np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
@@ -277,7 +277,7 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
     scores, no weight is more than all of them together: it is the share of one of the weights that the forward pass has
     added up, but for the roundings of the row sum and the division, or of the LSE and of a score computed again.
     """
-    softmax, narrow = rounding(c, "softmax"), probability_cast(c)
+    softmax, narrow = c.stages.softmax, probability_cast(c)
     if _is_stored(c):
         e = log_weight_error(x, c)
         own = term("a weight stored, its error", e.direct if c.normalize == "before_product" else e.rescaled)
@@ -366,7 +366,7 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
 
 def _delta_error(row: _Setting, edP: np.ndarray) -> np.ndarray:
     """Error of D, less dL, [.., Sq, 1], which 1 - p may multiply; ``edP`` is that of dP."""
-    x, g, work = row.x, row.g, rounding(row.c, "score_accumulation")
+    x, g, work = row.x, row.g, row.c.stages.score_accumulation
     D = _delta_of_output(row) if row.c.delta == "output" else _delta_of_probabilities(row, edP)
     D = (
         D
@@ -396,7 +396,7 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
     Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns; where
     values have errors f_j, o is sum P v^, and both differences are off by these.
     """
-    x, c, work = row.near, row.c, rounding(row.c, "score_accumulation")
+    x, c, work = row.near, row.c, row.c.stages.score_accumulation
     size, Dv = np.abs(row.g.cotangent), x.v.shape[-1]
     EO = exact_output_error(x, c)
     stored = (size * EO).sum(-1, keepdims=True)
@@ -484,7 +484,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     """
     x, g, c, w, weights = row.x, row.g, row.c, row.w, row.weights
     work, n = (
-        rounding(c, "score_accumulation"),
+        c.stages.score_accumulation,
         x.keys - 1.0 + count("roundings of delta's sum over keys", 2),
     )
     PA, P1A = deviations(row.near, weights.own)
@@ -494,7 +494,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
         N = (
             1
             + growth(
-                (rounding(c, "softmax").u, count("roundings of stored weights in delta", 2)),
+                (c.stages.softmax.u, count("roundings of stored weights in delta", 2)),
                 (cast, count("the cast of stored weights in delta", 1)),
             )
         ) * np.exp(term("a defect of stored weights", w.defect)) - 1
@@ -525,7 +525,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
         + term("the evaluation of dP - D beside a mean under stored weights", row.slack),
     )
     depth = np.minimum(n, c.summation_depth or np.inf)
-    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
+    stored = c.stages.stored_scores.of(c.stages.score_accumulation.format)
     summed = (
         growth((work.u, depth), (stored.u, count("the stored products of delta", 1))) * weights.most
         + term("underflow of weights in delta's sum", weights.eta)
@@ -535,7 +535,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
         * times("underflow of delta's sum over keys, raised", x.largest_factor)
         * (
             term("underflow of delta's sum over keys", 2 * work.eta)
-            + term("underflow of the stored products of delta", rounding(c, "stored_scores").eta)
+            + term("underflow of the stored products of delta", c.stages.stored_scores.eta)
         )
     )
     return np.fmin(np.fmin(apart, together), mean) + term("delta's sum over keys", summed.sum(-1, keepdims=True)) + tiny
@@ -546,7 +546,7 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
     cap = x.problem.softcap
     if cap is None:
         return dA
-    stored, work = rounding(c, "stored_scores"), rounding(c, "score_accumulation")
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
     t = np.abs(x.capped) / cap
     e = term("the score in the slope", softcapped_error(x, c) / cap) + term("storing tanh in the slope", stored.u * t)
     factor = (
@@ -572,10 +572,10 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
 
 def _narrowed(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> np.ndarray:
     """Error of dS after its cast; a scale may have multiplied it before, and the product was stored."""
-    cast = conversion(c, "score_gradients", c.format("stored_scores"))
-    stored = conversion(c, "stored_scores", c.format("score_accumulation"))
-    tiny = term("underflow of dS's cast", rounding(c, "score_gradients").eta) + term(
-        "underflow of dS's store", rounding(c, "stored_scores").eta
+    cast = c.stages.score_gradients.of(c.stages.stored_scores.format)
+    stored = c.stages.stored_scores.of(c.stages.score_accumulation.format)
+    tiny = term("underflow of dS's cast", c.stages.score_gradients.eta) + term(
+        "underflow of dS's store", c.stages.stored_scores.eta
     )
     tiny = times("underflow of dS, raised", x.largest_factor) * tiny
     return np.where(
@@ -592,8 +592,8 @@ def _early_underflow(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
 
     A kernel may multiply dS by f = sigma before its products, or by sigma / c (FlashAttention-2, under a softcap c).
     """
-    stored, enters = rounding(c, "stored_scores"), entry(c, c.format("score_gradients"))
-    tiny = max(stored.eta, rounding(c, "score_gradients").eta) + enters.eta
+    stored, enters = c.stages.stored_scores, entry(c, c.stages.score_gradients.format)
+    tiny = max(stored.eta, c.stages.score_gradients.eta) + enters.eta
     slope = 0.0 if x.problem.softcap is None else x.problem.softcap * stored.eta * (np.abs(g.dA) + dA)
     beyond = times("underflow of a dS that is scaled early, raised", x.largest_factor) * (
         last_factor(x) - abs(x.problem.scale_value)

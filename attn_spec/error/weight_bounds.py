@@ -13,7 +13,7 @@ import numpy as np
 
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.intermediates import Intermediates, kept
-from attn_spec.error.roundoff import conversion, elementary_error, growth, is_power_of, rounding
+from attn_spec.error.roundoff import elementary_error, growth, is_power_of
 from attn_spec.error.score_bounds import lowest_bits, row_shift, score_error, shift_error
 from attn_spec.error.terms import count, guard, term, times
 
@@ -76,7 +76,7 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
     weights of part t: the error of its rounded L_t, and that of the exponential.
     """
     delta = score_error(x, c)
-    softmax, work = rounding(c, "softmax"), rounding(c, "score_accumulation")
+    softmax, work = c.stages.softmax, c.stages.score_accumulation
     distance = _distance(x, c, delta)
     alpha = (
         term("the score's error in a weight", delta)
@@ -120,7 +120,7 @@ def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     if not c.base2:
         return np.zeros((*x.s.shape[:-1], 1))
     rounded = term(
-        "the reference's rounding in base 2", growth((rounding(c, "score_accumulation").u, 1)) * _largest_score(x, c)
+        "the reference's rounding in base 2", growth((c.stages.score_accumulation.u, 1)) * _largest_score(x, c)
     )
     return (
         rounded
@@ -131,7 +131,7 @@ def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 def exponential_error(c: ResolvedContract) -> float:
     """Largest error of the logarithm of one exponential: its own, and its rounding."""
-    softmax = rounding(c, "softmax")
+    softmax = c.stages.softmax
     return (
         term("underflow of an exponential", count("underflows of an exponential", 2) * softmax.eta)
         - term("the error of exp", math.log1p(-elementary_error(c, "exp_error")))
@@ -174,7 +174,7 @@ def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -
 @np.errstate(all="ignore")
 def exponent_by_lse_error(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
     """|log| of a computed exp(s - LSE) over that of the computed s and LSE, which is off by ``EL``, [.., Sq, Sk]."""
-    delta, softmax, work = score_error(x, c), rounding(c, "softmax"), rounding(c, "score_accumulation")
+    delta, softmax, work = score_error(x, c), c.stages.softmax, c.stages.score_accumulation
     L, shift = np.where(np.isfinite(x.L), x.L, 0.0), row_shift(x, c)
     alpha = term(
         "the difference of score and LSE",
@@ -229,8 +229,8 @@ def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     size = term("the largest score in a part's log-sum-exp", largest) + term(
         "the row sum in a part's log-sum-exp", log_sum
     )
-    work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
-    final = conversion(c, "lse", c.format("softmax")).u
+    work, softmax = (c.stage(stage).u for stage in ("score_accumulation", "softmax"))
+    final = c.stages.lse.of(c.stages.softmax.format).u
     base2 = count("base 2 of a part's log-sum-exp", 4) if c.base2 else 0
     relative = growth(
         (softmax, count("roundings of a part's log-sum-exp", 2)),
@@ -253,7 +253,7 @@ def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         + term("the number of keys in a part's argument", 2 * np.log(np.maximum(x.keys, 1)))
         + count("the number of keys in a part's argument", 1)
     )
-    work, softmax = (rounding(c, stage).u for stage in ("score_accumulation", "softmax"))
+    work, softmax = (c.stage(stage).u for stage in ("score_accumulation", "softmax"))
     error = term("the argument of a part's weight", softmax * argument) + term(
         "the exponential of a part's weight", exponential_error(c)
     )
@@ -305,7 +305,7 @@ def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray)
     low_q, low_k = lowest_bits(x)
     low = low_q[..., None] + math.log2(sigma) + low_k.min(-1)[..., None, None]
     reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
-    fits = np.log2(reach) <= c.format("softmax").precision + np.minimum(low, 4000.0) - 1e-9
+    fits = np.log2(reach) <= c.stages.softmax.format.precision + np.minimum(low, 4000.0) - 1e-9
     return guard("exact differences fit the format", fits, True) & guard(
         "exact differences are of exact scores", delta.max(axis=-1, keepdims=True) == 0, True
     )

@@ -24,7 +24,8 @@ from attn_spec.error.products import (
     sums,
     terms,
 )
-from attn_spec.error.roundoff import Rounding, contains, conversion, growth, rounding
+from attn_spec.error.roundoff import growth
+from attn_spec.error.stages import Rounding, contains
 from attn_spec.error.terms import count, standing, term, times
 from attn_spec.error.weight_bounds import exponential_error, log_weight_error, reference_rounding
 from attn_spec.numbers.formats import DTYPES, Format
@@ -38,9 +39,9 @@ def divides_cotangent(c: ResolvedContract) -> bool:
     """
     if c.normalize not in ("after_product", "every_tile"):
         return False
-    dP = c.format("weight_gradients")
-    in_one = c.probabilities not in DTYPES or contains(c.format("probabilities"), dP)
-    return not contains(dP, c.format("gradient_accumulation")) or (c.backward_weights == "stored" and in_one)
+    dP = c.stages.weight_gradients.format
+    in_one = c.probabilities not in DTYPES or contains(c.stages.probabilities.format, dP)
+    return not contains(dP, c.stages.gradient_accumulation.format) or (c.backward_weights == "stored" and in_one)
 
 
 def cotangent_format(c: ResolvedContract) -> Format:
@@ -62,7 +63,7 @@ def division(x: Intermediates, c: ResolvedContract) -> Factors:
     R = log_weight_error(x, c).R.max(axis=-1, keepdims=True, initial=0.0)
     return (
         (
-            rounding(c, "softmax").u,
+            c.stages.softmax.u,
             count("roundings of the quotient dO / l", 2)
             + term("rescale factors in dO / l", R)
             + term("merges in dO / l", 4 * c.lse_merges),
@@ -82,7 +83,7 @@ def cotangent_entering(
     if error is not None:
         size = size + term("errors of cotangents in their sizes", error)
     if divides_cotangent(c):
-        cast, enters = conversion(c, "weight_gradients", c.format("softmax")), entry(c, cotangent_format(c))
+        cast, enters = c.stages.weight_gradients.of(c.stages.softmax.format), entry(c, cotangent_format(c))
         lost = term("underflow of dO / l", division_underflow(x, c)) + _largest_row_sum(x, c) * (
             term("underflow of the cast of dO / l", cast.eta) + term("underflow of dO / l on entry", enters.eta)
         )
@@ -101,7 +102,7 @@ def division_underflow(x: Intermediates, c: ResolvedContract) -> np.ndarray | fl
         times("underflow of D / l, raised", x.largest_factor)
         * times("what underflows in dO / l, times l", _largest_row_sum(x, c))
         * count("underflows of dO / l", 2)
-        * rounding(c, "softmax").eta
+        * c.stages.softmax.eta
         if divides_cotangent(c)
         else 0.0,
     )
@@ -138,9 +139,9 @@ def weight_gradient_error(
     x: Intermediates, near: Intermediates, g: GradientIntermediates, c: ResolvedContract
 ) -> np.ndarray:
     """Error of dP = c dO v^T, [.., Sq, Sk]; ``near`` leaves far keys out."""
-    form, Dv = term("the format of values in dP", value_format(x, c), c.format("multiplicands")), x.v.shape[-1]
+    form, Dv = term("the format of values in dP", value_format(x, c), c.stages.multiplicands.format), x.v.shape[-1]
     of_g, of_v = cotangent_entry(c), entry(c, form)
-    stored = conversion(c, "weight_gradients", c.format("gradient_accumulation"))
+    stored = c.stages.weight_gradients.of(c.stages.gradient_accumulation.format)
     (size_g, given_g), size_v = (
         cotangent_entering(near, g, c),
         term("errors of values in their sizes in dP", value_sizes(x, c), x.v_size),

@@ -131,7 +131,7 @@ def _shares(
     problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str, engine: Engine
 ) -> np.ndarray:
     """:func:`shares` of a few rows, of which none may see the last keys."""
-    is_wide = c.format("output_accumulation").name == c.output == "float64"
+    is_wide = c.stages.output_accumulation.format.name == c.output == "float64"
     looked_at = without_last_keys(problem)
     seen = glance(looked_at, engine, cut_operands=is_wide)
     found = _shares_of(seen, problem, c, answer, lse_base)

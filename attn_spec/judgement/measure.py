@@ -12,7 +12,7 @@ from attn_spec.error.bounds import ForwardBound
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.gradient_bounds import GradientBound
 from attn_spec.error.readings import gradient_readings_of, readings_of
-from attn_spec.error.roundoff import growth, rounding
+from attn_spec.error.roundoff import growth
 from attn_spec.error.terms import guard, stands, term
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.judgement.best_reading import best
@@ -311,7 +311,7 @@ def _in_base(
         return truth, allowed
     value = truth.value / np.log(2.0)
     tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
-    final = rounding(contract, "lse")
+    final = contract.stages.lse
     size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
     extra = growth((final.u, 3)) * size + final.eta
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)

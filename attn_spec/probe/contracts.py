@@ -9,7 +9,6 @@ import numpy as np
 from attn_spec.error.contract import ResolvedContract
 from attn_spec.error.presets import PRESETS
 from attn_spec.error.readings import gradient_readings
-from attn_spec.error.roundoff import direction
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -48,7 +47,7 @@ def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
     if name == "fp64" and subject.dtype != "float64":
         return False
     c = PRESETS[name].at(subject.dtype)
-    ways = {"rounding of weights": direction(c, "multiplicands")}
+    ways = {"rounding of weights": c.direction("multiplicands")}
     cut = any(one.value == "cut" and ways.get(one.name, c.rounding) != "toward_zero" for one in found)
     formats = (one for one in found if one.name in STAGES and one.value is not None)
     return not cut and all(BITS[one.value or ""] >= _narrowest(c, one.name) for one in formats)

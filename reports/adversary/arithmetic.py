@@ -19,8 +19,9 @@ from torch import Tensor
 from attn_spec.emulation.arithmetic import Arithmetic
 from attn_spec.emulation.matrix_products import MatrixProducts
 from attn_spec.emulation.operands import Operands
-from attn_spec.error import products, roundoff
-from attn_spec.error.roundoff import Rounding, elementary_error, is_power_of
+from attn_spec.error import products
+from attn_spec.error.roundoff import elementary_error, is_power_of
+from attn_spec.error.stages import Rounding
 from attn_spec.error.weight_gradient_bounds import cotangent_format
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.numbers import bits
@@ -78,12 +79,12 @@ class Adversary(Arithmetic):
         return torch.where(exact, x, torch.where(subnormal, x + tiny * e, x * (1 + rounding.u * e)))
 
     def round(self, x: Any, stage: str) -> Tensor:
-        return self.chosen(x, roundoff.rounding(self.c, stage), self.c.format(stage))
+        return self.chosen(x, self.c.stage(stage), self.c.format(stage))
 
     def convert(self, x: Any, stage: str, source: str) -> Tensor:
         if stage == "row_sum":  # of weights that may have been cast, to numbers that no format tells
             return self.chosen(x, products.row_sum_entry(self.c), self.c.format(stage))
-        return self.chosen(x, roundoff.conversion(self.c, stage, self.format_of(source)), self.c.format(stage))
+        return self.chosen(x, self.c.stage(stage).of(self.format_of(source)), self.c.format(stage))
 
     def format_of(self, source: str) -> Format:
         """The format of a stage, of "input", or of its own name."""
@@ -98,7 +99,7 @@ class Adversary(Arithmetic):
 
     def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Tensor:
         """A constant rounded anew for each batch entry: no tensor holds the number, so no format tells if it does."""
-        u = roundoff.rounding(self.c, stage).u
+        u = self.c.stage(stage).u
         if is_power_of(2, abs(float(x))) or u < SMALLEST:
             return torch.full((1,), float(x), dtype=torch.float64)
         y = torch.full((self.entries, 1, 1, 1), float(x), dtype=torch.float64)
