@@ -48,10 +48,13 @@ def in_domain(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.
 
 
 @np.errstate(all="ignore")
-def lse_fits(x: Intermediates, c: ResolvedContract, allowed: np.ndarray) -> np.ndarray:
-    """Rows whose log-sum-exp fits its formats, [.., Sq]; it may lie ``allowed`` [.., Sq] from the truth."""
+def lse_fits(x: Intermediates, c: ResolvedContract, allowed: np.ndarray, unit: float = 1.0) -> np.ndarray:
+    """Rows whose log-sum-exp fits its formats, [.., Sq]; it may lie ``allowed`` [.., Sq] from the truth.
+
+    It is counted in multiples of ``unit``: ln 2, where it may be a logarithm of base 2.
+    """
     L = np.where(np.isfinite(x.L), np.abs(x.L), 0.0) + row_shift(x, c)
-    return L[..., 0] + allowed <= term("log-sum-exps that fit", c.largest("lse", "softmax"), np.inf)
+    return (L[..., 0] + allowed) / unit <= term("log-sum-exps that fit", c.largest("lse", "softmax"), np.inf)
 
 
 @np.errstate(all="ignore")
@@ -290,7 +293,9 @@ def score_gradients_fit(
     """
     forward = in_domain(near, c, used.get("output", np.zeros(x.O.shape)))
     if "lse" in used:
-        forward &= guard("log-sum-exps that the backward pass reads", lse_fits(near, c, used["lse"]), True)
+        # No contract says of which base it is.
+        fits = lse_fits(near, c, used["lse"], unit=math.log(2.0))
+        forward &= guard("log-sum-exps that the backward pass reads", fits, True)
     cotangent, _ = cotangent_entering(near, g, c)
     products = x.largest_factor * (cotangent @ value_sizes(x, c).swapaxes(-1, -2))
     products = products * times("quotients of cotangents by row sums", largest_quotient(near, c))

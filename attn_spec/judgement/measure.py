@@ -182,13 +182,13 @@ def _judge(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
     if lse is not None:
-        expected, allowed = _in_base(truth["lse"], bound.allowed["lse"], lse_base, contract)
+        expected, allowed, fits = _in_base(truth["lse"], bound.allowed["lse"], lse_base, contract)
         value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
         expected = replace(expected, value=np.where(empty, value, expected.value))
         allowed = np.where(empty, 0.0, allowed)
         decided = empty_lse != "undeclared"
         measured, asked = (
-            term("a log-sum-exp that overflows is not measured", bound.domain_of("lse"), bound.in_domain)
+            fits & term("a log-sum-exp that overflows is not measured", bound.domain_of("lse"), bound.in_domain)
             | (bound.empty_in_domain & guard("an undeclared log-sum-exp of no keys is not measured", decided, True)),
             ~empty | guard("rows whose log-sum-exp no convention decides are not asked for", decided, True),
         )
@@ -305,17 +305,22 @@ def _with_empty_heads(
 
 def _in_base(
     truth: Enclosed, allowed: np.ndarray, base: str, contract: ResolvedContract
-) -> tuple[Enclosed, np.ndarray]:
-    """The LSE as a logarithm of another base: one more multiplication by a rounded constant."""
+) -> tuple[Enclosed, np.ndarray, np.ndarray]:
+    """The LSE as a logarithm of another base, its allowed error, and where it fits its formats, [B, Hq, Sq].
+
+    It is multiplied once more, by a rounded constant; log2 may overflow where the natural logarithm does not.
+    """
     if base == "e":
-        return truth, allowed
+        return truth, allowed, np.ones(allowed.shape, dtype=bool)
     value = truth.value / np.log(2.0)
     tiny = np.where(np.isfinite(value), np.abs(value), 0.0) * 2.0**-50
     final = contract.stages.lse
     size = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed
     extra = growth((final.u, 3)) * size + final.eta
     converted = Enclosed(value, truth.low / np.log(2.0), truth.radius * 1.5 + tiny)
-    return converted, allowed / np.log(2.0) * (1 + 2.0**-40) + term("roundings of a logarithm of base 2", extra)
+    allowed = allowed / np.log(2.0) * (1 + 2.0**-40) + term("roundings of a logarithm of base 2", extra)
+    held = np.where(np.isfinite(value), np.abs(value), 0.0) + allowed <= contract.largest("lse", "softmax")
+    return converted, allowed, guard("a log-sum-exp of base 2 that overflows is not measured", held, True)
 
 
 def _undecided(problem: Problem, empty_row: str) -> np.ndarray:

@@ -43,11 +43,14 @@ def drawn_alibi(rng: np.random.Generator) -> tuple[str, dict[str, str]]:
 
 
 def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tuple[str, str]:
-    """The format of dP, and what the contract says of it; mostly that of scores."""
+    """The format of dP, and what the contract says of it; mostly that of scores.
+
+    Of a backward pass that is written down, as it is here, "either" stands for the format of scores.
+    """
     if rng.random() >= SHARE:
         return contract.stored_scores, "either"
     form = one_of(rng, ("input", contract.probabilities, *FORMATS))
-    return form, one_of(rng, ("either", form)) if form in (contract.stored_scores, contract.probabilities) else form
+    return form, one_of(rng, ("either", form)) if form == contract.stored_scores else form
 
 
 def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:

@@ -203,6 +203,9 @@ _ROWS: dict[str, Callable[[], bool]] = {
     "a log-sum-exp that overflows is not measured": lambda: (
         not _refuted(_problem(((7e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16"))
     ),
+    "a log-sum-exp of base 2 that overflows is not measured": lambda: (
+        not _refuted(_problem(((6e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16"), lse_base="2")
+    ),
     "rows whose output no convention decides are not asked for": lambda: (
         not _silent_of_blind("output", empty_row="undeclared")
     ),

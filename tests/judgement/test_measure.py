@@ -219,3 +219,12 @@ def test_sdpa_that_declares_nothing_is_within_the_bounds_of_its_gradients():
 
     assert judge_gradients(problem, EAGER.at("float16"), dO, found).refuted
     assert not judge_gradients(problem, UNDECLARED.at("float16"), dO, found).refuted
+
+
+@pytest.mark.parametrize(("base", "judged"), [("e", True), ("2", False)])
+def test_a_log_sum_exp_of_base_2_overflows_where_the_natural_one_does_not(base, judged):
+    """log 2 + 6e4 is a float16; over ln 2 it is not."""
+    problem = Problem(**{name: np.array([[[[x]]]]) for name, x in (("q", 6e4), ("k", 1.0), ("v", 1.0))})
+    found = judge(problem, replace(FP32.at("float32"), lse="float16"), lse=np.full((1, 1, 1), np.inf), lse_base=base)
+
+    assert found.refuted is found.exercised is judged
