@@ -50,3 +50,11 @@ def test_a_path_is_judged_on_plain_problems(name):
 
         assert judgement.exercised
         assert not judgement.refuted
+
+
+def test_a_path_whose_weights_may_be_nan_has_no_dtype_whose_products_spread_it():
+    spread = torch_layer.nan_spoils_another_row()
+
+    for name in ("multihead_weights", "multihead_fast"):
+        assert ("bfloat16" in getattr(torch_layer, name).dtypes) is not spread
+    assert "bfloat16" in torch_layer.multihead.dtypes
