@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attn_spec.error.contract import Contract as Contract
+    from attn_spec.contract.contract import Contract as Contract
     from attn_spec.kernels.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Contract": "error.contract",
+    "Contract": "contract.contract",
     "Conventions": "kernels.kernel",
     "Kernel": "kernels.kernel",
     "Problem": "problem.problem",

@@ -9,7 +9,7 @@ from collections import Counter
 
 import click
 
-from attn_spec.error.presets import UNDECLARED, describe
+from attn_spec.contract.presets import UNDECLARED, describe
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
 from attn_spec.judgement import power
 from attn_spec.progress import NOT_RUN, Event, Progress

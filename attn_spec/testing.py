@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attn_spec import faults
-from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.error.outside import why_outside
-from attn_spec.error.presets import UNDECLARED, as_contract, describe
-from attn_spec.error.readings import readings_of
+from attn_spec.bounds.outside import why_outside
+from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.contract.presets import UNDECLARED, as_contract, describe
+from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.blocks import MEMORY, RowJudgement, Tally, judge_parts
 from attn_spec.judgement.bound_terms import BoundTerm, of_gradient, of_row
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attn_spec import kernel
-from attn_spec.error.presets import EAGER
+from attn_spec.contract.presets import EAGER
 
 from .jax_rotary import turned
 from .rotary import OPTIONS as ROTARY

@@ -8,7 +8,7 @@ from attn_spec.search.strategies import problems
 
 
 @attention_property(
-    source="attn_spec.error.output_bounds.output_error, the forward bound of the declared contract",
+    source="attn_spec.bounds.forward.output_bounds.output_error, the forward bound of the declared contract",
     hunts="any wrong formula, index, scale, mask or format, whatever the size of the values",
 )
 def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
@@ -20,7 +20,7 @@ def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
 
 
 @attention_property(
-    source="attn_spec.error.row_sum_bounds.lse_error, the forward bound of the declared contract",
+    source="attn_spec.bounds.forward.row_sum_bounds.lse_error, the forward bound of the declared contract",
     hunts="base-2 logarithms returned as natural ones, a row sum that lost or invented keys, inexact exponentials",
     needs=("lse",),
 )

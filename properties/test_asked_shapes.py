@@ -36,7 +36,7 @@ def judged_whole(subject: Subject) -> str:
 
 
 @attention_property(
-    source="attn_spec.error.bounds, the forward bound; attn_spec.judgement.row_sample",
+    source="attn_spec.bounds.forward.bounds, the forward bound; attn_spec.judgement.row_sample",
     hunts="a path, a grid or an offset that only such a size reaches: many queries and keys at once, many heads",
     recipes=recipes,
     not_applicable=no_heads,
@@ -52,7 +52,7 @@ def test_sampled_rows_are_within_their_bounds(subject: Subject, problem: Problem
 
 
 @attention_property(
-    source="attn_spec.error.gradient_bounds, the backward bound; attn_spec.judgement.key_sample",
+    source="attn_spec.bounds.backward.gradient_bounds, the backward bound; attn_spec.judgement.key_sample",
     hunts="sums over rows that stop, start again or overwrite one another past a size; offsets of the backward pass",
     needs=("backward",),
     recipes=partial(recipes, gradients=True),

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis.errors import UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.error.mask_statistics import FALSE_ALARM, likenesses, shares, translations
+from attn_spec.chance.mask_statistics import FALSE_ALARM, likenesses, shares, translations
 from attn_spec.kernels.dropping import dropping
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem

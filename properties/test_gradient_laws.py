@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from attn_spec.error.operand_bounds import operands_are_bounded
-from attn_spec.error.readings import gradient_readings
+from attn_spec.bounds.operand_bounds import operands_are_bounded
+from attn_spec.contract.readings import gradient_readings
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS

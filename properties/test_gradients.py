@@ -19,7 +19,7 @@ from attn_spec.search.hidden_keys import assert_unseen_keys_reach_no_gradient
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, named
 
-BOUND = "attn_spec.error.gradient_bounds, the backward bound of the declared contract"
+BOUND = "attn_spec.bounds.backward.gradient_bounds, the backward bound of the declared contract"
 BASE_2 = "the cotangent of a log-sum-exp in base 2 passes ln 2, which no format holds"
 CHAIN_RULE = "the derivative of a function with respect to an argument it ignores is zero"
 

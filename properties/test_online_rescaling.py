@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from attn_spec.attention.enclosure import Enclosed
-from attn_spec.error.readings import readings
+from attn_spec.contract.readings import readings
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.subject import Subject

@@ -1,9 +1,9 @@
 """Statistics: errors look like those of independent roundings to nearest, together no larger and with no common sign.
 
-These are tests, not theorems: a kernel that fails is suspect, not refuted. See ``attn_spec.error.error_statistics``.
+These are tests, not theorems: a kernel that fails is suspect, not refuted. See ``attn_spec.chance.error_statistics``.
 """
 
-from attn_spec.error.error_statistics import FALSE_ALARM
+from attn_spec.chance.error_statistics import FALSE_ALARM
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.search.property import attention_property

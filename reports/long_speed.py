@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from attn_spec.error.presets import PRESETS
+from attn_spec.contract.presets import PRESETS
 from attn_spec.judgement.blocks import MEMORY
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.testing import assert_attention, assert_attention_gradients

@@ -28,8 +28,8 @@ class Member:
     has_kernels: bool = True
     definition: tuple[str, ...] = ("attn_spec/attention/definition.py",)
     enclosure: tuple[str, ...] = ("attn_spec/attention/enclosure.py",)
-    bound: tuple[str, ...] = ("attn_spec/error/score_bounds.py",)
-    gradients: tuple[str, ...] = ("attn_spec/attention/gradients.py", "attn_spec/error/gradient_bounds.py")
+    bound: tuple[str, ...] = ("attn_spec/bounds/forward/score_bounds.py",)
+    gradients: tuple[str, ...] = ("attn_spec/attention/gradients.py", "attn_spec/bounds/backward/gradient_bounds.py")
     #: Starts of ids of further properties; "" is every property that needs no option.
     properties: tuple[str, ...] = ()
     #: Families of further mutants.
@@ -41,9 +41,9 @@ class Member:
 
 
 _SCORES = "attn_spec/attention/scores.py"
-_OPERANDS = ("attn_spec/error/operand_bounds.py",)
-_SCORE_GRADIENTS = (_SCORES, "attn_spec/error/score_gradient_bounds.py")
-_OUTPUT = ("attn_spec/error/output_bounds.py",)
+_OPERANDS = ("attn_spec/bounds/operand_bounds.py",)
+_SCORE_GRADIENTS = (_SCORES, "attn_spec/bounds/backward/score_gradient_bounds.py")
+_OUTPUT = ("attn_spec/bounds/forward/output_bounds.py",)
 _MASKS = ("attn_spec/problem/masks.py",)
 _BEFORE = "done to q or k before a plain kernel"
 _VIEW = "a view of every kernel"
@@ -85,7 +85,7 @@ MEMBERS = (
         definition=(_SCORES, "attn_spec/attention/rotations.py"),
         bound=_OPERANDS,
         gradients=_SCORE_GRADIENTS,
-        tests=("tests/error/test_rotary_tables.py",),
+        tests=("tests/bounds/test_rotary_tables.py",),
     ),
     Member(
         name="given positions",
@@ -152,14 +152,14 @@ MEMBERS = (
         name="dropout, keep mask",
         options=("dropout_keep",),
         definition=("attn_spec/attention/dropout.py",),
-        bound=("attn_spec/error/dropout_bounds.py",),
+        bound=("attn_spec/bounds/forward/dropout_bounds.py",),
         mutants=("dropout",),
     ),
     Member(
         name="dropout by chance",
         options=("dropout_by_chance",),
         definition=("attn_spec/attention/dropout.py", "attn_spec/search/drawn_masks.py"),
-        bound=("attn_spec/error/dropout_bounds.py", "attn_spec/error/mask_statistics.py"),
+        bound=("attn_spec/bounds/forward/dropout_bounds.py", "attn_spec/chance/mask_statistics.py"),
         mutants=("dropout_by_chance",),
         lacks={"Triton, JAX": "not written: a mask that is given is"},
     ),
@@ -167,8 +167,8 @@ MEMBERS = (
         name="linear attention",
         options=("feature_map",),
         definition=(_SCORES, "attn_spec/attention/weightings.py"),
-        bound=("attn_spec/error/linear_bounds.py",),
-        gradients=("attn_spec/error/linear_gradient_bounds.py",),
+        bound=("attn_spec/bounds/linear/linear_bounds.py",),
+        gradients=("attn_spec/bounds/linear/linear_gradient_bounds.py",),
         mutants=("linear",),
         tests=("tests/attention/test_linear.py",),
     ),
@@ -177,8 +177,8 @@ MEMBERS = (
         options=("query_projection",),
         supports=("query_projection", "key_projection", "value_projection", "output_projection"),
         definition=(_SCORES,),
-        bound=("attn_spec/error/projection_bounds.py",),
-        gradients=("attn_spec/error/projection_bounds.py",),
+        bound=("attn_spec/bounds/layer/projection_bounds.py",),
+        gradients=("attn_spec/bounds/layer/projection_bounds.py",),
         mutants=("layers",),
         tests=("tests/attention/test_layers.py",),
         lacks={"Triton, JAX": "a layer is projections around a kernel of theirs"},
@@ -188,7 +188,7 @@ MEMBERS = (
         supports=("lse",),
         merges=True,
         definition=("attn_spec/emulation/split.py", "attn_spec/emulation/ring.py"),
-        bound=("attn_spec/error/row_sum_bounds.py",),
+        bound=("attn_spec/bounds/forward/row_sum_bounds.py",),
         properties=("online_rescaling.parts_merge",),
         mutants=("merging", "ranks"),
         tests=("tests/emulation/test_ring.py", "tests/implementations/test_rank_pool.py"),

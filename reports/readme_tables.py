@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from attn_spec import atomic
-from attn_spec.error.presets import CHOOSER, describe
+from attn_spec.contract.presets import CHOOSER, describe
 from attn_spec.kernels.kernel import CONVENTION_CHOICES, Conventions
 from attn_spec.vocabulary import kinds
 from attn_spec.vocabulary.libraries import LIBRARIES

@@ -17,8 +17,8 @@ import torch
 
 from attn_spec.attention import definition, error_free, error_free_gradients
 from attn_spec.attention.enclosure import enclose
+from attn_spec.bounds.intermediates import intermediates
 from attn_spec.certify import certify
-from attn_spec.error.intermediates import intermediates
 from attn_spec.judgement.oracle import float64_truth
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import resolve

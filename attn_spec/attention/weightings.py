@@ -5,7 +5,7 @@
 w is the exponential, and epsilon 0, or in linear attention w(s) = s.
 
 A row is all that truth knows of one: the definition and its enclosures evaluate its formulas, in an arithmetic each.
-What rounding does to weights is a theorem of its own (``error.weight_bounds``).
+What rounding does to weights is a theorem of its own (``bounds.forward.weight_bounds``).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.roundoff import elementary_error
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.roundoff import elementary_error
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 

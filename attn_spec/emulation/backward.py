@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
+from attn_spec.contract.contract import ResolvedContract
 
 from .arithmetic import Order
 from .forward import TiledAttention

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels.kernel import Conventions
 
 from .arithmetic import Order

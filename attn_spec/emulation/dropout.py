@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.stages import contains
+from attn_spec.contract.stages import contains
 from attn_spec.kernels.frameworks.framework import values_of
 
 from .scores import Scores

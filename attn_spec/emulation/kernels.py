@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attn_spec.error.contract import Contract, ResolvedContract
+from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.frameworks.framework import of
 from attn_spec.kernels.frameworks.torch import TORCH

@@ -1,6 +1,6 @@
 """Matrix products under any arithmetic: pieces of their factors, accumulators one after the other or blocks at a time.
 
-Matrix units that cut are those of ``attn_spec.error.products``: a block of exact products and the accumulator are
+Matrix units that cut are those of ``attn_spec.contract.products``: a block of exact products and the accumulator are
 aligned to the largest, cut, added, and the sum is cut to the accumulator's format.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.products import on_matrix_unit
+from attn_spec.contract.products import on_matrix_unit
 
 from .arithmetic import Arithmetic, rounded
 

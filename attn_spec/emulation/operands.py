@@ -15,7 +15,7 @@ import numpy as np
 from attn_spec.attention.arithmetic import FLOATS, by_pair
 from attn_spec.attention.rotations import Rotation, rotations
 from attn_spec.attention.scores import FEATURE_MAPS, SCORES, Score
-from attn_spec.error.contract import ResolvedContract
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.problem.handled import CODED, refuse
 from attn_spec.problem.option import SCORE

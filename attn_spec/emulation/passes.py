@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import Contract
-from attn_spec.error.score_bounds import narrows_scores
+from attn_spec.bounds.forward.score_bounds import narrows_scores
+from attn_spec.contract.contract import Contract
 
 from .arithmetic import Order
 from .forward import TiledAttention

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import FP64, FUSED
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import FP64, FUSED
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.kernel import Kernel
 

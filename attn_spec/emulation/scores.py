@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.roundoff import is_power_of
-from attn_spec.error.stages import contains
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.roundoff import is_power_of
+from attn_spec.contract.stages import contains
 from attn_spec.kernels.frameworks.framework import of, values_of
 from attn_spec.problem.handled import refuse
 

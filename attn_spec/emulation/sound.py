@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import EAGER
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import EAGER
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.traits import named_by, replaces_score, weighs_linearly

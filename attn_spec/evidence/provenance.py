@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import attn_spec
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import describe
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import describe
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.search.preflight import Preflight
 from attn_spec.search.profiles import Profile

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from attn_spec.error.contract import Contract, ContractError
+from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.isolation.plain import decoded, encoded
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.defects import Defect

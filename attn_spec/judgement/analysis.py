@@ -7,12 +7,12 @@ from functools import cached_property
 import numpy as np
 
 from attn_spec.attention.enclosure import Truth
-from attn_spec.error.bounds import ForwardBound
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_bounds import GradientBound
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
-from attn_spec.error.terms import remembered
-from attn_spec.error.theorems import forward_bound, gradient_bound, gradient_evaluation_error
+from attn_spec.bounds.backward.gradient_bounds import GradientBound
+from attn_spec.bounds.forward.bounds import ForwardBound
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.bounds.theorems import forward_bound, gradient_bound, gradient_evaluation_error
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.terms import remembered
 from attn_spec.judgement.oracle import GradientOracle, Oracle
 from attn_spec.problem.option import CHOICE, WEIGHT
 from attn_spec.problem.options import OPTIONS

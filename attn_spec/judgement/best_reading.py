@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.terms import guard, stands
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.terms import guard, stands
 
 
 class _Judged(Protocol):

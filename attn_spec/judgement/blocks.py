@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.readings import readings_of
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.engine import Engine, engine_of

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.intermediates import gradient_intermediates
-from attn_spec.error.terms import met, struck
-from attn_spec.error.theorems import forward_bound, gradient_bound, gradient_evaluation_error
+from attn_spec.bounds.intermediates import gradient_intermediates
+from attn_spec.bounds.theorems import forward_bound, gradient_bound, gradient_evaluation_error
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.terms import met, struck
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.problem.problem import Problem
 

@@ -1,6 +1,6 @@
 """Who evaluates formulas in float64: NumPy, or PyTorch on a CPU or a GPU, by one code through the array API standard.
 
-What is assumed of an engine is what ``error.row_sum_bounds.EVALUATION`` says: with u = 2^-53, an exponential is off by
+What is assumed of an engine is what ``row_sum_bounds.EVALUATION`` says: with u = 2^-53, an exponential is off by
 ``exp_error`` u of itself, a logarithm by ``log_error`` u (1 + |log|), a tanh by ``tanh_error`` u, and a product of
 matrices over n by gamma_n |A| |B|, in any order of its sums (Higham, *Accuracy and Stability of Numerical Algorithms*,
 section 3.5). A cuBLAS that is told to emulate float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered.

@@ -2,7 +2,7 @@
 
 One float64 evaluation of the textbook's formulas, by NumPy or by PyTorch on any device (``engine``), with the error
 that Higham's model (*Accuracy and Stability of Numerical Algorithms*, sections 3.1 and 4.2) allows it, and the part of
-the bound that ``error.least_bounds`` tells. A row is cleared when it lies within that part for certain. Others are
+the bound that ``least_bounds`` tells. A row is cleared when it lies within that part for certain. Others are
 neither right nor wrong: the whole bound decides. What was computed in float64 is off by as much as that evaluation, and
 is compared with error-free products (``error_free``) instead.
 """
@@ -20,10 +20,10 @@ from array_api_compat import array_namespace, device
 from attn_spec.attention import error_free
 from attn_spec.attention.enclosure import Enclosed
 from attn_spec.attention.scores import score_of
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.least_bounds import least_lse_error, least_output_error
-from attn_spec.error.roundoff import elementary_error
-from attn_spec.error.row_sum_bounds import EVALUATION
+from attn_spec.bounds.forward.least_bounds import least_lse_error, least_output_error
+from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.roundoff import elementary_error
 from attn_spec.judgement.engine import NUMPY, Engine
 from attn_spec.judgement.float64_scores import SLACK, TINY, Scores, U, float64_scores
 from attn_spec.problem.handled import not_handled

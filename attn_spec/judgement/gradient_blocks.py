@@ -1,7 +1,7 @@
 """Gradients of long problems, judged in blocks of query rows whose memory is bounded.
 
 dQ of a row is made of that row alone; dK, dV and dBias are sums over rows, and so are the terms of their bounds
-(``error.gradient_key_sums``). Most of plain gradients is cleared at a glance (``gradient_glance``); the theorems decide
+(``gradient_key_sums``). Most of plain gradients is cleared at a glance (``gradient_glance``); the theorems decide
 on the rest, and nothing is called wrong but by sums over all rows that are looked at, in the domain.
 
 Scores that are no product of q and k themselves, linear attention and layers are judged whole, those without parameters
@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_blocks import FinishedKeys, bound_of, finished_keys
-from attn_spec.error.gradient_key_sums import ALL, Keys
-from attn_spec.error.readings import gradient_readings_of
+from attn_spec.bounds.backward.gradient_blocks import FinishedKeys, bound_of, finished_keys
+from attn_spec.bounds.backward.gradient_key_sums import ALL, Keys
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.readings import gradient_readings_of
 from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally, problem_of
 from attn_spec.judgement.gradient_glance import is_glanced, left_open

@@ -9,7 +9,7 @@ a = |dO| max_j |v_j| by Cauchy and Schwarz. With U the unit roundoff of float64,
 with c = e + (rho + 3 U)(2 a + |dL|), where e, the sum of both and of the roundings of X = dP - D + dL, bounds the error
 of X. Neither rho nor c depends on a key. So sums over keys are off by c max_j |k_j|, since weights add up to 1, and
 sums over rows by max_i |q_i| sum_i c_i P_ij, beside the roundings of a sum, which are at most (number of terms) U sum
-of sizes. What is cleared lies within the part of its bound that ``error.least_gradient_bounds`` tells, for certain.
+of sizes. What is cleared lies within the part of its bound that ``least_gradient_bounds`` tells, for certain.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from attn_spec.error.block_sums import MAXIMUM, BlockSums
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_key_sums import ALL, Keys
-from attn_spec.error.intermediates import Intermediates, intermediates
-from attn_spec.error.least_gradient_bounds import least_gradient_error
+from attn_spec.bounds.backward.block_sums import MAXIMUM, BlockSums
+from attn_spec.bounds.backward.gradient_key_sums import ALL, Keys
+from attn_spec.bounds.backward.least_gradient_bounds import least_gradient_error
+from attn_spec.bounds.intermediates import Intermediates, intermediates
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.judgement.blocks import blocks_of
 from attn_spec.judgement.engine import NUMPY
 from attn_spec.judgement.float64_scores import SLACK, TINY, U, float64_scores

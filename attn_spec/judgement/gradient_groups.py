@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed
-from attn_spec.error.block_sums import BlockSums
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_blocks import Block, Finished, FinishedKeys, block_of, bound_of, finished_bias
-from attn_spec.error.gradient_key_sums import BiasSums, GroupSums, Keys
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.bounds.backward.block_sums import BlockSums
+from attn_spec.bounds.backward.gradient_blocks import Block, Finished, FinishedKeys, block_of, bound_of, finished_bias
+from attn_spec.bounds.backward.gradient_key_sums import BiasSums, GroupSums, Keys
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.judgement.analysis import ORACLE_FRACTION
 from attn_spec.judgement.blocks import blocks_of
 from attn_spec.judgement.measure import Judgement, measured_gradients

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed, Truth
-from attn_spec.error.bounds import ForwardBound
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.gradient_bounds import GradientBound
-from attn_spec.error.readings import gradient_readings_of, readings_of
-from attn_spec.error.roundoff import growth
-from attn_spec.error.terms import guard, stands, term
+from attn_spec.bounds.backward.gradient_bounds import GradientBound
+from attn_spec.bounds.forward.bounds import ForwardBound
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.readings import gradient_readings_of, readings_of
+from attn_spec.contract.roundoff import growth
+from attn_spec.contract.terms import guard, stands, term
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.judgement.best_reading import best
 from attn_spec.numbers import bits

@@ -16,13 +16,13 @@ import numpy as np
 from attn_spec.attention import error_free, error_free_gradients
 from attn_spec.attention.enclosure import Enclosed, Truth, enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
-from attn_spec.error.intermediates import (
+from attn_spec.bounds.intermediates import (
     GradientIntermediates,
     Intermediates,
     intermediates,
 )
-from attn_spec.error.terms import term
-from attn_spec.error.theorems import evaluation_error, gradient_evaluation_error
+from attn_spec.bounds.theorems import evaluation_error, gradient_evaluation_error
+from attn_spec.contract.terms import term
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 

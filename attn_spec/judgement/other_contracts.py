@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import STAGES, ResolvedContract
-from attn_spec.error.presets import PRESETS, describe
+from attn_spec.contract.contract import STAGES, ResolvedContract
+from attn_spec.contract.presets import PRESETS, describe
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_problems import explains

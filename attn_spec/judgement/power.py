@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from attn_spec.error.contract import STAGES, ResolvedContract
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.contract.contract import STAGES, ResolvedContract
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.neighbours import made, next_along, other_edges, share_lost, without_options

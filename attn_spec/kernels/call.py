@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import ContractError
+from attn_spec.contract.contract import ContractError
 from attn_spec.judgement.blocks import Part
 from attn_spec.judgement.engine import EngineError
 from attn_spec.judgement.row_sample import SampleError

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from attn_spec.error.contract import Contract, ContractError
-from attn_spec.error.coverage import silences
-from attn_spec.error.presets import UNDECLARED, as_contract
+from attn_spec.contract.contract import Contract, ContractError
+from attn_spec.contract.coverage import silences
+from attn_spec.contract.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import Limits

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attn_spec.error.contract import Contract, ResolvedContract
+from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import Framework

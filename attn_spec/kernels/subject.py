@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import kept

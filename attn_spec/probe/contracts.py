@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.presets import PRESETS
-from attn_spec.error.readings import gradient_readings
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.presets import PRESETS
+from attn_spec.contract.readings import gradient_readings
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec.error.operand_bounds import unknown_operands
-from attn_spec.error.presets import describe
-from attn_spec.error.readings import gradient_readings_of, readings, readings_of
+from attn_spec.bounds.operand_bounds import unknown_operands
+from attn_spec.contract.presets import describe
+from attn_spec.contract.readings import gradient_readings_of, readings, readings_of
 from attn_spec.judgement import bound_terms, measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
-    from attn_spec.error.contract import ResolvedContract
+    from attn_spec.contract.contract import ResolvedContract
     from attn_spec.judgement.blocks import RowJudgement
     from attn_spec.judgement.bound_terms import BoundTerm
     from attn_spec.judgement.measure import Judgement, Measurement

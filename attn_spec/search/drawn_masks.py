@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
-from attn_spec.error.mask_statistics import least_likely
-from attn_spec.error.readings import readings_of
+from attn_spec.chance.mask_statistics import least_likely
+from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.dropping import dropping, needs_seed
 from attn_spec.kernels.limits import NotTaken
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
-    from attn_spec.error.mask_statistics import Counts
+    from attn_spec.chance.mask_statistics import Counts
     from attn_spec.judgement.measure import Judgement
     from attn_spec.kernels.kernel import Kernel
     from attn_spec.kernels.subject import Answer, Subject

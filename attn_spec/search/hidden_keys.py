@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attn_spec.attention.scores import parameters_of
-from attn_spec.error.readings import readings_of
-from attn_spec.error.terms import guard
+from attn_spec.contract.readings import readings_of
+from attn_spec.contract.terms import guard
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.search.assertions import (

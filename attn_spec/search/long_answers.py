@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from attn_spec.error.presets import describe
-from attn_spec.error.readings import readings_of
+from attn_spec.contract.presets import describe
+from attn_spec.contract.readings import readings_of
 from attn_spec.judgement import bound_terms
 from attn_spec.judgement.blocks import RowJudgement, blocks_of, judge_parts, parts_of
 from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
@@ -27,7 +27,7 @@ from attn_spec.search.property import Refutation, observe, observe_measured, obs
 from attn_spec.search.regimes import Recipe
 
 if TYPE_CHECKING:
-    from attn_spec.error.contract import ResolvedContract
+    from attn_spec.contract.contract import ResolvedContract
     from attn_spec.judgement.bound_terms import BoundTerm
     from attn_spec.judgement.worst import WorstElement
     from attn_spec.kernels.subject import Answer, Subject

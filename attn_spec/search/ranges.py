@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attn_spec.attention.scores import parameters_of, score_of
-from attn_spec.error.contract import STAGES
-from attn_spec.error.domain import numbers_fit
-from attn_spec.error.gradient_bounds import GradientBound
-from attn_spec.error.intermediates import GradientIntermediates, Intermediates
-from attn_spec.error.readings import gradient_readings_of, readings_of
-from attn_spec.error.theorems import forward_bound, gradient_bound
+from attn_spec.bounds.backward.gradient_bounds import GradientBound
+from attn_spec.bounds.forward.domain import numbers_fit
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
+from attn_spec.bounds.theorems import forward_bound, gradient_bound
+from attn_spec.contract.contract import STAGES
+from attn_spec.contract.readings import gradient_readings_of, readings_of
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.problem.handled import not_handled
 from attn_spec.search.cotangents import cotangent

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
-from attn_spec.error import error_statistics
-from attn_spec.error.intermediates import Intermediates, intermediates
+from attn_spec.bounds.intermediates import Intermediates, intermediates
+from attn_spec.chance import error_statistics
 from attn_spec.judgement.oracle import Oracle
 from attn_spec.search import strategies
 from attn_spec.search.property import Suspicion, observe
@@ -20,8 +20,8 @@ from attn_spec.search.regimes import REGIMES, Recipe
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from attn_spec.error.contract import ResolvedContract
-    from attn_spec.error.error_statistics import Statistic
+    from attn_spec.chance.error_statistics import Statistic
+    from attn_spec.contract.contract import ResolvedContract
     from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import all_but

@@ -7,8 +7,8 @@ from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any
 
-from attn_spec.error import contract, presets
-from attn_spec.error.contract import Contract
+from attn_spec.contract import contract, presets
+from attn_spec.contract.contract import Contract
 from attn_spec.kernels import kernel, limits, presentation
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.kernel import Conventions, Kernel

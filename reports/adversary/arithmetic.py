@@ -1,7 +1,7 @@
 """An arithmetic whose every rounding is chosen, as the standard model allows, instead of made.
 
 An operation returns x(1 + u e) where the contract lets it round, and x + eta e where the result is subnormal, for an
-e in [-1, 1] of its own (``attn_spec.error.roundoff``). The kernels are those of ``attn_spec.emulation``, in
+e in [-1, 1] of its own (``attn_spec.contract.roundoff``). The kernels are those of ``attn_spec.emulation``, in
 torch, so that what ``attack`` does to an e is done to what the other tests execute.
 """
 
@@ -16,13 +16,13 @@ import torch
 from array_api_compat import torch as namespace
 from torch import Tensor
 
+from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_format
+from attn_spec.contract import products
+from attn_spec.contract.roundoff import elementary_error, is_power_of
+from attn_spec.contract.stages import Rounding
 from attn_spec.emulation.arithmetic import Arithmetic
 from attn_spec.emulation.matrix_products import MatrixProducts
 from attn_spec.emulation.operands import Operands
-from attn_spec.error import products
-from attn_spec.error.roundoff import elementary_error, is_power_of
-from attn_spec.error.stages import Rounding
-from attn_spec.error.weight_gradient_bounds import cotangent_format
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS, Format

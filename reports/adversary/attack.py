@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from attn_spec.attention.rotations import Rotation
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.theorems import forward_bound, gradient_bound
+from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.contract.readings import gradient_readings, readings
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.layers import Layer, heads_contract
 from attn_spec.emulation.operands import Operands, chooses_score
-from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.readings import gradient_readings, readings
-from attn_spec.error.theorems import forward_bound, gradient_bound
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 

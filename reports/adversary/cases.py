@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import FP64
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import FP64
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 

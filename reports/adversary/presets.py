@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import EAGER, FP32, FUSED, SPLIT_KV, TF32
 from attn_spec.emulation.backward import StoredWeights
 from attn_spec.emulation.split import NormalizedSplitAttention
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import EAGER, FP32, FUSED, SPLIT_KV, TF32
 from attn_spec.numbers import bits
 from attn_spec.search.regimes import Recipe
 

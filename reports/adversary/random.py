@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.roundoff import elementary_error
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.layers import Layer
-from attn_spec.error.contract import Contract
-from attn_spec.error.roundoff import elementary_error
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 

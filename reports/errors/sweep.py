@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from attn_spec.error.presets import describe
+from attn_spec.contract.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Measurement
 from attn_spec.kernels.kernel import Conventions, KernelError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.presets import PRESETS, UNDECLARED
+from attn_spec.contract.presets import PRESETS, UNDECLARED
 from attn_spec.judgement.power import Answer, Planting, judged, planted, right_answer
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem

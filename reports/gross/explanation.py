@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from attn_spec.bounds.backward.weight_gradient_bounds import divides_cotangent
+from attn_spec.contract.contract import ResolvedContract
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights, TiledGradients
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.linear import LinearAttention, LinearGradients
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.weight_gradient_bounds import divides_cotangent
 from attn_spec.judgement.power import judged
 from attn_spec.problem.quantities import QUANTITIES
 

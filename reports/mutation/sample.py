@@ -24,10 +24,13 @@ import attn_spec
 _MODULES = {
     "attention": ("arithmetic", "scores", "definition", "enclosure", "gradients", "gradient_enclosure"),
     "judgement": ("oracle", "analysis", "measure"),
-    "error": (
-        *("intermediates", "roundoff", "products", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds"),
-        *("domain", "score_gradient_bounds", "gradient_bounds", "readings", "running_error", "operand_bounds"),
-        *("block_sums", "gradient_key_sums", "output_bounds", "weighted_means", "weight_gradient_bounds"),
+    "contract": ("roundoff", "products", "readings"),
+    "bounds": ("intermediates", "running_error", "operand_bounds"),
+    "bounds.forward": (
+        *("score_bounds", "weight_bounds", "row_sum_bounds", "bounds", "domain", "output_bounds", "weighted_means"),
+    ),
+    "bounds.backward": (
+        *("score_gradient_bounds", "gradient_bounds", "block_sums", "gradient_key_sums", "weight_gradient_bounds"),
         "reference_gradients",
     ),
     "problem": ("masks",),

@@ -8,7 +8,7 @@ _FOUR_AXES = "of four axes the third is the last but one"
 #: Reasons by module and change, as ``report`` prints them.
 REASONS: dict[tuple[str, str], str] = {
     (
-        "error.weight_bounds",
+        "bounds.forward.weight_bounds",
         "-        return np.zeros((*x.s.shape[:-1], 1))\n+        return np.zeros((*x.s.shape[:- 0], 1))",
     ): "one zero is broadcast as an array of zeros is",
     (
@@ -19,28 +19,28 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "v of a layer has one head",
     (
-        "error.row_sum_bounds",
+        "bounds.forward.row_sum_bounds",
         (
             '-            term("the reference in the LSE of base 2", np.abs(x.M[..., 0]))\n'
             '+            term("the reference in the LSE of base 2", np.abs(x.M[..., -1]))'
         ),
     ): _ROWS_HAVE_ONE,
     (
-        "error.gradient_bounds",
+        "bounds.backward.gradient_bounds",
         (
             "-    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40\n"
             "+    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**- 39"
         ),
     ): "a share of 2^-40 or 2^-39 that covers the evaluation of a sum in float64; either is many times what that needs",
     (
-        "error.score_gradient_bounds",
+        "bounds.backward.score_gradient_bounds",
         (
             "-    return np.where(x.visible, dA, 0.0), np.where(x.visible, most, 0.0)\n"
             "+    return np.where(x.visible, dA, 1.0), np.where(x.visible, most, 0.0)"
         ),
     ): "where a key is hidden, dA is at most `most`, which is 0",
     (
-        "error.domain",
+        "bounds.forward.domain",
         (
             '-    return (x.keys[..., 0] == 0) & guard("hidden scores of rows that see no key", '
             "numbers_fit(x, c), True)\n"
@@ -49,7 +49,7 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _ROWS_HAVE_ONE,
     (
-        "error.score_bounds",
+        "bounds.forward.score_bounds",
         (
             '-    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") '
             "+ np.minimum(low_q + low_k, 4000.0) - 1e-9\n"
@@ -58,11 +58,11 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "zeros alone have no bit below 2^4000, and their products, which are 0, fit whatever the limit",
     (
-        "error.domain",
+        "bounds.forward.domain",
         "-        (x.keys[..., 0] > 0)\n+        (x.keys[..., -1] > 0)",
     ): _ROWS_HAVE_ONE,
     (
-        "error.intermediates",
+        "bounds.intermediates",
         (
             "-        of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q\n"
             "+        of_q, of_k = dS @ x.k, dS.swapaxes(-1, 2) @ x.q"
@@ -80,7 +80,7 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): "one more bit than is needed, where no score is as large as 1",
     (
-        "error.gradient_key_sums",
+        "bounds.backward.gradient_key_sums",
         ("-    return x.swapaxes(-1, -2)[:, :, keys]\n+    return x.swapaxes(-1, 2)[:, :, keys]"),
     ): _FOUR_AXES,
     (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attn_spec import Contract, kernel
-from attn_spec.error.presets import EAGER
+from attn_spec.contract.presets import EAGER
 
 from .parts import DTYPES, HALVES, finite, for_query_heads, hidden, online, tiles
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from attn_spec.error.presets import describe
+from attn_spec.contract.presets import describe
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject

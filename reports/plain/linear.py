@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from attn_spec import Contract, kernel
-from attn_spec.error.presets import EAGER
+from attn_spec.contract.presets import EAGER
 
 from .parts import HALVES, for_query_heads, hidden
 

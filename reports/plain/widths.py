@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_spec import kernel
-from attn_spec.error.presets import EAGER
+from attn_spec.contract.presets import EAGER
 
 from .parts import HALVES, for_query_heads, hidden, sigma_of
 from .scores import WIDE

@@ -21,8 +21,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
+from attn_spec.contract.presets import describe
 from attn_spec.emulation.sound import SOUND
-from attn_spec.error.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Judgement
 from attn_spec.kernels.kernel import Kernel

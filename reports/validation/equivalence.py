@@ -12,6 +12,7 @@ bounds and domains agree to 1e-12 relative; 1: some do not, and the worst of eac
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import sys
@@ -24,20 +25,25 @@ from hypothesis.strategies import SearchStrategy
 
 #: Largest relative difference of two bounds that counts as none.
 TOLERANCE = 1e-12
-#: Modules by the folder they are in; a checkout from before the folders has them at the top.
+#: The folders that a module has been in, the last first; a checkout from before the folders has it at the top.
 FOLDERS = {
-    **dict.fromkeys(("bounds", "gradient_bounds", "intermediates", "readings", "presets"), "error"),
-    **dict.fromkeys(("regimes", "strategies"), "search"),
+    "bounds": ("bounds.forward", "error"),
+    "gradient_bounds": ("bounds.backward", "error"),
+    "intermediates": ("bounds", "error"),
+    "readings": ("contract", "error"),
+    "presets": ("contract", "error"),
+    "regimes": ("search",),
+    "strategies": ("search",),
 }
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def module(name: str) -> Any:
-    """A module of the checkout whose Python this is."""
-    try:
-        return importlib.import_module(f"attn_spec.{FOLDERS[name]}.{name}")
-    except ModuleNotFoundError:
-        return importlib.import_module(f"attn_spec.{name}")
+    """Return a module of the checkout whose Python this is."""
+    for place in (*(f"attn_spec.{folder}.{name}" for folder in FOLDERS[name]), f"attn_spec.{name}"):
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(place)
+    raise ModuleNotFoundError(f"this checkout has no {name}.py")
 
 
 def draw(path: Path, problems: int) -> None:

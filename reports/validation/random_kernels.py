@@ -19,6 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.bounds.backward.weight_gradient_bounds import divides_cotangent
+from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.contract.presets import UNDECLARED
+from attn_spec.contract.products import terms
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import DifferentiatedProduct, StoredWeights, TiledGradients
 from attn_spec.emulation.conventions import varied
@@ -27,10 +31,6 @@ from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
-from attn_spec.error.contract import Contract, ResolvedContract
-from attn_spec.error.presets import UNDECLARED
-from attn_spec.error.products import terms
-from attn_spec.error.weight_gradient_bounds import divides_cotangent
 from attn_spec.kernels.kernel import Conventions, Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS

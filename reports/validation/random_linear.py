@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.contract.contract import Contract
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import CONVENTIONS, emulate_both
 from attn_spec.emulation.linear import SUPPORTS as LINEAR
 from attn_spec.emulation.linear import LinearAttention, LinearGradients, StateAttention
-from attn_spec.error.contract import Contract
 from attn_spec.kernels.kernel import Kernel
 
 #: Of linear attention: it has no exponential, and neither merges nor normalizes tile by tile.

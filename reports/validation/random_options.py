@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.contract.contract import Contract
 from attn_spec.emulation.dropout import BY_CHANCE, DROPOUT
 from attn_spec.emulation.operands import CHOICES
-from attn_spec.error.contract import Contract
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from attn_spec.attention.enclosure import Enclosed
-from attn_spec.error import gradient_bounds, row_sum_bounds
-from attn_spec.error.contract import ResolvedContract
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.presets import FP32, FP64
-from attn_spec.error.terms import struck
+from attn_spec.bounds.backward import gradient_bounds
+from attn_spec.bounds.forward import row_sum_bounds
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.presets import FP32, FP64
+from attn_spec.contract.terms import struck
 from attn_spec.judgement import measure, oracle
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.subject import Subject

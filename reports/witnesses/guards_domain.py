@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.error.presets import FP32
+from attn_spec.contract.presets import FP32
 from attn_spec.judgement import measure
 from attn_spec.problem.problem import Problem
 
@@ -72,8 +72,8 @@ def _turned(key: int, **options: Any) -> Problem:
 
 _NARROW: dict[str, Any] = {"score_accumulation": "float16"}
 _ZERO: dict[str, Any] = {"reference": "zero"}
-_DOMAIN, _OF_GRADIENTS = "error.domain", "error.gradient_bounds"
-_LINEAR, _OF_LINEAR = "error.linear_bounds", "error.linear_gradient_bounds"
+_DOMAIN, _OF_GRADIENTS = "bounds.forward.domain", "bounds.backward.gradient_bounds"
+_LINEAR, _OF_LINEAR = "bounds.linear.linear_bounds", "bounds.linear.linear_gradient_bounds"
 
 DOMAIN: dict[str, Row] = {
     "constants that fit": lambda: _silent(_values(1, 3, scale=2.0**-16), **_NARROW),

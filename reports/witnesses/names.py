@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attn_spec
 
-#: Functions of ``error.terms`` whose first argument is a name; ``standing`` has pairs of a name and an item.
+#: Functions of ``contract.terms`` whose first argument is a name; ``standing`` has pairs of a name and an item.
 _NAMING = {"term", "times", "count", "guard", "stands"}
 
 
@@ -18,10 +18,11 @@ def named() -> dict[str, tuple[str, ...]]:
     """Return the modules, without the package's name, in which each name stands."""
     found: dict[str, set[str]] = {}
     package = Path(attn_spec.__file__).parent
-    for folder in ("error", "judgement", "search"):
-        for path in sorted((package / folder).glob("*.py")):
+    for folder in ("contract", "bounds", "judgement", "search"):
+        for path in sorted((package / folder).rglob("*.py")):
+            module = ".".join(path.relative_to(package).with_suffix("").parts)
             for name in _names(ast.parse(path.read_text(encoding="utf-8"))):
-                found.setdefault(name, set()).add(f"{folder}.{path.stem}")
+                found.setdefault(name, set()).add(module)
     return {name: tuple(sorted(modules)) for name, modules in found.items()}
 
 

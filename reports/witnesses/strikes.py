@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from attn_spec.error.terms import struck
+from attn_spec.contract.terms import struck
 
 
 class Several(NamedTuple):

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import FUSED
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import TiledGradients
 from attn_spec.emulation.forward import TiledAttention
@@ -28,8 +30,6 @@ from attn_spec.emulation.ranks import Layout, contiguous
 from attn_spec.emulation.ring import over_ranks
 from attn_spec.emulation.shards import Rank
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import FUSED
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.nearest_names import suggestion
 from attn_spec.problem.options import parameters

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from attn_spec.contract.presets import FUSED
 from attn_spec.emulation.arithmetic import rounded
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.presets import FUSED
 
 from .mutants import mutant, narrow
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from attn_spec.contract.presets import FUSED
 from attn_spec.emulation.arithmetic import rounded
 from attn_spec.emulation.forward import TiledAttention
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.presets import FUSED
 from attn_spec.search.verdict import Verdict
 
 from .mutants import mutant

@@ -8,12 +8,12 @@ import pytest
 from mpmath import mp
 
 from attn_spec.attention import definition, enclosure
+from attn_spec.bounds.forward.score_bounds import row_shift, score_error
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.contract.presets import FP32, FUSED
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.intermediates import intermediates
-from attn_spec.error.presets import FP32, FUSED
-from attn_spec.error.score_bounds import row_shift, score_error
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import assert_gradients_within_bound, assert_rows_within_bound, assert_within_bound

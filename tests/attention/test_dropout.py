@@ -12,15 +12,15 @@ from mpmath import mp
 from attn_spec.attention import definition, enclosure
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
+from attn_spec.bounds.forward.dropout_bounds import factor_fits, factor_roundings
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.contract.presets import EAGER, FUSED
+from attn_spec.contract.roundoff import growth
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.dropout import DROPOUT
 from attn_spec.emulation.kernels import SUPPORTS, emulate_both
 from attn_spec.emulation.sound import PRECISE
-from attn_spec.error.dropout_bounds import factor_fits, factor_roundings
-from attn_spec.error.intermediates import intermediates
-from attn_spec.error.presets import EAGER, FUSED
-from attn_spec.error.roundoff import growth
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits

@@ -10,7 +10,7 @@ from attn_spec.attention import definition
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
-from attn_spec.error.intermediates import intermediates
+from attn_spec.bounds.intermediates import intermediates
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.patterns import POSITIONS, made

@@ -9,7 +9,7 @@ from attn_spec.attention.definition import attention
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
-from attn_spec.error.presets import PRESETS
+from attn_spec.contract.presets import PRESETS
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.problem.problem import Problem

@@ -12,10 +12,10 @@ from attn_spec.attention import definition
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.linear_bounds import linear_bound
-from attn_spec.error.presets import FP32, FUSED
-from attn_spec.error.theorems import evaluation_error, gradient_evaluation_error
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.linear.linear_bounds import linear_bound
+from attn_spec.bounds.theorems import evaluation_error, gradient_evaluation_error
+from attn_spec.contract.presets import FP32, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe

@@ -8,7 +8,7 @@ from mpmath import mp
 from attn_spec.attention import definition
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradients import gradients
-from attn_spec.error.presets import EAGER
+from attn_spec.contract.presets import EAGER
 from attn_spec.judgement.analysis import GradientAnalysis
 from tests.one_head import one_head
 

@@ -11,9 +11,9 @@ from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
 from attn_spec.attention.scores import FEATURE_MAPS, SCORES
-from attn_spec.error.bounds import evaluation_error
-from attn_spec.error.gradient_bounds import gradient_evaluation_error
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.backward.gradient_bounds import gradient_evaluation_error
+from attn_spec.bounds.forward.bounds import evaluation_error
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.problem.option import SCORE
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.quantities import DIFFERENTIABLE

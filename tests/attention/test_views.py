@@ -9,7 +9,7 @@ from flint import arb, ctx
 from mpmath import mp
 
 from attn_spec.attention import definition
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.search.regimes import Recipe
 from tests.one_head import one_head
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attn_spec.contract.presets import FP64
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.backward import StoredWeights, TiledGradients
 from attn_spec.emulation.kernels import emulate_both
 from attn_spec.emulation.sound import PRECISE, SOUND
-from attn_spec.error.presets import FP64
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem

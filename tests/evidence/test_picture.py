@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from attn_spec.error.presets import FP32
+from attn_spec.contract.presets import FP32
 from attn_spec.evidence.picture import HEADS, LEAST, MOST, page
 from attn_spec.judgement.measure import judge
 from attn_spec.search.regimes import Recipe

@@ -10,8 +10,8 @@ import torch
 from attn_spec.implementations import numpy_tiled, torch_sdpa, torch_tiled
 
 from attn_spec import Problem
-from attn_spec.error.gradient_bounds import gradient_bound, gradient_evaluation_error
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.backward.gradient_bounds import gradient_bound, gradient_evaluation_error
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
 from tests.implementations.kernel_inputs import BROADCASTS, HAS_TRITON, OPTIONS, inputs, interpreted, to_torch

@@ -143,7 +143,7 @@ class TestTriton:
 
     @pytest.mark.parametrize("block", [4, 8, 16])
     def test_parts_pass_no_more_roundings_than_one_product(self, block):
-        """As ``error.products`` counts: n alignments and one cut for each 4 products, equal in size.
+        """As ``contract.products`` counts: n alignments and one cut for each 4 products, equal in size.
 
         Parts align one product less, the first of all, and a block that it has for itself is not cut.
         """

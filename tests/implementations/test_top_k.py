@@ -13,9 +13,9 @@ from attn_spec.implementations.numpy_top_k import attention, selected, top_k_att
 
 from attn_spec.attention import definition
 from attn_spec.attention.gradients import gradients
-from attn_spec.error.intermediates import intermediates
-from attn_spec.error.presets import FP64
-from attn_spec.error.score_bounds import score_error
+from attn_spec.bounds.forward.score_bounds import score_error
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.contract.presets import FP64
 from attn_spec.judgement import measure
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.regimes import Recipe

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attn_spec.error.presets import EAGER, FUSED
+from attn_spec.contract.presets import EAGER, FUSED
 from attn_spec.judgement.blocks import ENOUGH, judge_parts, parts_of
 from attn_spec.judgement.measure import judge
 from attn_spec.judgement.row_sample import RowSample, missed
@@ -29,7 +29,7 @@ CONTRACT = replace(EAGER, row_sum_of="either").at("float32")
 
 def answered(problem):
     """Answers of the float64 formulas, rounded as no kernel would round them better."""
-    from attn_spec.error.intermediates import intermediates
+    from attn_spec.bounds.intermediates import intermediates
 
     x = intermediates(problem)
     rounded = {"output": np.where(x.keys == 0, 0.0, x.O), "lse": x.L[..., 0]}

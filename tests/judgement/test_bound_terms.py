@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.presets import PRESETS
-from attn_spec.error.readings import gradient_readings, readings
-from attn_spec.error.terms import count, struck, term
-from attn_spec.error.theorems import forward_bound, gradient_bound
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.theorems import forward_bound, gradient_bound
+from attn_spec.contract.presets import PRESETS
+from attn_spec.contract.readings import gradient_readings, readings
+from attn_spec.contract.terms import count, struck, term
 from attn_spec.judgement.bound_terms import BoundTerm, largest_terms, of_gradient, of_row
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.search.regimes import Recipe

@@ -8,8 +8,8 @@ import pytest
 import torch
 from array_api_compat import array_namespace
 
-from attn_spec.error.roundoff import elementary_error, growth
-from attn_spec.error.row_sum_bounds import EVALUATION
+from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
+from attn_spec.contract.roundoff import elementary_error, growth
 from attn_spec.judgement.blocks import judge_parts, parts_of
 from attn_spec.judgement.engine import EngineError, engine_of
 from attn_spec.judgement.glance import glance, shares

@@ -13,11 +13,11 @@ from attn_spec.attention import definition, error_free, error_free_gradients
 from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.attention.gradients import gradients
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.contract.presets import PRESETS
 from attn_spec.emulation import PRECISE, emulate_both
 from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.emulation.linear import LinearAttention, LinearGradients
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.presets import PRESETS
 from attn_spec.judgement.blocks import judge_parts, parts_of
 from attn_spec.judgement.glance import glance, is_plain
 from attn_spec.judgement.gradient_blocks import judge_gradient_parts

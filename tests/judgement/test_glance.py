@@ -7,11 +7,11 @@ import pytest
 from attn_spec.reports.validation.random_kernels import random_kernel
 
 from attn_spec.attention.enclosure import enclose
-from attn_spec.error.bounds import forward_bound
-from attn_spec.error.intermediates import intermediates
-from attn_spec.error.least_bounds import least_lse_error, least_output_error
-from attn_spec.error.presets import PRESETS
-from attn_spec.error.readings import readings
+from attn_spec.bounds.forward.bounds import forward_bound
+from attn_spec.bounds.forward.least_bounds import least_lse_error, least_output_error
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.contract.presets import PRESETS
+from attn_spec.contract.readings import readings
 from attn_spec.judgement import glance as glances
 from attn_spec.judgement.engine import NUMPY
 from attn_spec.judgement.float64_scores import U, float64_scores

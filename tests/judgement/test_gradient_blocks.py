@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.presets import EAGER, FP64
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.contract.presets import EAGER, FP64
 from attn_spec.judgement.gradient_blocks import MemoryExceededError, judge_gradient_parts
 from attn_spec.judgement.gradient_glance import is_glanced
 from attn_spec.judgement.gradient_parts import gradient_parts_of

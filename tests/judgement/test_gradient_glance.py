@@ -7,11 +7,11 @@ import pytest
 from attn_spec.reports.validation.random_kernels import random_kernel
 
 from attn_spec.attention.gradient_enclosure import enclose_gradients
-from attn_spec.error.gradient_bounds import gradient_bound
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.least_gradient_bounds import least_gradient_error
-from attn_spec.error.presets import FUSED, PRESETS
-from attn_spec.error.readings import gradient_readings
+from attn_spec.bounds.backward.gradient_bounds import gradient_bound
+from attn_spec.bounds.backward.least_gradient_bounds import least_gradient_error
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.contract.presets import FUSED, PRESETS
+from attn_spec.contract.readings import gradient_readings
 from attn_spec.judgement.blocks import blocks_of
 from attn_spec.judgement.gradient_blocks import judge_gradient_parts
 from attn_spec.judgement.gradient_glance import is_glanced, look_at, share

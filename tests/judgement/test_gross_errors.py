@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_spec.error.intermediates import intermediates
-from attn_spec.error.presets import EAGER, UNDECLARED
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.contract.presets import EAGER, UNDECLARED
 from attn_spec.judgement import measure
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import DTYPES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec.error.presets import EAGER, FP32, FUSED, UNDECLARED
+from attn_spec.contract.presets import EAGER, FP32, FUSED, UNDECLARED
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_contracts import presets_that_hold

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_spec.attention.enclosure import enclose
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.judgement import oracle as module
 from attn_spec.judgement.oracle import GradientOracle, float64_truth, oracle
 from attn_spec.numbers.formats import FORMATS

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from attn_spec.error.presets import FP32, FUSED, UNDECLARED, describe
+from attn_spec.contract.presets import FP32, FUSED, UNDECLARED, describe
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.judgement.other_contracts import MOST, contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.numbers import bits

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_spec.error.presets import FP32
+from attn_spec.contract.presets import FP32
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_problems import MOST, right_for
 from attn_spec.kernels.resolve import resolve

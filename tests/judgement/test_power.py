@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from attn_spec.error.presets import PRESETS, UNDECLARED
+from attn_spec.contract.presets import PRESETS, UNDECLARED
 from attn_spec.judgement.power import Planting, Power, Unseen, line, power
 from attn_spec.search.regimes import Recipe
 

@@ -3,7 +3,7 @@
 import pytest
 
 from attn_spec import Contract, Conventions, kernel
-from attn_spec.error.presets import FP32, FUSED, UNDECLARED
+from attn_spec.contract.presets import FP32, FUSED, UNDECLARED
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.defects import Defect
 from attn_spec.kernels.kernel import KernelError

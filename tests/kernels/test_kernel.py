@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from attn_spec import kernel
-from attn_spec.error.presets import EAGER, UNDECLARED
-from attn_spec.error.readings import gradient_readings, readings
+from attn_spec.contract.presets import EAGER, UNDECLARED
+from attn_spec.contract.readings import gradient_readings, readings
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import in_tree, resolve
 

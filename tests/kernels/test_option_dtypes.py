@@ -7,8 +7,8 @@ import pytest
 import torch
 from attn_spec.reports.plain.widths import float32_bias, float32_output
 
+from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.emulation import PRECISE, emulate_both
-from attn_spec.error.contract import Contract, ContractError
 from attn_spec.evidence import recording, script
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.kernels.declaration import kernel

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attn_spec.contract.presets import PRESETS, UNDECLARED
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate
-from attn_spec.error.presets import PRESETS, UNDECLARED
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.arithmetic import arithmetic
 from attn_spec.probe.contracts import ORDER, contract

@@ -47,10 +47,12 @@ from attn_spec.attention.enclosure import enclose
 from attn_spec.attention.gradient_enclosure import enclose_gradients
 from attn_spec.emulation import PRECISE, emulate_both
 from attn_spec.emulation.kernels import SUPPORTS
-from attn_spec.error import bounds, intermediates as of_float64, theorems
-from attn_spec.error.error_statistics import valid_rows
-from attn_spec.error.intermediates import gradient_intermediates, intermediates
-from attn_spec.error.presets import FP32
+from attn_spec.bounds.forward import bounds
+from attn_spec.bounds import intermediates as of_float64
+from attn_spec.bounds import theorems
+from attn_spec.chance.error_statistics import valid_rows
+from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
+from attn_spec.contract.presets import FP32
 from attn_spec.judgement.glance import is_plain
 from attn_spec.judgement.gradient_glance import is_glanced
 from attn_spec.kernels.misbehaviour import CallFailed

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attn_spec.attention import definition
-from attn_spec.error.bounds import forward_bound
-from attn_spec.error.intermediates import intermediates
-from attn_spec.error.presets import EAGER
+from attn_spec.bounds.forward.bounds import forward_bound
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.contract.presets import EAGER
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject

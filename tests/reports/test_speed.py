@@ -8,7 +8,7 @@ from attn_spec.reports import long_speed, side_by_side, speed
 from click.testing import CliRunner
 
 from attn_spec.attention import definition
-from attn_spec.error.presets import PRESETS
+from attn_spec.contract.presets import PRESETS
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES

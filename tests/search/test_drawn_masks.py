@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.errors import UnsatisfiedAssumption
 
 from attn_spec import kernel
+from attn_spec.chance.mask_statistics import shares
 from attn_spec.emulation.sound import SOUND
-from attn_spec.error.mask_statistics import shares
 from attn_spec.evidence import failure, script
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve

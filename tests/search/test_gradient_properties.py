@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given
 
+from attn_spec.bounds.intermediates import intermediates
 from attn_spec.emulation.sound import SOUND
-from attn_spec.error.intermediates import intermediates
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import cotangents
 from attn_spec.search.property import load_all

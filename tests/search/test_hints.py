@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attn_spec.error.presets import FP32
+from attn_spec.contract.presets import FP32
 from attn_spec.judgement.measure import judge
 from attn_spec.search.causes import hints_of
 from attn_spec.search.property import Refutation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attn_spec import kernel as declare
-from attn_spec.error.contract import Contract
+from attn_spec.contract.contract import Contract
 from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import PROFILES

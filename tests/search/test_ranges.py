@@ -3,8 +3,8 @@
 import pytest
 
 from attn_spec import kernel as declare
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import EAGER, FUSED
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import EAGER, FUSED
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.search import ranges

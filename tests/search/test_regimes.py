@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attn_spec.attention.scores import SCORES
-from attn_spec.error.intermediates import intermediates
+from attn_spec.bounds.intermediates import intermediates
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem import patterns
 from attn_spec.problem.options import OPTIONS, parameters

@@ -8,12 +8,12 @@ from attn_spec.reports.zoo.mutants import load_all as zoo
 from attn_spec.reports.zoo.statistical import BIAS, SIZE
 from hypothesis import HealthCheck, Phase
 
+from attn_spec.bounds.intermediates import intermediates
+from attn_spec.chance import error_statistics
+from attn_spec.contract.contract import Contract
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import emulate
 from attn_spec.emulation.sound import PRECISE, SOUND
-from attn_spec.error import error_statistics
-from attn_spec.error.contract import Contract
-from attn_spec.error.intermediates import intermediates
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject

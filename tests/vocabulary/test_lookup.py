@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from attn_spec import cli
-from attn_spec.error.contract import Contract
-from attn_spec.error.presets import PRESETS
+from attn_spec.contract.contract import Contract
+from attn_spec.contract.presets import PRESETS
 from attn_spec.kernels.kernel import DECLARABLE, Conventions
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import REGIMES

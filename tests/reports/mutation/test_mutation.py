@@ -18,7 +18,7 @@ def source_of(module):
 
 
 def test_a_sample_is_that_of_its_seed():
-    every = places(["problem.masks", "error.readings"])
+    every = places(["problem.masks", "contract.readings"])
 
     drawn = [mutant.change for mutant in sampled(every, 3, seed=0)]
 
@@ -52,7 +52,9 @@ def test_annotations_and_defaults_of_types_are_not_mutated():
 def test_decorators_are_not_mutated():
     """What they freeze nobody sets, and what they cache is found again."""
     every = [
-        place for place in places(["judgement.measure", "error.bounds"]) if place[1] == "core/ReplaceTrueWithFalse"
+        place
+        for place in places(["judgement.measure", "bounds.forward.bounds"])
+        if place[1] == "core/ReplaceTrueWithFalse"
     ]
 
     changed = list(sampled(every, 100, seed=0))

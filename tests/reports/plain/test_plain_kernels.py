@@ -10,7 +10,7 @@ from attn_spec.reports.plain.products import cut_to_tf32, in_float16, in_pieces,
 from attn_spec.reports.plain.references import cubic_exp2
 from attn_spec.reports.plain.softmax import rational_tanh
 
-from attn_spec.error.contract import Contract
+from attn_spec.contract.contract import Contract
 from attn_spec.kernels.resolve import kernels_of
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.profiles import Profile

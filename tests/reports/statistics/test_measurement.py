@@ -10,8 +10,8 @@ from attn_spec.reports.statistics.measurement import Place, StatisticsError
 from attn_spec.reports.statistics.rows import STATISTICS, point
 
 from attn_spec import kernel
-from attn_spec.error.bounds import forward_bound
-from attn_spec.error.intermediates import intermediates
+from attn_spec.bounds.forward.bounds import forward_bound
+from attn_spec.bounds.intermediates import intermediates
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject

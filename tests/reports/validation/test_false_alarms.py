@@ -9,7 +9,7 @@ from attn_spec.reports.validation import false_alarms
 from attn_spec.reports.validation.false_alarms import Alarms, examine, main, run, summary, theorems
 from attn_spec.reports.validation.random_kernels import random_kernel
 
-from attn_spec.error.contract import CHOICES, Contract
+from attn_spec.contract.contract import CHOICES, Contract
 from attn_spec.kernels.kernel import DECLARABLE, Conventions
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Subject

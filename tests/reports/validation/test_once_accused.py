@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from torch.nn.functional import elu
 
+from attn_spec.contract.presets import PRESETS
 from attn_spec.emulation.arithmetic import Order
 from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import Renormalized, TwoPasses
 from attn_spec.emulation.sound import PRECISE, PRECISE64
 from attn_spec.emulation.split import NormalizedSplitAttention
-from attn_spec.error.presets import PRESETS
 from attn_spec.kernels.declaration import from_callable, kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject

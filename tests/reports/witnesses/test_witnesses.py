@@ -8,7 +8,7 @@ from attn_spec.reports.witnesses.report import TABLES, WITNESSES, Outcome, main,
 from attn_spec.reports.witnesses.strikes import both, but, names_of, without
 from attn_spec.reports.witnesses.unwitnessed import UNWITNESSED
 
-from attn_spec.error.terms import count, term
+from attn_spec.contract.terms import count, term
 
 STRIKES = [w.strike for w in WITNESSES] + [guard.name for guard in GUARDS] + [strike for strike, _ in UNWITNESSED]
 

@@ -37,7 +37,7 @@ MERGED = "online_rescaling.the_maximum_may_move_anywhere"
 
 def examine(name, kernel, dtype, examples, shapes=(SHAPE,), **changes):
     """The verdict of one property after at most so many problems, and the case, without shrinking."""
-    profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
+    profile = Profile(name="test", examples=examples, floor=1, seconds=300, shrink_seconds=0, seed=0)
     return search(replace(PROPERTIES[name], **changes), Subject(kernel, dtype, shapes=shapes), profile, seed=0)
 
 

@@ -1,0 +1,163 @@
+"""Bounds of gradients whose rows come in blocks: the theorems of ``gradient_bounds``, with memory for one block.
+
+A block tells the bound of its dQ, and what it adds to the sums that dK, dV and the gradient of a bias are. Every row is
+evaluated twice, as :func:`gradient_bounds.gradient_evaluation_error` has it: under the contract, and under that of
+float64, whose sums tell how far the float64 gradients themselves may be off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.bounds.backward.gradient_bounds import (
+    GRADIENT_EVALUATION,
+    GradientBound,
+    dk_error,
+    dq_error,
+    dv_error,
+    finished_error,
+    keys_in_domain,
+    rows_in_domain,
+    widest_of_rows,
+)
+from attn_spec.bounds.backward.gradient_key_sums import ALL, BiasSums, GroupSums, HeadSums, Keys, bias_sums, key_sums
+from attn_spec.bounds.backward.option_gradient_bounds import bias_error
+from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
+from attn_spec.bounds.forward.row_sum_bounds import amplification
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
+from attn_spec.contract.contract import ResolvedContract
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The sums of one kind, under the contract and under that of float64."""
+
+    allowed: HeadSums
+    evaluated: HeadSums
+
+    def __add__(self, other: Pair) -> Pair:
+        return Pair(self.allowed + other.allowed, self.evaluated + other.evaluated)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What some rows of one head [1, 1, ..] tell."""
+
+    x: Intermediates
+    g: GradientIntermediates
+    #: How far dQ may be off, and the float64 one is; rows where the one and the other is known, bool [1, 1, rows].
+    dq: np.ndarray
+    dq_evaluated: np.ndarray
+    in_domain: np.ndarray
+    evaluated_in_domain: np.ndarray
+    #: What the rows add to other gradients.
+    keys: Pair
+    bias: tuple[BiasSums, BiasSums] | None
+
+
+@np.errstate(all="ignore")
+def block_of(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, keys: Keys = ALL) -> Block:
+    """The theorems of a plain score for some rows of a head, under one reading of a contract, and for some keys."""
+    exact = score_gradient_error(x, g, GRADIENT_EVALUATION, 0.0)
+    of_exact = key_sums(exact, keys)
+    amplify = amplification(widest_of_rows(exact))[..., None]
+    off = _dq(exact, 0.0, GRADIENT_EVALUATION) * amplify
+    b = score_gradient_error(x, g, c, exact.X * amplify)
+    sums = key_sums(b, keys)
+    bias = None if x.problem.bias is None else (bias_sums(b), bias_sums(exact))
+    return Block(x, g, _dq(b, off, c), off, rows_in_domain(b), rows_in_domain(exact), Pair(sums, of_exact), bias)
+
+
+def _dq(b: ScoreGradientError, slack: np.ndarray | float, c: ResolvedContract) -> np.ndarray:
+    size = np.abs(b.g.gradients["dq"]) + slack
+    return finished_error(b.x.problem, c, "dq", dq_error(b, slack), size=size, alpha=widest_of_rows(b))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A gradient [.., keys, D], how far it may be off, and how far the float64 one is."""
+
+    value: np.ndarray
+    allowed: np.ndarray
+    radius: np.ndarray
+
+
+@dataclass(frozen=True)
+class FinishedKeys:
+    """dK and dV of one group, when all rows of all its heads have been added."""
+
+    gradients: dict[str, Finished]
+    #: Keys where they are known, bool [1, 1, keys], under the contract and in float64; and whether all rows are.
+    in_domain: np.ndarray
+    evaluated_in_domain: np.ndarray
+    whole: bool
+    evaluated_whole: bool
+
+
+@np.errstate(all="ignore")
+def finished_keys(x: Intermediates, c: ResolvedContract, allowed: GroupSums, evaluated: GroupSums) -> FinishedKeys:
+    """The bounds of sums over all rows of a group's heads; ``x`` is any block of them."""
+    amplify = amplification(evaluated.alpha.max(initial=0.0))
+    values = {"dk": x.problem.scale_value * allowed.of_k, "dv": allowed.of_v}
+    off = _of_keys(x, GRADIENT_EVALUATION, evaluated, {name: np.abs(value) for name, value in values.items()})
+    off = {name: error * amplify for name, error in off.items()}
+    of_keys = _of_keys(x, c, allowed, {name: np.abs(value) + off[name] for name, value in values.items()})
+    return FinishedKeys(
+        {name: Finished(value, of_keys[name], off[name]) for name, value in values.items()},
+        in_domain=keys_in_domain(x, c, allowed),
+        evaluated_in_domain=keys_in_domain(x, GRADIENT_EVALUATION, evaluated),
+        whole=bool(allowed.inside.all()),
+        evaluated_whole=bool(evaluated.inside.all()),
+    )
+
+
+def _of_keys(
+    x: Intermediates, c: ResolvedContract, sums: GroupSums, sizes: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    errors = {"dk": dk_error(x, c, sums), "dv": dv_error(x, c, sums).error}
+    return {
+        name: finished_error(x.problem, c, name, error, size=sizes[name], alpha=sums.alpha)
+        for name, error in errors.items()
+    }
+
+
+@np.errstate(all="ignore")
+def finished_bias(
+    x: Intermediates,
+    c: ResolvedContract,
+    sums: tuple[BiasSums, BiasSums],
+    *,
+    alpha: tuple[np.ndarray, np.ndarray],
+    raised: float,
+) -> Finished:
+    """The bound of dBias; ``sums`` and ``alpha`` are those of the contract and of float64, of all rows that it sums."""
+    value = sums[0].value
+    off, size = np.zeros(value.shape), np.abs(value)
+    found = []
+    for one, of, largest in zip((GRADIENT_EVALUATION, c), sums[::-1], alpha[::-1], strict=True):
+        error = bias_error(x, one, of, raised)
+        error = finished_error(x.problem, one, "dbias", error, size=size + off, alpha=largest)
+        if not found:
+            off = error = error * amplification(largest.max(initial=0.0))
+        found.append(error)
+    return Finished(value, found[1], found[0])
+
+
+def bound_of(
+    allowed: dict[str, np.ndarray],
+    *,
+    rows: np.ndarray | None = None,
+    keys: np.ndarray | None = None,
+    whole: bool = True,
+) -> GradientBound:
+    """As the judge reads it: of gradients of rows, of keys or of an option alone."""
+    none = np.zeros((1, 1, 0), dtype=bool)
+    return GradientBound(
+        allowed,
+        X=np.zeros((0, 0, 0, 0)),
+        rows=none if rows is None else rows,
+        keys=none if keys is None else keys,
+        whole=whole,
+    )

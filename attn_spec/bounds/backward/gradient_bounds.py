@@ -1,0 +1,460 @@
+"""How far each element of dQ, dK, dV, dBias may lie from the truth under a contract.
+
+With dS, dA and P the gradients of the scores and the weights (``score_gradient_bounds``) and dO the cotangent,
+
+    dQ = sigma dS k    dK = sigma dS^T q    dV = P^T dO    dBias = dA summed over the broadcast axes
+
+(Dao et al., FlashAttention, NeurIPS 2022, appendix B.2). Each bound propagates the errors of its factors; products
+and sums are the theorems of ``bounds``. Absolute terms (underflow) accompany every rounding: they are what decides
+near zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attn_spec.attention.arithmetic import FLOATS, by_pair
+from attn_spec.attention.scores import parameters_of
+from attn_spec.bounds.backward.gradient_domain import sums_fit
+from attn_spec.bounds.backward.gradient_key_sums import GroupSums, KeySums, ProductSums, bias_sums, key_sums
+from attn_spec.bounds.backward.gradient_sums import (
+    accumulated,
+    added_up,
+    last_cast,
+    stored_sums,
+    sum_eta,
+    summed_over_group,
+)
+from attn_spec.bounds.backward.option_gradient_bounds import bias_error, parameter_errors
+from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, score_gradient_error
+from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entry, cotangent_format
+from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
+from attn_spec.bounds.forward.far_keys import without_far_keys
+from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
+from attn_spec.bounds.forward.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, kept
+from attn_spec.bounds.operand_bounds import (
+    arriving,
+    heads_contract,
+    operand_error,
+    pairs_pulled_back,
+    pulled_back,
+    unknown_operands,
+)
+from attn_spec.bounds.running_error import Approximation
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.products import entry, left_out, terms
+from attn_spec.contract.roundoff import growth, is_power_of
+from attn_spec.contract.terms import count, guard, stands, term, times
+from attn_spec.problem.options import OPTIONS
+from attn_spec.problem.problem import Problem
+from attn_spec.problem.quantities import QUANTITIES
+
+#: The arithmetic of ``gradient_intermediates``: float64, weights stored by the forward pass.
+GRADIENT_EVALUATION: ResolvedContract = replace(
+    EVALUATION, backward_weights="stored", delta="probabilities", normalize="before_product"
+)
+
+
+#: Errors of gradients of a layer's projections and of v, by name, from those of scores and of v of each head.
+OfLayer = Callable[[ScoreGradientError, ResolvedContract, Approximation], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class GradientBound:
+    """The largest errors allowed, and the rows and keys for which the domain holds."""
+
+    #: Of each gradient, by name.
+    allowed: dict[str, np.ndarray]
+    #: Error of X = dP - D + dL, [B, Hq, Sq, Sk].
+    X: np.ndarray
+    #: Queries whose dQ is in the domain, bool [B, heads of dQ, Sq]; keys whose dK and dV are, bool [B, Hkv, Sk].
+    rows: np.ndarray
+    keys: np.ndarray
+    #: Whether all rows are, and so what is a sum over rows, keys and heads.
+    whole: bool
+
+    def domain_of(self, name: str) -> np.ndarray:
+        """Where the domain holds, broadcastable to a gradient.
+
+        That of an option is a sum of terms of any rows and heads: it is inside where all are and cannot overflow.
+        """
+        finite = np.isfinite(self.allowed[name])
+        match QUANTITIES[name].gradient_of:
+            case "q":
+                return guard("queries outside the domain", self.rows[..., None], True) & finite
+            case "k" | "v":
+                return guard("keys outside the domain", self.keys[..., None], True) & finite
+        return finite & guard("rows outside the domain that add to the gradient of an option", self.whole, True)
+
+
+@np.errstate(all="ignore")
+def gradient_bound(
+    x: Intermediates,
+    g: GradientIntermediates,
+    contract: ResolvedContract,
+    slack: GradientBound | None = None,
+    of_layer: OfLayer | None = None,
+) -> GradientBound:
+    """The bound under one reading of a resolved contract, see :func:`readings.gradient_readings`.
+
+    ``slack`` bounds the errors of ``x`` and ``g`` (default: none); ``of_layer`` finds those of the projections of a
+    layer, ``None`` of another problem.
+    """
+    c, g = heads_contract(x, contract), arriving(x, g, contract)
+    b = score_gradient_error(x, g, c, 0.0 if slack is None else slack.X)
+    evaluated = {} if slack is None else slack.allowed
+    plain, per_head = operand_error(x, c) is None, key_sums(b)
+    sums = per_head.over_group(x)
+    errors = {"dq": dq_error(b, evaluated.get("dq", 0.0)), "dk": dk_error(x, c, sums)} if plain else _operand_errors(b)
+    dv = dv_error(x, c, per_head if x.problem.projects else sums)
+    errors |= {"dv": dv.error} if of_layer is None else of_layer(b, contract, dv)
+    if "dbias" in g.gradients:
+        errors["dbias"] = bias_error(x, c, bias_sums(b), sums.raised)
+    finished: dict[str, np.ndarray] = {}
+    for name, value in g.gradients.items():
+        size = np.abs(value) + evaluated.get(name, 0.0)
+        alpha = widest_of_rows(b) if name == "dq" else sums.alpha
+        finished[name] = finished_error(x.problem, contract, name, errors[name], size=size, alpha=alpha)
+    rows, keys, whole = rows_in_domain(b), keys_in_domain(x, c, sums), bool(b.inside.all())
+    if not plain:
+        of_queries, of_keys = unknown_operands(x, contract)
+        rows = rows & ~of_queries & ~of_keys.any(axis=-1, keepdims=True)
+        grouped = x.over_group(of_keys) > 0, x.over_group(np.any(of_queries, axis=-1, keepdims=True))[..., 0] > 0
+        keys = keys & ~grouped[0] & ~grouped[1][..., None]
+        whole = whole and not (of_queries.any() or of_keys.any())
+    if x.problem.projects:
+        rows = np.all(rows, axis=1, keepdims=True)
+    return GradientBound(finished, X=b.X, rows=rows, keys=keys, whole=whole)
+
+
+def widest_of_rows(b: ScoreGradientError) -> np.ndarray:
+    """The largest error of a weight's own evaluation in each row of dQ, [B, heads of dQ, Sq]."""
+    alpha = evaluation_alpha(b.near)
+    return alpha.max(axis=1, keepdims=True, initial=0.0) if b.x.problem.projects else alpha
+
+
+def rows_in_domain(b: ScoreGradientError) -> np.ndarray:
+    """Queries [B, Hq, Sq] of which nothing that makes their dQ can overflow."""
+    sums = (np.abs(b.g.dS) + b.dS) @ b.x.k_size
+    return b.inside & guard(
+        "sums of dq that overflow", sums_fit(b.x, b.c, sums, product_growth(b.x, b.c, b.x.keys)), True
+    )
+
+
+def keys_in_domain(x: Intermediates, c: ResolvedContract, sums: GroupSums) -> np.ndarray:
+    """Keys [B, Hkv, Sk] of which nothing that makes their dK and dV can overflow; all rows of the group add to each.
+
+    A row that does not see a key adds 0 to it, which an infinity or NaN of that row is not, multiplied by 0.
+    """
+    inside = guard("rows outside the domain that add to dk", sums.inside[..., None], True) & guard(
+        "sums of dk that overflow", sums_fit(x, c, sums.k.total, product_growth(x, c, sums.k.n)), True
+    )
+    return inside & guard(
+        "sums of dv that overflow", sums_fit(x, c, sums.v.total, value_growth(x, c, sums.v.n), last=1.0), True
+    )
+
+
+@np.errstate(all="ignore")
+def finished_error(
+    problem: Problem, contract: ResolvedContract, name: str, error: np.ndarray, *, size: np.ndarray, alpha: np.ndarray
+) -> np.ndarray:
+    """The error of a gradient after its cast, infinite where it could overflow.
+
+    ``error`` is that before, of numbers of ``size`` at most; ``alpha`` [B] or [B, heads, rows] is the largest error of
+    a weight's own evaluation in the rows that a gradient sums.
+    """
+    dtype = problem.dtype_of(name[1:], contract.gradients)
+    out = last_cast(contract, dtype)
+    total = (
+        (error + term("a gradient's cast", out.u * (size + error)) + term("underflow of a gradient's cast", out.eta))
+        * times("the weights' evaluation in gradients", _widening(alpha, name, error.shape))
+        * times("the evaluation of gradients in float64", INFLATION)
+    )
+    return np.where(
+        size + total <= contract.largest(dtype), total, term("a NaN bound of a gradient is infinite", np.inf)
+    )
+
+
+def _widening(alpha: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Factor for the error of the weights' own evaluation: [B or 1, 1 or heads, 1 or rows, 1]."""
+    if QUANTITIES[name].gradient_of in OPTIONS and shape[0] == 1:
+        alpha = alpha.max(initial=0.0, keepdims=True)
+    factor = np.exp(np.minimum(16 * alpha, 700.0))
+    return factor[..., None] if factor.ndim == 3 else factor[:, None, None, None]
+
+
+@kept
+@np.errstate(all="ignore")
+def gradient_evaluation_error(
+    x: Intermediates, g: GradientIntermediates, of_layer: OfLayer | None = None
+) -> GradientBound:
+    """Error of the float64 gradients themselves, as :func:`bounds.evaluation_error`."""
+    alpha = evaluation_alpha(without_far_keys(x, GRADIENT_EVALUATION))
+    amplify, bound = amplification(alpha.max(initial=0.0)), gradient_bound(x, g, GRADIENT_EVALUATION, of_layer=of_layer)
+    allowed = {name: error * amplify for name, error in bound.allowed.items()}
+    if not x.problem.projects:  # a row of dQ is made of that row alone
+        allowed["dq"] = bound.allowed["dq"] * times("the evaluation of a row of dq", amplification(alpha)[..., None])
+    return replace(bound, allowed=allowed, X=bound.X * amplification(alpha)[..., None])
+
+
+def dq_error(b: ScoreGradientError, slack: np.ndarray | float) -> np.ndarray:
+    """sigma sum_j dS_ij k_j: [.., Sq, D].
+
+    What the errors dS_j of a row have in common is summed with the signs of k.
+    """
+    size, k = b.x.k_size, b.x.k
+    together = b.dS @ size
+    sigma = abs(b.x.problem.scale_value)
+    kept = np.abs(b.g.dS @ k) + (slack / sigma if sigma else 0.0)
+    # The sum of P k is itself evaluated in float64, from P with its own error.
+    evaluated = np.expm1(4 * evaluation_alpha(b.near))[..., None] + 2.0**-40
+    shared = np.abs(b.P_slope @ k) + term("the evaluation of P k", evaluated * (b.P_slope @ size))
+    apart = (
+        term("keys' own errors in dq", b.own @ size)
+        + term("the row's weights in dq", b.G * kept)
+        + term("delta in dq", b.D * shared)
+    )
+    dS = np.abs(b.g.dS) + b.dS
+    sums = ProductSums(
+        own=np.fmin(together, apart),
+        total=dS @ size,
+        seen=b.x.visible @ size,
+        early=b.early @ size,
+        entered=dS.sum(-1, keepdims=True),
+        n=b.x.keys,
+    )
+    return _product_error(b.x, b.c, sums, b.x.largest_factor)
+
+
+def dk_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> np.ndarray:
+    """sigma sum over queries and the head group of dS_ij q_i: [B, Hkv, Sk, D]."""
+    return _product_error(x, c, sums.k, sums.raised)
+
+
+def _operand_errors(b: ScoreGradientError) -> dict[str, np.ndarray]:
+    """Errors of dQ, of dK and of the gradients of parameters, behind operands that are formulas of q and of k."""
+    if b.x.score.pairs is None:
+        of_q, of_k, of_parameters = _operand_gradient(b, "q"), _operand_gradient(b, "k"), {}
+    else:
+        of_q, of_k, of_parameters = _of_pairs(b)
+    (dq, by_queries), (dk, by_keys) = _pulled_together(b, "q", of_q), _pulled_together(b, "k", of_k)
+    projects, width = b.x.problem.projects, b.x.q.shape[-1]
+    of_inputs = {  # heads of a layer read one q, and one product of all of them makes its gradient
+        "dq": summed_over_group(b.x, b.c, dq, times("widths of heads in sums of dq", width))
+        if guard("sums of dq over heads", projects, False)
+        else dq.error,
+        "dk": summed_over_group(b.x, b.c, dk, times("widths of heads in sums of dk", width if projects else 1))
+        if stands("sums of dk over heads")
+        else b.x.over_group(dk.error),
+    }
+    return of_inputs | parameter_errors(b, of_parameters | by_queries | by_keys)
+
+
+def _pulled_together(
+    b: ScoreGradientError, name: str, of: Approximation
+) -> tuple[Approximation, dict[str, Approximation]]:
+    """:func:`operand_bounds.pulled_back`, where an error of dS_ij moves all columns of the operand's gradient together.
+
+    If that gradient is multiplied by a matrix M, sum_j e_ij k'_j makes sum_j e_ij (k'_j M) of the errors e of dS, which
+    is at most |e| |k' M|, and not |e| |k'| |M|, of columns apart. What is no product has slopes for k'.
+    """
+    x, parameters = b.x, parameters_of(b.x.problem)
+    pulled, by_parameters = pulled_back(x, name, of)
+    matrix = {"q": x.score.queries, "k": x.score.keys}[name].pulls_by
+    if matrix is None:
+        return pulled, by_parameters
+    M, e = matrix(parameters), b.dS
+    if x.score.pairs is None:
+        (e, other) = (e.swapaxes(-1, -2), x.q) if name == "k" else (e, x.k)
+        apart, together = (e @ of_each for of_each in _moved_by(other, M))
+    else:
+        slopes = x.score.pairs.slopes(FLOATS, finite(x.q), finite(x.k), parameters)
+        axis = {"q": -2, "k": -3}[name]
+        of_pairs = (by_pair(of_each, x.q, x.k) for of_each in _moved_by(slopes, M))
+        apart, together = ((e[..., None] * of_each).sum(axis=axis) for of_each in of_pairs)
+    less = abs(x.problem.scale_value) * np.maximum(apart - together, 0.0)
+    error = np.where(np.isfinite(pulled.error), pulled.error - less, np.inf)
+    return replace(pulled, error=error), by_parameters
+
+
+def _moved_by(vectors: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """|x| |M| and |x M|, with the error of its evaluation."""
+    apart = np.abs(vectors) @ np.abs(M)
+    return apart, np.abs(vectors @ M) + term("the evaluation of a product with a matrix", 2.0**-40 * apart)
+
+
+def _operand_gradient(b: ScoreGradientError, name: str) -> Approximation:
+    """The gradient of the operand "q" or "k", per query head: a product with the other one, which has an error."""
+    x, dS, errors = b.x, np.abs(b.g.dS) + b.dS, operand_error(b.x, b.c)
+    assert errors is not None
+    size, off, n, of = (x.k_size, errors.k, x.keys, b.g.of_q)
+    dS_error, seen, early = b.dS, x.visible, b.early
+    if name == "k":
+        dS, dS_error, seen, early = (each.swapaxes(-1, -2) for each in (dS, dS_error, seen, early))
+        size, off, n, of = x.q_size, errors.q, x.problem.per_query_head(_queries(x)), b.g.of_k
+    off = np.where(np.any(seen, axis=-2)[..., None], off, 0.0)  # of what nobody sees nothing need be known
+    sums = ProductSums(
+        own=term("errors of dS in the gradient of an operand", dS_error @ size)
+        + term("errors of the other operand", dS @ off),
+        total=dS @ (size + term("errors of the other operand in sizes", off)),
+        seen=seen @ (size + term("errors of the other operand in underflow", off)),
+        early=early @ (size + term("errors of the other operand in early underflow", off)),
+        entered=dS.sum(-1, keepdims=True),
+        n=n,
+    )
+    error = _product_error(x, b.c, sums, x.largest_factor)
+    value, total = x.problem.scale_value * of, abs(x.problem.scale_value) * (dS @ size)
+    return Approximation(value, total, error, b.c.stages.gradient_accumulation.format, b.c)
+
+
+def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict[str, Approximation]]:
+    """Gradients of the operands "q" and "k" and of parameters, per query head, of a score that is no product of them.
+
+    The scale multiplies dS, or what is made of it: as in :func:`_product_error`.
+    """
+    x, c, sigma = b.x, b.c, abs(b.x.problem.scale_value)
+    work, stored = c.stages.score_accumulation, c.stages.stored_scores
+    narrowed = c.stages.stored_scores.of(c.stages.score_accumulation.format).u
+    size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
+    error = (
+        error
+        + growth(
+            (work.u, _last_roundings(x)),
+            (narrowed, 1),
+            *term("1 / (1 - p) at the end of other scores", late_roundings(x, c), ()),
+        )
+        * size
+    )
+    tiny = 2 * times("underflow in other scores, raised", x.largest_factor) * last_factor(x) * (stored.eta + work.eta)
+    error = np.where(x.visible, error + tiny, 0.0)
+    value = x.problem.scale_value * b.g.dS
+    gradient = Approximation(value, np.abs(value), error, c.stages.stored_scores.format, c)
+    of_q, of_k, of_p = pairs_pulled_back(x, gradient)
+    Sq, Sk = x.s.shape[-2:]
+    return added_up(of_q, c, Sk), added_up(of_k, c, Sq), of_p
+
+
+def _product_error(x: Intermediates, c: ResolvedContract, sums: ProductSums, raised: float) -> np.ndarray:
+    """Error of a product of dS with k or q: errors of dS, then accumulation, scaling and storing.
+
+    Dropout raises a weight by ``raised`` at most.
+
+    The scale costs three roundings: two of the constant, one of the product. So does a softcap c, where the slope of
+    the tanh was multiplied by sigma / c: its inverse, the quotient and a second product (c itself cancels). Dropout may
+    have its factor 1 / (1 - p) here, see ``dropout_bounds``.
+    """
+    n, sigma, G = sums.n, abs(x.problem.scale_value), product_growth(x, c, sums.n)
+    operand, scaled = operand_entry(x, c), operand_scaling(x, c)
+    work, tiny_sum, dS_entry = c.stages.score_accumulation, sum_eta(c), entry(c, c.stages.score_gradients.format)
+    unscaled = (
+        term("the error of dS in dq and dk", sums.own)
+        + term("roundings of dq and dk", G * sums.total)
+        + term(
+            "underflow of dS on entry",
+            times("roundings make the underflow of dS grow", 1 + G)
+            * dS_entry.eta
+            * sums.seen
+            * times("underflow of dS on entry, raised", raised),
+        )
+    )
+    stores, partial = stored_sums(c, n)
+    tiny = term(
+        "underflow of dq's and dk's sums", tiny_sum * count("several underflows of dq's and dk's sums", 4) * terms(c, n)
+    ) + term(
+        "underflow of dq's and dk's stores",
+        partial.eta * 2 * (stores + term("underflow of stored products of dq and dk", n * (partial.u > 0))),
+    )
+    factor = times("underflow of sums of dq and dk, raised", raised) * last_factor(x)
+    entering = term(
+        "underflow of operands in dq and dk",
+        (
+            term("underflow of operands on entry in dq and dk", operand.eta)
+            + term("underflow of scaled operands in dq and dk", scaled.eta)
+        )
+        * (sigma * sums.entered + term("underflow of both factors of dq and dk", factor * n * dS_entry.eta)),
+    ) + term("underflow of a dS that is scaled early", sums.early)
+    return (
+        sigma * unscaled
+        + times("roundings make underflow grow in dq and dk", 1 + G) * entering
+        + term("all underflow of dq's and dk's sums", times("a scale that magnifies underflow", factor) * tiny)
+        + term("underflow of the last scale", work.eta)
+    )
+
+
+def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
+    """Relative error of a sum of n products of dS with k or q, after its scale; ``x`` is any row of the problem."""
+    # The product may reuse the q or k that the forward pass had scaled before entry.
+    operand, scaled = operand_entry(x, c), operand_scaling(x, c)
+    gradients, work = c.stages.score_gradients.format, c.stages.score_accumulation
+    dS_entry, missing = entry(c, gradients), left_out(c, gradients, operand_format(x, c))
+    last = _last_roundings(x)
+    widened = c.stages.score_accumulation.of(c.stages.gradient_accumulation.format)
+    scaling = (
+        (scaled.u, count("the operand that was scaled for dq and dk", 1)),
+        (widened.u, count("storing dq and dk before their scale", 1)),
+        (
+            work.u,
+            term(
+                "all roundings of the last scale",
+                last + term("the root that is left for the last scale", 2 if scaled.u else 0),
+            ),
+        ),
+    )
+    late = late_roundings(x, c)
+    return growth(
+        (operand.u, count("the scaled operand's entry in dq and dk", 1)),
+        (dS_entry.u, count("the entry of dS", 1)),
+        (missing, count("pieces left out of dq and dk", 1)),
+        *term("1 / (1 - p) at the end of dq and dk", late, ()),
+        *term("scaling in dq and dk", scaling, ()),
+        *term("sums of dq and dk", accumulated(c, n), ()),
+    )
+
+
+def _last_roundings(x: Intermediates) -> int:
+    """Roundings of the scale, and of a softcap: none of powers of 2."""
+    constants = abs(x.problem.scale_value), times("the softcap as the last factor", x.problem.softcap or 1.0)
+    return count("roundings of the last scale", 3) * sum(not is_power_of(2, constant) for constant in constants)
+
+
+def dv_error(x: Intermediates, c: ResolvedContract, sums: KeySums) -> Approximation:
+    """Sum over queries and the head group of c_ij P_ij dO_i: [B, Hkv, Sk, Dv]; of a layer that of each head."""
+    cotangent, n, G = cotangent_entry(c), sums.v.n, value_growth(x, c, sums.v.n)
+    factor_eta = factor_underflow(x, c, *weight_stages(c), "gradients")
+    stores, partial = stored_sums(c, n)
+    tiny = times("underflow of sums of dv, raised", sums.raised) * (
+        term("underflow of dv's sums", sum_eta(c) * count("several underflows of dv's sums", 4) * terms(c, n))
+        + term("underflow of dv's stores", partial.eta * 2 * (stores + n))
+    ) + term("underflow of dv when it is raised", term("underflow of the product of dV with 1 / (1 - p)", factor_eta))
+    error = (
+        term("weights in dv", sums.v.own)
+        + term("roundings of dv", G * sums.v.total)
+        + times("roundings make underflow grow in dv", 1 + G)
+        * (
+            term("underflow of weights in dv", sums.v.eta)
+            + term("underflow of dO on entry", cotangent.eta * sums.v.entered)
+        )
+        + tiny
+    )
+    return Approximation(sums.of_v, sums.v.total, error, c.stages.gradient_accumulation.format, c)
+
+
+def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.ndarray:
+    """Relative error of a sum of n products of weights with dO."""
+    cotangent, missing = cotangent_entry(c), left_out(c, c.stages.probabilities.format, cotangent_format(c))
+    factor = factor_roundings(x, c, *weight_stages(c), "gradients")
+    return growth(
+        (cotangent.u, count("entry of dO", 1)),
+        (missing, count("pieces left out of dv", 1)),
+        *term("the product of dV with 1 / (1 - p)", factor, ()),
+        *term("sums of dv", accumulated(c, n), ()),
+    )
+
+
+def _queries(x: Intermediates) -> np.ndarray:
+    """How many queries of the head group see each key, [B, Hkv, Sk, 1]."""
+    return x.over_group(x.visible.sum(axis=-2)[..., None])

@@ -1,0 +1,394 @@
+"""What rounding leaves of the gradient of what is subtracted from scores, where a framework differentiates that too.
+
+Such a gradient is 0 in exact arithmetic. Of m = max s of some keys W it is - sum_W p g from their weights, for
+g = (dP - D) / l the gradient of a weight, and + sum_W p g from what l and p v are multiplied by for m's sake. But the
+first has the rounded dP. The second has D as it is found, from p v and l as they were summed. With e_i the error of
+dP_i, a_i the cast of p_i, b_ic the roundings of its product with v_ic, c_i those of p_i in l, and d the error of D
+that the outputs do not explain,
+
+    sum_W P_i (a_i dP_i + sum_c b_ic dO_ic v_ic - e_i + c_i D) + d
+
+is left, and is a part of dS at the key that attains the maximum. Keys are visited in order, a chunk or a tile at a
+time. So W is a part of the longest run of keys around the largest one of them.
+
+Parts that are merged by their log-sum-exps L_t have one more such gradient each, P_t (dO o_t - D) of L_t. It has o_t as
+that was stored, and the weights of the part have D_t = dO o_t, or sum P dP, as it was before. So all keys of a part
+have a gradient left, P_i times that difference. Likewise where each tile is divided by a row sum of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.bounds.backward.weight_gradient_bounds import (
+    cotangent_entering,
+    division,
+    division_underflow,
+    largest_weight,
+)
+from attn_spec.bounds.forward.dropout_bounds import factor_underflow, late_roundings, weight_stages
+from attn_spec.bounds.forward.output_bounds import (
+    OutputTerms,
+    merged_growth,
+    numerator_growth,
+    renormalizations,
+)
+from attn_spec.bounds.forward.row_sum_bounds import WeightError, divided
+from attn_spec.bounds.forward.weight_bounds import log_weight_error, reference_rounding
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
+from attn_spec.bounds.operand_bounds import value_format, value_sizes
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.products import casts_row_sum, entry, probability_cast, sum_underflow, terms
+from attn_spec.contract.roundoff import growth
+from attn_spec.contract.terms import count, stands, term, times
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """What is known of dP and D; arrays are [.., Sq, Sk] or [.., Sq, 1]."""
+
+    x: Intermediates
+    c: ResolvedContract
+    w: WeightError
+    #: The error of dP, and what dP and D less dL are at most.
+    edP: np.ndarray
+    dP: np.ndarray
+    D: np.ndarray
+    #: sum_c |dO_c|, sum_c |dO_c v_c|, which dropout has changed, and the last roundings of o in sum_c dO_c o_c.
+    dO: np.ndarray
+    of_v: np.ndarray
+    last: np.ndarray
+    #: Growth of a weight in the numerator beside its cast, and in the row sum.
+    moved: np.ndarray
+    C: np.ndarray
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether parts of a row are divided by row sums of their own."""
+        return self.c.lse_merges > 0 or self.c.normalize == "every_tile"
+
+    @property
+    def own(self) -> np.ndarray:
+        """The error of dP, with that of the cast of a weight that multiplies it."""
+        return term("errors of dP that are left of a reference", self.edP) + term(
+            "casts of weights that are left of a reference", probability_cast(self.c).u * self.dP
+        )
+
+    @property
+    def divided(self) -> np.ndarray:
+        """What the division of an output by its row sum makes of sum_c dO_c o_c, of one key."""
+        softmax = self.c.stages.softmax
+        narrowing = self.c.stages.softmax.of(self.c.stages.output_accumulation.format)
+        relative = growth(
+            (
+                softmax.u,
+                count("roundings where a part is divided", 4)
+                + term("roundings of the divisions of each tile", 3 * renormalizations(self.x, self.c)),
+            ),
+            (narrowing.u, count("the accumulator of a part narrowed to the softmax's format", 1)),
+        )
+        tiny = (
+            term("underflow of a quotient of a part", 3 * softmax.eta)
+            + term("underflow of factors of dropout in a part", self.lost)
+            + term("underflow of the narrowed accumulator of a part", divided(self.x, self.c) * narrowing.eta)
+        )
+        return term("roundings of the division of a part", relative * self.of_v) + term(
+            "underflow of the division of a part", tiny * self.dO
+        )
+
+    @property
+    def lost(self) -> float:
+        """What underflows where a factor of dropout multiplies a weight."""
+        return factor_underflow(self.x, self.c, *weight_stages(self.c))
+
+    def summed(self, n: np.ndarray | float) -> np.ndarray:
+        """Roundings of a sum of n products of scores' formats."""
+        stored = self.c.stages.stored_scores.of(self.c.stages.score_accumulation.format)
+        return growth(
+            (self.c.stages.score_accumulation.u, term("sums that are left of a reference", n)),
+            (stored.u, count("stores that are left of a reference", 2)),
+        )
+
+
+@np.errstate(all="ignore")
+def left_of_references(
+    x: Intermediates,
+    g: GradientIntermediates,
+    c: ResolvedContract,
+    w: WeightError,
+    e: OutputTerms,
+    *,
+    most: np.ndarray,
+    edP: np.ndarray,
+    eD: np.ndarray,
+) -> np.ndarray:
+    """What is left of the gradients of references and of log-sum-exps of parts, in dA of each key, [.., Sq, Sk].
+
+    ``x`` leaves far keys out; ``e`` are the terms of the output's error, ``most`` is the largest that each weight may
+    be, ``edP`` and ``eD`` are the errors of dP and of D less dL.
+    """
+    dO = term("errors of dO in what is left of references", cotangent_entering(x, g, c)[0], np.abs(g.cotangent))
+    dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
+    row = _Row(
+        x=x,
+        c=c,
+        w=w,
+        edP=edP,
+        dP=np.where(x.visible, np.abs(g.dP) + term("errors of dP in what is left of references", edP), 0.0),
+        D=np.abs(g.D)
+        + term("errors of delta in what is left of references", eD)
+        + term("dL in what is left of a reference", dL),
+        dO=dO.sum(-1, keepdims=True),
+        of_v=x.dropped(dO @ value_sizes(x, c).swapaxes(-1, -2)),
+        last=(
+            dO
+            * (
+                term("roundings of an output that are left of a reference", e.finish * np.abs(x.O))
+                + term("underflow of an output that is left of a reference", e.tiny)
+            )
+        ).sum(-1, keepdims=True),
+        moved=numerator_growth(x, c, w, casts=0),
+        C=e.C,
+    )
+    left = np.zeros(())
+    if c.reference == "maximum":
+        of_key = most * term("what a key leaves of a reference", _in_run(row))
+        of_key = np.where(
+            x.visible, of_key + term("underflow that is left of a reference", _underflow_in_run(row)), 0.0
+        )
+        left = _over_runs(x, c, of_key) if stands("all keys of a run") else of_key
+    if row.in_parts:
+        left = left + term(
+            "what is left of log-sum-exps of parts",
+            most * np.where(x.visible, _in_part(row), 0.0).max(axis=-1, keepdims=True, initial=0.0),
+        )
+    again = row.summed(1)  # it is added to the gradient of a score
+    return times("roundings of what is left of references", 1 + again) * left + term(
+        "adding what is left of references",
+        again
+        * most
+        * (
+            term("adding what is left of references to that of dP", row.dP)
+            + term("adding what is left of references to that of delta", row.D)
+        ),
+    )
+
+
+def _in_run(row: _Row) -> np.ndarray:
+    """What a key adds to what is left of a maximum, over its weight."""
+    x, c = row.x, row.c
+    each = (
+        row.own
+        + term(
+            "delta's own factors that are left of a reference",
+            (
+                term(
+                    "roundings of D / l that are left of a reference",
+                    growth(
+                        *term("the division of D by l that is left of a reference", division(x, c), ()),
+                        *term("1 / (1 - p) at the end in what is left of references", late_roundings(x, c), ()),
+                    ),
+                )
+                + term("the row sum that is left of a reference", row.C)
+            )
+            * row.D,
+        )
+        + term("underflow of D / l that is left of a reference", division_underflow(x, c))
+    )
+    each = each + term(
+        "sums of gradients that are left of a reference",
+        row.summed(
+            term("keys in sums that are left of a reference", x.keys)
+            + count("more roundings of sums that are left of references", 4)
+        )
+        * (
+            term("dP in sums that are left of a reference", row.dP)
+            + term("delta in sums that are left of a reference", row.D)
+        ),
+    )
+    if casts_row_sum(c) or c.score_gradients_of == "cast":
+        each = each + term("casts of weights in a row sum that are left of a reference", probability_cast(c).u * row.D)
+    if c.delta == "probabilities":
+        return each + term(
+            "delta's sum over keys in what is left of references",
+            row.summed(
+                term("keys in delta's sum that is left of references", x.keys)
+                + count("more roundings of delta's sum over keys that are left of references", 2)
+            )
+            * row.dP,
+        )
+    apart = (
+        times("sums of weighted values that are left of a reference", 1 + row.moved)
+        * times(
+            "delta's sum that is left of a reference",
+            1
+            + row.summed(
+                term("columns in delta's sum that are left of a reference", x.v.shape[-1])
+                + count("more roundings of delta's sum that are left of references", 2)
+            ),
+        )
+        - 1
+    )
+    each = (
+        each
+        + term("products of weights with values that are left of a reference", apart * row.of_v)
+        + term(
+            "last roundings of an output that are left of a reference",
+            term("divisions of each part in a run", row.divided if row.in_parts else row.last, row.last),
+        )
+    )
+    return each + term(
+        "underflow on entry that is left of a reference",
+        times("underflow on entry that is left of a reference, raised", x.largest_factor)
+        * (
+            term("underflow of values on entry that is left of a reference", entry(c, value_format(x, c)).eta)
+            + term("underflow of factors of dropout that is left of references", row.lost)
+        )
+        * row.dO,
+    )
+
+
+def _underflow_in_run(row: _Row) -> np.ndarray:
+    """What a key adds beside: what underflows before it is divided by l, and where it is stored."""
+    x, c = row.x, row.c
+    work, stored, softmax = (c.stage(stage).eta for stage in ("score_accumulation", "stored_scores", "softmax"))
+    steps = count("several underflows of a weighted value that are left of references", 4) * (
+        1
+        + term(
+            "rescalings and divisions that underflow in what is left of references",
+            term(
+                "rescalings that underflow in what is left of references",
+                row.w.R.max(axis=-1, keepdims=True, initial=0.0),
+            ),
+        )
+        + term(
+            "rescalings and divisions that underflow in what is left of references",
+            term("divisions that underflow in what is left of references", renormalizations(x, c)),
+        )
+    )
+    of_sums = (
+        terms(c, steps)
+        * sum_underflow(c, "output_accumulation")
+        * times("underflow of weighted values that is left of a reference, raised", x.largest_factor)
+        * row.dO
+    )
+    of_weights = term(
+        "underflow of casts of weights that is left of a reference", _cast_underflow(row) * row.dP
+    ) + term(
+        "weights that underflow in what is left of references",
+        (
+            term("weights that underflow in the softmax's format", steps * softmax)
+            + term("underflow of factors of dropout beside that of weights", row.lost)
+        )
+        * row.of_v,
+    )
+    small = (
+        term(
+            "underflow of delta's sum that is left of references",
+            count("underflows of delta's sum that are left of references", 2) * x.v.shape[-1] * work,
+        )
+        + term(
+            "underflow of dA that is left of references",
+            count("several underflows of dA that are left of references", 4) * largest_weight(x, c) * work,
+        )
+        + term(
+            "underflow of stored gradients that is left of a reference",
+            count("underflows of a stored gradient that are left of references", 2) * stored,
+        )
+    )
+    return row.w.inverse_sum * (
+        term("underflow of weights that is left of a reference", of_weights)
+        + term("underflow of weighted values that is left of a reference", of_sums)
+    ) + term(
+        "underflow of gradients that is left of a reference",
+        times("underflow of gradients that is left of a reference, raised", x.largest_factor) * small,
+    )
+
+
+def _in_part(row: _Row) -> np.ndarray:
+    """How far dO o_t lies from D_t at most, where a part is that key alone."""
+    x, c = row.x, row.c
+    merged = (
+        times("merges of a part", 1 + merged_growth(x, c))
+        * times("the sum of delta of a part", 1 + row.summed(x.v.shape[-1] + 2))
+        - 1
+    )
+    waits = 4 * c.lse_merges * sum(c.stage(stage).eta for stage in ("softmax", "partial_outputs"))
+    stored = (
+        term("merges of a part in its value", merged * row.of_v)
+        + term("divisions of a part in its value", (1 + merged) * row.divided)
+        + term("underflow of merges of a part", waits * x.largest_factor * row.dO)
+    )
+    if c.delta == "output":
+        return stored
+    lost = row.lost + sum_underflow(c, "output_accumulation") * x.largest_factor
+    lost = term("underflow of sums in a part", 4 * terms(c, x.keys) * lost * row.dO) + term(
+        "underflow of casts in a part", (_cast_underflow(row) * row.dP).sum(-1, keepdims=True)
+    )
+    moved = term("roundings of weighted values of a part", row.moved * (row.of_v + stored)) + term(
+        "underflow on entry in a part", (entry(c, value_format(x, c)).eta + row.lost) * row.dO
+    )
+    return (
+        term("what is stored of a part", stored)
+        + term("errors of dP in a part", row.own)
+        + term("sums of delta over keys of a part", row.summed(x.keys + 2) * row.dP)
+        + term("roundings of the numerator of a part", moved)
+        + term("underflow of a part", divided(x, c) * lost)
+    )
+
+
+def _cast_underflow(row: _Row) -> np.ndarray:
+    """What the cast of a weight may lose to underflow, [.., Sq, Sk]: nothing of one that is surely a normal number."""
+    x, c = row.x, row.c
+    delta = log_weight_error(x, c).delta
+    smallest = max(form.smallest_normal for form in c.formats("probabilities", "multiplicands"))
+    highest = x.M + c.reference_distance + reference_rounding(x, c) + delta.max(axis=-1, keepdims=True, initial=0.0)
+    return np.where(
+        x.s - term("a cast that underflows", delta)
+        < term(
+            "a cast that underflows",
+            highest + math.log(smallest) + term("a cast that may underflow by errors of the row's maximum", 1.0),
+            -np.inf,
+        ),
+        probability_cast(c).eta,
+        0.0,
+    )
+
+
+def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.ndarray:
+    """The sum of ``terms`` [.., n] over the longest run around each key of keys whose scores may be below its own."""
+    delta = log_weight_error(x, c).delta
+    low = np.where(x.visible, x.s - term("keys of a run that may be below the largest", delta), -np.inf)
+    high = np.where(x.visible, x.s + term("the largest key of a run that may be above it", delta), -np.inf)
+    before, after = reach(low, high), reach(low[..., ::-1], high[..., ::-1])[..., ::-1]
+    sums = np.cumsum(np.concatenate([np.zeros((*terms.shape[:-1], 1)), terms], axis=-1), axis=-1)
+    at = np.arange(terms.shape[-1])
+    found = np.take_along_axis(
+        sums, at + 1 + term("keys after the largest of a run", after), axis=-1
+    ) - np.take_along_axis(sums, at - term("keys before the largest of a run", before), axis=-1)
+    return np.where(
+        x.visible,
+        term("a run is no less than its key", np.maximum(found, terms), found)
+        + term("the evaluation of the sum over a run", 2.0**-44 * sums[..., -1:]),
+        0.0,
+    )
+
+
+def reach(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How many keys directly before each have a ``low`` of at most its ``high``, [.., n]; by halves, widest first."""
+    n = low.shape[-1]
+    widest = [low]  # of 1, 2, 4, .. keys, ending with each
+    while 2 ** len(widest) < n:
+        last, width = widest[-1], 2 ** (len(widest) - 1)
+        earlier = np.concatenate([np.full((*low.shape[:-1], min(width, n)), -np.inf), last[..., :-width]], axis=-1)
+        widest.append(np.maximum(last, earlier))
+    reach = np.zeros(low.shape, dtype=np.int64)
+    for step in reversed(range(len(widest))):
+        ends = np.arange(n) - 1 - reach
+        inside = ends - 2**step + 1 >= 0
+        largest = np.take_along_axis(widest[step], np.maximum(ends, 0), axis=-1)
+        reach += np.where(inside & (largest <= high), 2**step, 0)
+    return reach

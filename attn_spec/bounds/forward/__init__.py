@@ -1,0 +1,1 @@
+"""Bounds of outputs and of log-sum-exps."""

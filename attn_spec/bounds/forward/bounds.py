@@ -1,0 +1,102 @@
+"""How far each element of an attention output may lie from the truth under a contract.
+
+Every bound is deterministic and per element, and holds for every tiling and order of summation, with or without
+fused multiply-add: ``output_bounds`` of the output, ``row_sum_bounds`` of the log-sum-exp, which also tells what stands
+for the float64 evaluation of the formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attn_spec.bounds.forward.domain import empty_rows_in_domain, in_domain, lse_fits
+from attn_spec.bounds.forward.far_keys import without_far_keys
+from attn_spec.bounds.forward.output_bounds import output_error
+from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, amplification, evaluation_alpha, lse_error, weight_error
+from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.readings import readings_of
+from attn_spec.problem.handled import check_handled
+
+#: Options whose roundings are in the theorems of softmax attention, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
+
+
+@dataclass(frozen=True)
+class ForwardBound:
+    """The largest errors allowed, and the rows they hold for."""
+
+    #: Of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq].
+    allowed: dict[str, np.ndarray]
+    #: bool [B, Hq, Sq]: of those that see a key; and those that see none, whose answer a convention decides.
+    in_domain: np.ndarray
+    empty_in_domain: np.ndarray
+    #: Rows whose log-sum-exp is in the domain, bool [B, Hq, Sq]; None: those whose output is.
+    lse_domain: np.ndarray | None = None
+    #: That of the output of a layer, bool [B, 1, Sq]; None: that of its heads.
+    output_domain: np.ndarray | None = None
+    #: Error of the output of each head times a matrix W, [B, Hq, Sq, C], where the bound was asked for such a W.
+    projected: np.ndarray | None = None
+
+    def domain_of(self, name: str) -> np.ndarray:
+        """Where the bound of a quantity holds."""
+        apart = self.output_domain if name == "output" else self.lse_domain
+        return self.in_domain if apart is None else apart
+
+
+@np.errstate(all="ignore")
+def forward_bound(
+    x: Intermediates,
+    contract: ResolvedContract,
+    o: np.ndarray | None = None,
+    slack: np.ndarray | float = 0.0,
+    projection: np.ndarray | None = None,
+) -> ForwardBound:
+    """The bound under a resolved contract. The true output lies in ``o`` +- ``slack`` (default: x.O, exact).
+
+    ``projection`` [B, Hq, C, Dv] is one of outputs that are not known by themselves.
+    """
+    check_handled(x.problem, HANDLES, "the bound of attention")
+    o = x.O if o is None else o
+    slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), o.shape)
+    near = [(without_far_keys(x, c), c) for c in readings_of(contract, x.problem)]
+    weights = [(y, c, weight_error(y, c)) for y, c in near]
+    output = np.maximum.reduce([output_error(y, c, w, o, slack) for y, c, w in weights])
+    lse = np.maximum.reduce([lse_error(y, c, w) for y, c, w in weights])
+    looked_at = {id(y): y for y, _ in near}.values()
+    inside = np.logical_and.reduce([in_domain(y, contract, output) for y in looked_at])
+    held = np.logical_and.reduce([lse_fits(y, contract, lse) for y in looked_at])
+    if contract.normalize == "by_lse" or contract.lse_merges:  # which make the output by log-sum-exps
+        inside = inside & held
+    projected = None
+    if projection is not None:
+        projected = np.maximum.reduce([output_error(y, c, w, o, slack, W=projection) for y, c, w in weights])
+    return ForwardBound(
+        {"output": output, "lse": lse},
+        inside,
+        empty_rows_in_domain(x, contract),
+        lse_domain=inside & held,
+        projected=projected,
+    )
+
+
+@kept
+@np.errstate(all="ignore")
+def exact_output_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """:func:`output_error` about x.O itself, of a contract that leaves nothing open."""
+    return output_error(x, c, weight_error(x, c), x.O, np.zeros(x.O.shape))
+
+
+@kept
+@np.errstate(all="ignore")
+def evaluation_error(x: Intermediates) -> ForwardBound:
+    """Error of the float64 intermediates themselves: the same theorems under the float64 contract.
+
+    The formula is given the computed o for the true one, see :func:`amplification`.
+    """
+    amplify = amplification(evaluation_alpha(without_far_keys(x, EVALUATION)))
+    bound = forward_bound(x, EVALUATION)
+    output, lse = bound.allowed["output"] * amplify[..., None], bound.allowed["lse"] * amplify
+    return replace(bound, allowed={"output": output, "lse": lse})

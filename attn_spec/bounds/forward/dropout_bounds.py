@@ -1,0 +1,81 @@
+"""What rounds where weights that dropout keeps are multiplied by 1 / (1 - p), and where that fits a format.
+
+A kernel may multiply the weights before their cast, or after it those that are normalized; the finished output; or,
+where a product of the softmax's format enters that with weights as it is, the values. A backward pass may multiply dP
+and dV, or what they are made of. Each is one product in the format of the softmax, or of what holds the factor.
+
+Or it keeps the factor for the end (FlashAttention-2): with (1 - p) D in place of D, P (keep dP' - (1 - p) D) is
+(1 - p) dS, and sigma / (1 - p) multiplies its products with k and q. Then D and what is finished each have one product
+more, and what underflows on the way to dQ, dK or the gradient of a bias is multiplied by 1 / (1 - p).
+"""
+
+from __future__ import annotations
+
+import math
+
+from attn_spec.bounds.intermediates import Intermediates
+from attn_spec.bounds.operand_bounds import value_sizes
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.products import Factors
+from attn_spec.contract.roundoff import is_power_of
+from attn_spec.contract.terms import count, standing, term
+
+#: The least 1 - p, a power of 2, that no format rounds.
+_EXACT = 2.0**-3
+
+
+def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
+    """The stages in which weights, values or outputs may be multiplied."""
+    normalized = c.normalize == "before_product"
+    stored = standing(("products of probabilities that are normalized", "probabilities")) if normalized else ()
+    return ("softmax", *stored)
+
+
+def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> float:
+    """What such a product loses to underflow, at most; 0 where it is not rounded."""
+    return max(c.stage(stage).eta for stage in stages) if factor_roundings(x, c, *stages) else 0.0
+
+
+def factor_roundings(x: Intermediates, c: ResolvedContract, *stages: str) -> Factors:
+    """Roundings of a product with 1 / (1 - p), of the coarsest of these stages; none where it is 1, 2, 4, ..
+
+    p is rounded, which moves 1 - p by a share m = u p / (1 - p) of it, and the inverse of that by a factor of up to
+    1 / (1 - m); then 1 - p, its inverse and the product are.
+    """
+    kept = 1 - (x.problem.dropout_p or 0.0)
+    if x.c is None or (is_power_of(2, kept) and kept >= _EXACT):
+        return ()
+    u = max(c.stage(stage).u for stage in stages)
+    moved = u * (1 - kept) / kept
+    return (
+        (
+            u,
+            count("roundings of 1 / (1 - p)", 4) - term("the rounding of p", math.log1p(-moved) / math.log1p(u))
+            if moved < 1
+            else math.inf,
+        ),
+    )
+
+
+def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
+    """Roundings of D by 1 - p, or of finished gradients by 1 / (1 - p), where that is kept for the end."""
+    return factor_roundings(
+        x,
+        c,
+        *standing(
+            ("the softmax's format at the end", "softmax"),
+            ("the format of what is finished when it is raised", "score_accumulation"),
+        ),
+    )
+
+
+def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
+    """Whether 1 - p, its inverse and the product of that with any value are normal numbers wherever they are held.
+
+    So must what is left of 1 - p be when p is rounded: at least half of it.
+    """
+    kept, stages = 1 - (x.problem.dropout_p or 0.0), ("score_accumulation", "stored_scores", *weight_stages(c))
+    largest = max(value_sizes(x, c).max(initial=0.0), 1.0) / kept
+    smallest = 2 * max(form.smallest_normal for form in c.formats(*stages))
+    rounded = all(2 * c.stage(stage).u * (1 - kept) <= kept for stage in stages)
+    return x.c is None or (rounded and kept >= smallest and 2 * largest < c.largest(*stages))

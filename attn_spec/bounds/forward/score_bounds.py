@@ -1,0 +1,528 @@
+"""How far a score may lie from the truth under a contract: one function per theorem.
+
+Symbols: s scores, Delta error of a score, sigma the scale. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.bounds.operand_bounds import operand_error, pair_error, stored_format
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.products import entry, exact_bits, left_out, sum_underflow, sums, terms
+from attn_spec.contract.roundoff import elementary_error, growth, is_power_of
+from attn_spec.contract.stages import EXACT, Rounding, contains
+from attn_spec.contract.terms import count, guard, term, times
+from attn_spec.numbers import bits
+from attn_spec.numbers.formats import FORMATS, Format
+
+
+def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
+    """Rounding of q or k by a scale that multiplies them first, relative to the unscaled operand.
+
+    Two roundings of the constant, one of the product, which is stored; one more where log2(e) or the inverse of a
+    softcap is folded in. Without those a power of 4 has an exact root and never rounds, unless storing does; but it
+    may underflow.
+    """
+    sigma, dtype = abs(x.problem.scale_value), stored_format(x, c)
+    if c.scale_on == "scores" or sigma == 0:
+        return EXACT
+    folds = c.base2 or x.problem.softcap is not None
+    if sigma == 1 and not folds:  # nothing to multiply, but storing may round
+        return term("storing operands of scale 1", c.stages.stored_scores.of(dtype), EXACT)
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    exact = (
+        not folds
+        and is_power_of(count("powers of 2 have no exact root", 4), sigma)
+        and guard("storing a scaled operand that has more bits", c.stages.stored_scores.of(dtype).u == 0, True)
+    )
+    u = (
+        0.0
+        if exact
+        else float(
+            growth(
+                (stored.u, count("storing a scaled operand", 1)),
+                (
+                    work.u,
+                    term(
+                        "both roundings of the operand's factor",
+                        term(
+                            "the rounding of a folded factor",
+                            3 if folds else count("roundings of the operand's factor", 2),
+                            2,
+                        ),
+                    ),
+                ),
+            )
+        )
+    )
+    return Rounding(
+        u,
+        term(
+            "underflow of a scaled operand",
+            stored.eta * times("underflow of a scaled operand before it is unscaled", _unscaling(x, c)),
+        ),
+    )
+
+
+def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
+    """Rounding of q or k on entry to q.k, relative to the unscaled operand; a scale has multiplied it before."""
+    scaled = operand_scaling(x, c)
+    if c.scale_on == "scores" or x.problem.scale_value == 0:
+        return entry(c, stored_format(x, c))
+    enters = entry(c, operand_format(x, c))
+    if scaled.u == 0:  # the digits are still those of q; the exponent is another, and may be below the range
+        enters = Rounding(
+            entry(c, stored_format(x, c)).u,
+            term(
+                "underflow on entry of an operand moved by a power of 4",
+                max(enters.eta, c.stages.multiplicands.eta),
+                enters.eta,
+            ),
+        )
+    return Rounding(
+        enters.u,
+        term(
+            "underflow on entry of a scaled operand",
+            enters.eta * times("underflow on entry, before it is unscaled", _unscaling(x, c)),
+        ),
+    )
+
+
+def operand_format(x: Intermediates, c: ResolvedContract) -> Format:
+    """The format of q and k when they enter q.k."""
+    return stored_format(x, c) if c.scale_on == "scores" else c.stages.stored_scores.format
+
+
+def _unscaling(x: Intermediates, c: ResolvedContract) -> float:
+    """What turns an absolute error of a scaled operand, or of its product, into one of the unscaled."""
+    sigma = abs(x.problem.scale_value)
+    return 1.0 if c.scale_on == "scores" or not sigma else last_factor(x) / sigma
+
+
+def last_factor(x: Intermediates) -> float:
+    """The largest number that may multiply a product of q and k, or of dS and one of them: sigma itself, if no operand
+    was scaled; 1, if one was; or a softcap c, if one was multiplied by sigma / c.
+    """
+    return max(1.0, abs(x.problem.scale_value), term("unscaling by a softcap", x.problem.softcap or 0.0))
+
+
+def dot_product_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Error of q.k before the scale, but of operands that were scaled: |q|.|k| growth + underflow.
+
+    Each factor enters, pieces of their product are left out, and it passes at most d roundings, for every order and
+    tree (Higham, section 3.1), or the cuts of a matrix unit (``products``). The error is 0 where every partial sum is
+    exact, see :func:`exact_scores`. Operands other than q and k have errors of their own, and so has what is
+    no product of them (``operand_bounds``).
+    """
+    if (of_pairs := pair_error(x, c)) is not None:
+        return of_pairs
+    d, form = x.q.shape[-1], operand_format(x, c)
+    enters, scaled = operand_entry(x, c), operand_scaling(x, c)
+    roundings = sums(c, "score_accumulation", d, blocks=math.ceil(d / c.matrix_block))
+    relative = growth(
+        (enters.u, count("entry of both operands of a score", 2)),
+        (left_out(c, form, form), count("pieces left out of a score", 1)),
+        (scaled.u, count("scaling both operands", 2)),
+        *term("sums of a score", roundings, ()),
+    )
+    eta = term("underflow of operands on entry", enters.eta) + term("underflow of operands that are scaled", scaled.eta)
+    of_q, of_k = _operand_sizes(x, c)
+    sizes = of_q.sum(-1)[..., :, None] + of_k.sum(-1)[..., None, :]
+    # A product may have been scaled already when it underflows; later roundings make an underflow grow.
+    underflow = term(
+        "underflow of a score's sums",
+        count("underflow of both products and sums", 2)
+        * terms(c, d)
+        * sum_underflow(c, "score_accumulation")
+        * times("underflow of a scaled score's sums", _unscaling(x, c)),
+    )
+    underflow = (
+        underflow
+        + term(
+            "underflow of operands times the other operand", eta * (sizes + term("both operands underflow", d * eta))
+        )
+    ) * times("roundings make underflow grow", 1 + relative)
+    rounded = relative * term("roundings make errors of operands grow", product_sizes(x, c), x.magnitude) + underflow
+    if (operands := operand_error(x, c)) is not None:
+        return term("errors of both operands of a score", operands.moves(x)) + rounded
+    return np.where(exact_scores(x, c), 0.0, rounded)
+
+
+def _operand_sizes(x: Intermediates, c: ResolvedContract) -> tuple[np.ndarray, np.ndarray]:
+    """The largest that the operands may be, [B, Hq, Sq, D] and [B, Hq, Sk, D]."""
+    errors = operand_error(x, c)
+    return (x.q_size, x.k_size) if errors is None else (x.q_size + errors.q, x.k_size + errors.k)
+
+
+@kept
+@np.errstate(all="ignore")
+def product_sizes(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The sum of the sizes of the products that a score is, at most, [.., Sq, Sk]."""
+    if operand_error(x, c) is None or x.score.pairs is not None:
+        return x.magnitude
+    of_q, of_k = _operand_sizes(x, c)
+    return of_q @ of_k.swapaxes(-1, -2)
+
+
+@np.errstate(all="ignore")
+def _shared_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The part of :func:`dot_product_error` that two products of the same operands have in common."""
+    errors, of_pairs = operand_error(x, c), pair_error(x, c)
+    if errors is None:
+        return np.zeros(x.dot.shape)
+    if of_pairs is None:
+        return errors.moves(x)
+    # What the operands' errors have moved is rounded in each again.
+    again = pair_error(x, c, shared=False)
+    assert again is not None
+    moved = growth((c.stages.score_accumulation.u, x.q.shape[-1] + 4), (c.stages.stored_scores.u, 4))
+    return np.maximum(
+        of_pairs
+        - term("roundings that two scores of a pair do not share", again)
+        - term("roundings of errors that two scores share", moved * of_pairs),
+        0.0,
+    )
+
+
+@kept
+@np.errstate(all="ignore")
+def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
+
+    ``low`` is the exponent of the lowest set bit of a vector's entries; p the accumulator's precision. Neither a
+    product nor an operand may be subnormal where such numbers round or are flushed.
+    """
+    sigma, form = abs(x.problem.scale_value), operand_format(x, c)
+    if operand_error(x, c) is not None:
+        return np.zeros(x.dot.shape, dtype=bool)
+    if (
+        guard("exact scores have operands that enter exactly", operand_entry(x, c).u, False)
+        or guard("exact scores have operands that are not scaled inexactly", operand_scaling(x, c).u, False)
+        or guard("exact scores have all products of pieces", left_out(c, form, form), False)
+    ):
+        return np.zeros(x.dot.shape, dtype=bool)
+    low_q, low_k = lowest_bits(x)
+    low_q, low_k = low_q[..., :, None], low_k[..., None, :]
+    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") + np.minimum(low_q + low_k, 4000.0) - 1e-9
+    operands = np.minimum(low_q, low_k) + (min(0.0, math.log2(sigma)) if c.scale_on == "operands" and sigma else 0.0)
+    products = np.minimum(operands, low_q + low_k) + min(0.0, math.log2(sigma) if sigma else 0.0)
+    summed = max(form.emin for form in c.formats("score_accumulation", "inner_accumulation"))
+    return (
+        guard("exact scores fit the accumulator", fits, True)
+        & guard("exact scores have normal products", products >= summed, True)
+        & guard("exact scores have normal operands", operands >= _smallest_operand(x, c), True)
+    )
+
+
+@kept
+def lowest_bits(x: Intermediates) -> tuple[np.ndarray, np.ndarray]:
+    """Exponents of the lowest set bits of q [.., Sq] and k [.., Sk], which every contract asks for."""
+    return bits.lowest_bit_exponent(x.q, -1), bits.lowest_bit_exponent(x.k, -1)
+
+
+def _smallest_operand(x: Intermediates, c: ResolvedContract) -> float:
+    """The exponent below which an entry of q or k, scaled or not, may change on its way into the product."""
+    enters = c.stages.multiplicands.format
+    moved = c.scale_on == "operands" and abs(x.problem.scale_value) != 1
+    lowest = float(enters.emin) if moved or c.flushes(enters, entering=True) else -math.inf
+    stored = c.stages.stored_scores.format
+    if c.scale_on == "operands" and (moved or c.flushes(stored)):
+        lowest = max(lowest, stored.emin)
+    return lowest
+
+
+@kept
+@np.errstate(all="ignore")
+def score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Delta: error of the finished score.
+
+    Scale: two roundings of the constant, one of the product. Softcap: the slope of c tanh(s/c) is sech^2(s/c), which
+    falls with |s|, so an error e of the argument costs at most e sech^2((|s| - e)/c). Bias and ALiBi: one rounding of
+    a sum each. Each result is stored.
+    """
+    delta = softcapped_error(x, c)
+    if x.problem.bias is not None:
+        delta = _bias_error(x, c, delta, x.problem.bias)
+    if x.problem.alibi_slopes is not None:
+        delta = _alibi_error(x, c, delta, x.problem.alibi_slopes)
+    return np.where(x.visible, delta, 0.0)
+
+
+@kept
+@np.errstate(all="ignore")
+def repeated_score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """How far a score that is computed again may lie from the first one, of the same operands, [.., Sq, Sk].
+
+    Each is off by its own roundings. What operands are off by is the same number in both, and so it is less what a
+    softcap makes of that.
+    """
+    delta, shared = scaled_error(x, c), abs(x.problem.scale_value) * _shared_error(x, c)
+    if (cap := x.problem.softcap) is not None:
+        slope = _steepest(x, c, delta, cap)
+        delta = _divided_error(x, c, delta, cap)
+        shared = np.minimum(delta * slope, 2 * cap) - term(
+            "what two scores under a softcap do not share", np.minimum((delta - shared) * slope, 2 * cap)
+        )
+    return np.where(x.visible, count("both scores of a key", 2) * np.maximum(score_error(x, c) - shared, 0.0), 0.0)
+
+
+def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Error of the score after the scale and the softcap, before the bias."""
+    delta = scaled_error(x, c)
+    return delta if x.problem.softcap is None else _softcap_error(x, c, delta, x.problem.softcap)
+
+
+def narrows_scores(c: ResolvedContract) -> bool:
+    """Whether scores are stored in a format that does not hold what they are accumulated in."""
+    return not contains(c.stages.stored_scores.format, c.stages.score_accumulation.format)
+
+
+def scaled_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Error of the score after the scale."""
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    sigma = abs(x.problem.scale_value)
+    delta = sigma * dot_product_error(x, c)
+    narrows = narrows_scores(c)
+    if narrows:
+        delta = (
+            delta
+            + term("storing a score", stored.u * (np.abs(x.scaled) + delta))
+            + term("underflow of storing a score", sigma * stored.eta)
+        )
+    if not is_power_of(2, sigma):
+        delta = (
+            delta
+            + growth((work.u, count("roundings of the scale", 2)), (stored.u, count("the scaled score's rounding", 1)))
+            * (np.abs(x.scaled) + delta)
+            + term("the scaled score's underflow", stored.eta)
+        )
+    elif sigma < 1:
+        delta = delta + np.where(
+            exact_scores(x, c) & guard("underflow of a scaled exact score that is stored", not narrows, True),
+            0.0,
+            term("underflow by a scale of a power of 2", stored.eta),
+        )
+    return delta
+
+
+def _steepest(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+    """The largest slope of the softcap within an error of ``delta`` of its argument."""
+    nearest = (
+        np.maximum(np.abs(x.scaled) - term("the largest slope nearby", _divided_error(x, c, delta, cap)), 0.0) / cap
+    )
+    return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
+
+
+def _divided_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+    """Error of the softcap's argument, times the cap."""
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    return (
+        delta
+        + growth((work.u, count("the softcap's inverse", 2)), (stored.u, count("the score over the softcap", 1)))
+        * (np.abs(x.scaled) + delta)
+        + term("underflow of the score over the softcap", cap * stored.eta)
+    )
+
+
+def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
+    stored, work, slope = c.stages.stored_scores, c.stages.score_accumulation, _steepest(x, c, delta, cap)
+    delta = _divided_error(x, c, delta, cap)
+    delta = np.minimum(delta * slope, 2 * cap) + cap * (
+        term("the error of tanh", elementary_error(c, "tanh_error"))
+        + term("underflow of tanh", count("underflows of tanh", 2) * stored.eta)
+    )
+    return (
+        delta
+        + growth((work.u, count("the softcap itself, rounded", 1)), (stored.u, count("roundings after tanh", 2)))
+        * (np.abs(x.capped) + delta)
+        + term("underflow of the capped score", stored.eta)
+    )
+
+
+def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
+    """Whether the scale may multiply the score after bias and ALiBi, which are divided by it."""
+    return not narrows_scores(c) and x.problem.has_addends and x.problem.softcap is None and x.problem.scale_value != 0
+
+
+def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """One rounding of the sum, and one underflow of the bias as it is loaded.
+
+    What the format of scores does not hold of a bias may be rounded to it first.
+    With base 2, score and bias are each multiplied by a rounded log2(e) first. Where scores are stored as they were
+    accumulated, the scale may multiply them after the bias, which is then divided by it: two roundings of the
+    constant, its inverse and the quotient, and on the way back the constant and the product once more. To divide by
+    a rounded number costs no more than to multiply: |x - fl(x)| <= u |fl(x)|, so x / fl(x) <= 1 + u. A power of 2
+    leaves one rounding, of a bias with more bits than the quotient.
+    """
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
+    form = FORMATS[x.problem.dtype_of("bias")]
+    if (loaded := c.stages.stored_scores.of(form)).u:
+        held = bits.nearest(bias, c.stored_scores) == bias
+        delta = delta + np.where(
+            held,
+            0.0,
+            term("a bias rounded to the format of scores", loaded.u * size)
+            + term("underflow of a bias that is rounded", loaded.eta),
+        )
+    if may_add_bias_first(x, c):
+        quotient = c.stages.score_accumulation.of(form)
+        rounded = (
+            (quotient.u, 1) if is_power_of(2, sigma) else (work.u, count("a bias that is divided by the scale", 7))
+        )
+        delta = (
+            delta
+            + growth(rounded) * size
+            + term(
+                "underflow of a bias that is divided by the scale",
+                2 * work.eta * times("a large scale of that underflow", max(1.0, sigma)),
+            )
+        )
+    if c.base2:
+        delta = (
+            delta
+            + count("base 2 before a bias", 3)
+            * work.u
+            * (np.abs(x.capped) + delta + term("base 2 of the bias alone", size))
+            + term("base 2's underflow before a bias", 2 * work.eta)
+        )
+    return (
+        delta
+        + term("the sum with a bias", stored.u * (np.abs(x.s) + delta))
+        + term("underflow of the sum with a bias", stored.eta)
+        + term("underflow of a bias as it is loaded", work.eta)
+    )
+
+
+def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """One rounding of the product m |i - j|, of a slope that is rounded as it is loaded, and one of the sum.
+
+    The product is divided by the scale or multiplied by log2(e) as a bias is, perhaps before the distance, by which an
+    underflow grows. In a format of its own, slope, distance and product are rounded to that. Whether bias or ALiBi
+    comes first is open, and so is the sum of those two that is rounded. Where keys are counted from one of them,
+    products are as large as that of the row's length, and see :func:`row_shift`.
+    """
+    stored, work = c.stages.stored_scores, c.stages.score_accumulation
+    loaded = c.stages.score_accumulation.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
+    made = c.stages.alibi_terms.of(c.stages.score_accumulation.format)
+    shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
+    if c.alibi == "positions":
+        far = term("products of keys counted from one of them", farthest_key(x, c), far)
+    size = slopes * far
+    bias = 0.0 if x.problem.bias is None else np.where(np.isfinite(x.problem.bias), np.abs(x.problem.bias), 0.0)
+    constants = 7 if may_add_bias_first(x, c) and not is_power_of(2, sigma) else 0
+    error = (
+        growth(
+            (loaded.u, count("a slope that is rounded as it is loaded", 1)),
+            (made.u, count("slope, distance and product in a format of their own", 3)),
+            (
+                work.u,
+                count("the product of slope and distance", 1) + term("a slope that is divided by the scale", constants),
+            ),
+            (stored.u, count("the product of slope and distance as it is stored", 1)),
+        )
+        * size
+    )
+    delta = (
+        delta
+        + error
+        + term(
+            "underflow of a slope, a quotient and a product",
+            times("underflow of a slope, times the distance", 1 + far)
+            * (
+                loaded.eta
+                + term(
+                    "underflow of a slope and a product in their own format",
+                    count("underflows of a term of ALiBi", 2) * made.eta,
+                )
+                + 3 * work.eta
+            )
+            * max(1.0, sigma),
+        )
+        + term("underflow of the product of slope and distance as it is stored", stored.eta)
+    )
+    if c.base2:
+        delta = delta + term("base 2 before ALiBi", work.u * 3) * (size + np.abs(x.capped) + delta)
+    of_sum = work.eta + stored.eta
+    if x.problem.bias is not None:
+        delta = (
+            delta
+            + term("the sum of two of score, bias and ALiBi", stored.u * (np.abs(x.capped) + bias + size + delta))
+            + term("underflow of the sum of two", of_sum)
+        )
+    return (
+        delta
+        + term("the sum with ALiBi", stored.u * (np.abs(x.s) + term("sums that are moved", shift) + delta))
+        + term("underflow of the sum with ALiBi", of_sum)
+    )
+
+
+def farthest_key(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """The largest number of keys that a slope multiplies, [Sq, 1]."""
+    far = _farthest_key(x)
+    return np.maximum(far, x.problem.key_length) if c.alibi == "positions" else far
+
+
+def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """How far all scores of a row may be from those of the definition by one number, [.., Sq, 1].
+
+    ALiBi may count the keys from any of them: - m (i - j) and m j differ by m i.
+    """
+    slopes = x.problem.alibi_slopes
+    return (
+        np.zeros((1, 1, 1, 1))
+        if slopes is None or c.alibi == "distance"
+        else term("what all scores of a row may differ by", slopes) * _farthest_key(x)
+    )
+
+
+def _farthest_key(x: Intermediates) -> np.ndarray:
+    """The distance of the farthest key from that which a query is aligned with, [Sq, 1]."""
+    return abs(x.problem.distances).max(axis=-1, keepdims=True, initial=0)
+
+
+def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.ndarray:
+    """By how much the ``error`` of a log-sum-exp grows when it is moved by m i, [.., Sq, 1].
+
+    From the scores of a kernel to those of the definition, or back. m is rounded as it is loaded, the product with its
+    constants and the sum are rounded, and that is stored.
+    """
+    shift = row_shift(x, c)
+    if not shift.any():
+        return shift
+    softmax, work = c.stages.softmax, c.stages.score_accumulation
+    loaded = c.stages.score_accumulation.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
+    final = c.stages.lse.of(c.stages.softmax.format)
+    product = (
+        growth(
+            (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
+            (work.u, count("the product that a log-sum-exp is moved by", 3)),
+        )
+        * shift
+    )
+    product = (
+        product
+        + term("underflow of what a log-sum-exp is moved by", _farthest_key(x) * (loaded.eta + work.eta))
+        + softmax.eta
+    )
+    L = np.abs(np.where(np.isfinite(x.L), x.L, 0.0))
+    largest = (
+        term("the log-sum-exp that is moved", L)
+        + term("the log-sum-exp before it is moved", shift)
+        + product
+        + term("an error that is moved", error)
+    )
+    return (
+        product
+        + growth(
+            (softmax.u, count("the sum that moves a log-sum-exp", 1)),
+            (final.u, count("the store of a log-sum-exp that is moved", 1)),
+        )
+        * largest
+        + term("underflow of a log-sum-exp that is moved", softmax.eta)
+        + term("underflow of a log-sum-exp that is moved", final.eta)
+    )

@@ -1,0 +1,311 @@
+"""How far a softmax weight may lie from the truth under a contract: one function per theorem.
+
+Symbols: s scores, M row maximum, Delta error of a score, alpha error of the logarithm of a weight, R rescalings one
+weight can see. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_spec.bounds.forward.score_bounds import lowest_bits, row_shift, score_error, shift_error
+from attn_spec.bounds.intermediates import Intermediates, kept
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.roundoff import elementary_error, growth, is_power_of
+from attn_spec.contract.terms import count, guard, term, times
+
+#: How far the exponent of the largest weight may lie from 0 by the rounding of a reference, natural units: whatever is
+#: divided by the row sum is then far above what underflows.
+FARTHEST_REFERENCE = 16.0
+
+
+@dataclass(frozen=True, eq=False)
+class LogWeightError:
+    """Bounds on |log(w_hat / w)| of a weight w = exp(s - m), and what they were made of."""
+
+    #: Of a weight that is rescaled whenever the reference moves.
+    rescaled: np.ndarray
+    #: Of a weight that is computed once, from the last reference of its row.
+    direct: np.ndarray
+    #: Rescalings.
+    R: np.ndarray
+    #: Error of the score.
+    delta: np.ndarray
+
+
+def rescalings(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+    """R: how often one weight can be multiplied by a rescale factor other than exp(0).
+
+    A weight is rescaled when the running maximum rises strictly. Each rise is owed to another key whose computed
+    score exceeds the weight's own, so R is at most the number of such keys, for any order, tiling or tree of
+    merges; and at most one less than the number of tiles. A reference that is no maximum does not move.
+    """
+    tiles = c.tiles(x.problem.key_length) if c.reference == "maximum" else 1
+    if tiles == 1 or guard("rescale factors of 1", not c.exp_of_zero_is_one, False):
+        return np.full(x.s.shape, float(tiles - 1))
+    upper = np.where(x.visible, x.s + term("computed scores that rise where true ones do not", delta), -np.inf)
+    lower = np.where(x.visible, x.s - term("computed scores that fall below the weight's own", delta), np.inf)
+    others = _count_above(upper, lower) - (x.visible & (upper > lower))
+    return np.minimum(term("all rescalings", others), tiles - 1).astype(np.float64)
+
+
+def _count_above(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """For each entry of ``lower``, how many entries of ``upper`` in its row exceed it."""
+    n = upper.shape[-1]
+    order = np.argsort(np.concatenate([upper, lower], axis=-1), axis=-1, kind="stable")
+    not_above = np.empty(order.shape, dtype=np.int64)
+    np.put_along_axis(not_above, order, np.cumsum(order < n, axis=-1), axis=-1)
+    return n - not_above[..., n:]
+
+
+@kept
+@np.errstate(all="ignore")
+def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
+    """alpha with |log(w_hat / w)| <= alpha for every weight w = exp(s - m), m the kernel's own reference.
+
+    The exponents of a weight and of its rescale factors are non-positive and sum to s - M, so rounding all those
+    arguments together costs no more than rounding the one argument x = M - s (they telescope), whatever the tiling.
+    With base 2 the arguments are products s c of scores with a rounded c, log2(e) or with the scale in it. c is one
+    number, so its error scales x; the products' own, and those of differences that are multiplied last, cost
+    6u x + u |s| + u max|s| with it: s c is rounded, and so is m_t c, of the reference m_t at which the weight is made.
+
+    Merging normalized parts, o = sum_t e^(L_t - L) o_t, is merging (m_t, l_t, acc_t) with a factor common to all
+    weights of part t: the error of its rounded L_t, and that of the exponential.
+    """
+    delta = score_error(x, c)
+    softmax, work = c.stages.softmax, c.stages.score_accumulation
+    distance = _distance(x, c, delta)
+    alpha = (
+        term("the score's error in a weight", delta)
+        + np.where(_exact_differences(x, c, delta), 0.0, term("the difference of score and maximum", softmax.u))
+        * distance
+    )
+    if c.base2:
+        size = np.where(x.visible, np.abs(x.s) + term("base 2 of scores that are moved", row_shift(x, c)) + delta, 0.0)
+        alpha = alpha + work.u * (
+            count("base 2 at a distance", 6) * distance
+            + term("base 2 of the score", size)
+            + term("the base-2 maximum", size.max(axis=-1, keepdims=True, initial=0.0))
+        )
+        alpha = alpha + term("underflow of base 2", 2 * work.eta)
+    if c.lse_merges:
+        alpha = alpha + times("further merges", c.lse_merges) * (
+            term("the log-sum-exps of parts", partial_lse_error(x, c))
+            + term("the weights of parts", merge_weight_error(x, c))
+        )
+    R = rescalings(x, c, delta)
+    one = exponential_error(c)
+    return LogWeightError(
+        np.where(
+            x.visible,
+            alpha + times("rescalings of a weight", count("a rescaled weight's own exponential", 1) + R) * one,
+            0.0,
+        ),
+        np.where(x.visible, alpha + term("the exponential of a weight that is computed once", one), 0.0),
+        R,
+        delta,
+    )
+
+
+@np.errstate(all="ignore")
+def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
+
+    With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays. Unless the contract says that it
+    may overflow, a kernel keeps it within FARTHEST_REFERENCE, as those do that round s c too.
+    """
+    if not c.base2:
+        return np.zeros((*x.s.shape[:-1], 1))
+    rounded = term(
+        "the reference's rounding in base 2", growth((c.stages.score_accumulation.u, 1)) * _largest_score(x, c)
+    )
+    return (
+        rounded
+        if guard("a rounded reference that may overflow", c.exponent == "base2_fused", False)
+        else np.minimum(rounded, FARTHEST_REFERENCE)
+    )
+
+
+def exponential_error(c: ResolvedContract) -> float:
+    """Largest error of the logarithm of one exponential: its own, and its rounding."""
+    softmax = c.stages.softmax
+    return (
+        term("underflow of an exponential", count("underflows of an exponential", 2) * softmax.eta)
+        - term("the error of exp", math.log1p(-elementary_error(c, "exp_error")))
+        - term("the rounding of an exponential", math.log1p(-softmax.u))
+    )
+
+
+@np.errstate(all="ignore")
+def row_sum_difference(x: Intermediates, c: ResolvedContract, e: LogWeightError) -> np.ndarray:
+    """|log| of a weight as the row sum has it over the same weight as the product has it, [.., Sq, Sk].
+
+    They are one number, unless the row sum is found tile by tile and the weights are computed again from the last
+    reference, of the same scores: then they share Delta alone. The second pass may be compiled another way, so that
+    not even one reference for all tiles makes them equal.
+    """
+    if c.normalize != "before_product" or (
+        guard("weights computed again from one reference", c.kv_tile is None, not e.R.any())
+    ):
+        return np.zeros(x.s.shape)
+    return np.where(
+        x.visible,
+        term(
+            "row sum and weights computed apart",
+            term("the row sum's weights, computed apart", e.rescaled - e.delta)
+            + term("the output's weights, computed apart", e.direct - e.delta),
+        ),
+        0.0,
+    )
+
+
+@np.errstate(all="ignore")
+def weight_error_by_lse(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over e^(s - L) e^(L - LSE): all errors but that of the LSE, [.., Sq, Sk].
+
+    ``EL`` [.., Sq, 1] bounds that.
+    """
+    return term("the score in exp(s - LSE)", score_error(x, c)) + exponent_by_lse_error(x, c, EL)
+
+
+@np.errstate(all="ignore")
+def exponent_by_lse_error(x: Intermediates, c: ResolvedContract, EL: np.ndarray) -> np.ndarray:
+    """|log| of a computed exp(s - LSE) over that of the computed s and LSE, which is off by ``EL``, [.., Sq, Sk]."""
+    delta, softmax, work = score_error(x, c), c.stages.softmax, c.stages.score_accumulation
+    L, shift = np.where(np.isfinite(x.L), x.L, 0.0), row_shift(x, c)
+    alpha = term(
+        "the difference of score and LSE",
+        softmax.u
+        * (
+            np.abs(x.s - L)
+            + term("the score's error in the difference of score and LSE", delta)
+            + term("the LSE's error in the difference of score and LSE", EL)
+        ),
+    ) + term("the exponential of exp(s - LSE)", exponential_error(c))
+    if c.base2:
+        alpha = (
+            alpha
+            + count("base 2 of the backward weights", 8)
+            * work.u
+            * (
+                term("base 2 of the score in the backward weights", np.abs(x.s))
+                + term("base 2 of the score in the backward weights", delta)
+                + term("base 2 of the LSE in the backward weights", np.abs(L))
+                + term(
+                    "base 2 of the LSE in the backward weights",
+                    term("base 2 of scores and LSE that are moved", 2 * shift),
+                )
+                + term("base 2 of the LSE in the backward weights", EL)
+            )
+            + term("underflow of base 2 in the backward weights", 2 * work.eta)
+        )
+    alpha = alpha + term("an LSE that is moved back", shift_error(x, c, EL))
+    return np.where(x.visible, alpha, 0.0)
+
+
+@kept
+@np.errstate(all="ignore")
+def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Error of the log-sum-exp L_t of any part of a row, given its row sum l_t and reference m_t, [.., Sq, 1].
+
+    e^-off <= l_t < n e^(slack + off + 1) whatever the part, so |log l_t| < log n + slack + off + 1 and |L_t| is at most
+    that much more than the largest score; off is :func:`reference_rounding`. A reference that is no maximum of the part
+    may be farther from it, by two scores at most.
+    One logarithm, one sum, one store; with base 2 both summands are multiplied by ln 2.
+    """
+    largest = _largest_score(x, c)
+    log_sum = (
+        np.log(np.maximum(x.keys, 1))
+        + term("a reference far from the maximum of a part", c.reference_distance)
+        + term("the reference's rounding in a part's row sum", reference_rounding(x, c))
+        + 1
+    )
+    log_sum = (
+        log_sum if c.reference == "maximum" else log_sum + term("a reference that is no maximum of a part", 2 * largest)
+    )
+    size = term("the largest score in a part's log-sum-exp", largest) + term(
+        "the row sum in a part's log-sum-exp", log_sum
+    )
+    work, softmax = (c.stage(stage).u for stage in ("score_accumulation", "softmax"))
+    final = c.stages.lse.of(c.stages.softmax.format).u
+    base2 = count("base 2 of a part's log-sum-exp", 4) if c.base2 else 0
+    relative = growth(
+        (softmax, count("roundings of a part's log-sum-exp", 2)),
+        (final, count("storing a part's log-sum-exp", 1)),
+        (work, base2),
+    )
+    return term("the logarithm of a part's row sum", elementary_error(c, "log_error") * (1 + log_sum)) + relative * size
+
+
+@kept
+@np.errstate(all="ignore")
+def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Error of the logarithm of one computed e^(L_t - L), given L_t and L, for the part t of each key.
+
+    L is the largest L_t, or their own log-sum-exp, so the argument is at most M - s + 2 log n in size.
+    """
+    delta = score_error(x, c)
+    argument = (
+        _distance(x, c, delta)
+        + term("the number of keys in a part's argument", 2 * np.log(np.maximum(x.keys, 1)))
+        + count("the number of keys in a part's argument", 1)
+    )
+    work, softmax = (c.stage(stage).u for stage in ("score_accumulation", "softmax"))
+    error = term("the argument of a part's weight", softmax * argument) + term(
+        "the exponential of a part's weight", exponential_error(c)
+    )
+    if c.base2:  # a difference of natural logarithms is multiplied by a rounded log2(e)
+        error = error + count("base 2 of a part's weight", 2) * work * argument
+    return np.where(x.visible, error, 0.0)
+
+
+def _distance(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+    """Largest size of the arguments that make up one weight: M - s as computed, and how far the reference is off."""
+    off = (
+        count("the slack in a distance", 2) * c.reference_slack
+        if c.reference == "maximum"
+        else term("the range in a distance", c.reference_range)
+    )
+    return (
+        x.M
+        - x.s
+        + term("the error of a score in its distance", delta)
+        + term("the error of the maximum in a distance", delta.max(axis=-1, keepdims=True, initial=0.0))
+        + off
+    )
+
+
+def _largest_score(x: Intermediates, c: ResolvedContract) -> np.ndarray:
+    """Largest |s| + Delta of each row, [.., Sq, 1]."""
+    size = np.where(x.visible, np.abs(x.s) + term("the largest score that is moved", row_shift(x, c)), 0.0) + term(
+        "the error of the largest score", score_error(x, c)
+    )
+    return size.max(axis=-1, keepdims=True, initial=0.0)
+
+
+def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray) -> np.ndarray:
+    """Rows whose scores are exact and whose differences s - M fit the softmax's format on the scores' grid."""
+    sigma = abs(x.problem.scale_value)
+    plain = (
+        guard("exact differences have no bias", not x.problem.has_addends, True)
+        and guard("exact differences have no softcap", x.problem.softcap is None, True)
+        and guard("exact differences are to the maximum", c.reference_distance == 0, True)
+    )
+    plain = plain and guard(
+        "exact differences are natural", not c.base2, True
+    )  # multiplied by log2(e), scores leave their grid
+    if (
+        not (plain and guard("exact differences have a scale of a power of 2", is_power_of(2, sigma), True))
+        or not x.s.size
+    ):
+        return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
+    low_q, low_k = lowest_bits(x)
+    low = low_q[..., None] + math.log2(sigma) + low_k.min(-1)[..., None, None]
+    reach = np.where(x.visible, x.M - x.s, 0.0).max(axis=-1, keepdims=True)
+    fits = np.log2(reach) <= c.stages.softmax.format.precision + np.minimum(low, 4000.0) - 1e-9
+    return guard("exact differences fit the format", fits, True) & guard(
+        "exact differences are of exact scores", delta.max(axis=-1, keepdims=True) == 0, True
+    )

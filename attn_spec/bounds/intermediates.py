@@ -1,0 +1,297 @@
+"""The float64 intermediates of attention: scores, their magnitudes, weights, output, log-sum-exp.
+
+The bounds are functions of these. They are themselves rounded; ``bounds`` accounts for that with the same
+theorems under the float64 contract, so nothing here has to be exact.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from attn_spec.attention.arithmetic import FLOATS
+from attn_spec.attention.dropout import keep_factors
+from attn_spec.attention.rotations import rotations_of
+from attn_spec.attention.scores import Score, parameters_of, score_of
+from attn_spec.bounds.running_error import Approximation, RunningErrors, given
+from attn_spec.contract.presets import FP64
+from attn_spec.contract.terms import state
+from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.handled import check_handled
+from attn_spec.problem.problem import Problem
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+_FLOAT64 = FP64.at("float64")
+#: Options that the formulas of attention, and of its gradients, evaluate here, see ``problem.handled``.
+HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+GRADIENTS_HANDLE = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p", "feature_epsilon")
+
+
+@dataclass(frozen=True, eq=False)
+class Intermediates:
+    """Symbols as in ``bounds``; every array starts with [B, Hq]; kv heads are repeated to Hq."""
+
+    problem: Problem
+    #: The score, as a row with one order of products.
+    score: Score
+    #: The operands of the score, q' [.., Sq, D] and k' [.., Sk, D], and v, or v' of a layer, [.., Sk, Dv].
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    #: |q'| and |k'|, [.., Sq, D] and [.., Sk, D]; of a score that is no product of them, the sums of the sizes of their
+    #: terms.
+    q_size: np.ndarray
+    k_size: np.ndarray
+    #: bool [.., Sq, Sk]: the keys that theorems speak of, which may leave out some that are ``seen``.
+    visible: np.ndarray
+    #: q.k and the product of their sizes before the scale, or what else a pair becomes, [.., Sq, Sk]
+    dot: np.ndarray
+    magnitude: np.ndarray
+    #: After the scale; after the softcap; after bias and ALiBi (0 where hidden), [.., Sq, Sk]
+    scaled: np.ndarray
+    capped: np.ndarray
+    s: np.ndarray
+    #: M = max_j s and N = sum_j exp(s - M), or 0 and N = epsilon + sum_j s in linear attention; L = M + log N; [.., Sq,
+    #: 1]; 0, 1 and -inf for empty rows
+    M: np.ndarray
+    N: np.ndarray
+    L: np.ndarray
+    #: log P = s - L, -inf where hidden, and P, [.., Sq, Sk]
+    log_P: np.ndarray
+    P: np.ndarray
+    #: c_ij, what dropout multiplies weights by, [.., Sq, Sk]; None where it keeps all as they are.
+    c: np.ndarray | None
+    #: O = (c P) v, [.., Sq, Dv]
+    O: np.ndarray
+    #: b_O + sum_h W_O O, [B, 1, Sq, O], in a layer, else O.
+    output: np.ndarray
+
+    @property
+    def seen(self) -> np.ndarray:
+        """All keys that a query sees, bool [.., Sq, Sk]."""
+        return self.problem.visible
+
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """n: keys that each row sees, [.., Sq, 1]."""
+        return self.seen.sum(axis=-1, keepdims=True)
+
+    @cached_property
+    def v_size(self) -> np.ndarray:
+        """|v|, [.., Sk, Dv]."""
+        return np.abs(self.v)
+
+    def dropped(self, weights: np.ndarray) -> np.ndarray:
+        """c_ij w_ij: weights, or their errors, as they meet values."""
+        return weights if self.c is None else self.c * weights
+
+    @cached_property
+    def largest_factor(self) -> float:
+        """The largest c_ij, at least 1."""
+        return 1.0 if self.c is None else max(self.c.max(initial=0.0), 1.0)
+
+    def over_group(self, per_head: np.ndarray) -> np.ndarray:
+        """Sum [B, Hq, ...] over the query heads that share a kv head: [B, Hkv, ...]."""
+        B, _, *rest = per_head.shape
+        return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
+
+
+#: How many results of one function are kept for intermediates: those of readings of a contract that are compared.
+KEPT = 4
+
+
+def kept(
+    function: Callable[Concatenate[Intermediates, Given], Result],
+) -> Callable[Concatenate[Intermediates, Given], Result]:
+    """A function of intermediates whose last results are kept as long as those are, apart by what is struck."""
+    results: WeakKeyDictionary[Intermediates, dict[Any, Result]] = WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def looked_up(x: Intermediates, *given: Given.args, **named: Given.kwargs) -> Result:
+        known, key = results.setdefault(x, {}), (state(), given, *named.items())
+        if key not in known:
+            found = function(x, *given, **named)
+            while len(known) >= KEPT:
+                del known[next(iter(known))]
+            known[key] = found
+        return known[key]
+
+    return looked_up
+
+
+@np.errstate(all="ignore")
+def intermediates(problem: Problem, score: Score | None = None) -> Intermediates:
+    """Evaluate attention in float64, keeping everything a bound needs; ``score`` is another row of the same score."""
+    check_handled(problem, HANDLES, "float64 attention")
+    score = score or score_of(problem)
+    q, k, q_size, k_size = _operands(problem, score)
+    v = _values(problem)
+    visible = problem.visible
+    dot, magnitude = _of_pairs(problem, score, q, k, q_size, k_size)
+    scaled = dot * problem.scale_value
+    cap = problem.softcap
+    capped = scaled if cap is None else cap * np.tanh(scaled / cap)
+    s = capped if problem.bias is None else capped + problem.bias
+    s = s if problem.alibi_slopes is None else s - problem.alibi_slopes * abs(problem.distances)
+    s = np.where(visible, s, 0.0)
+    masked = np.where(visible, s, -np.inf)
+    M, epsilon = masked.max(axis=-1, keepdims=True, initial=-np.inf), 0.0
+    M = np.where(np.isfinite(M), M, 0.0)
+    w = np.exp(masked - M)
+    if problem.feature_map is not None:
+        M, w, epsilon = np.zeros(M.shape), s, problem.feature_epsilon or 0.0
+        masked = np.where(visible, np.log(s), -np.inf)
+    N = w.sum(axis=-1, keepdims=True) + epsilon * visible.any(axis=-1, keepdims=True)
+    L = M + np.log(N)
+    N = np.where(N > 0, N, 1.0)
+    # Not s - L: the rounding of L would not cancel between the weights and their sum.
+    log_P = masked - M - np.log(N)
+    P = w / N
+    c = keep_factors(problem, 1.0)
+    O = ((w if c is None else c * w) @ v) / N
+    output = _joined(problem, O) if problem.projects else O
+    return Intermediates(
+        problem, score, q, k, v, q_size, k_size, visible, dot, magnitude, scaled, capped, s, M, N, L, log_P, P, c, O,
+        output,
+    )  # fmt: skip
+
+
+@kept
+def in_all_orders(x: Intermediates) -> tuple[Intermediates, ...]:
+    """Those of the same problem for each further order in which kernels evaluate its score."""
+    return () if x.score.otherwise is None else (intermediates(x.problem, x.score.otherwise),)
+
+
+def _operands(problem: Problem, score: Score) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """q' and k' [B, Hq, S, D], and their sizes."""
+    q, k = problem.q, repeated_keys(problem)
+    if score.plain:
+        return q, k, np.abs(q), np.abs(k)
+    A, p = RunningErrors(_FLOAT64), _parameters(problem)
+    q_, k_ = (given(_FLOAT64, x, FORMATS["float64"]) for x in (q, k))
+    q_, k_ = score.queries.value(A, q_, p), score.keys.value(A, k_, p)
+    if score.pairs is None:
+        return q_.value, k_.value, np.abs(q_.value), np.abs(k_.value)
+    return q_.value, k_.value, q_.size, k_.size
+
+
+def _values(problem: Problem) -> np.ndarray:
+    """v' [B, Hq, Sk, Dv]."""
+    v = problem.per_query_head(problem.v)
+    return score_of(problem).values.value(FLOATS, v, parameters_of(problem)) if problem.projects else v
+
+
+def _joined(problem: Problem, O: np.ndarray) -> np.ndarray:
+    """The output of a layer, from that of its heads."""
+    outputs, bias = score_of(problem).outputs, problem.output_projection_bias
+    assert outputs is not None
+    total = outputs.value(FLOATS, O, parameters_of(problem)).sum(axis=1, keepdims=True)
+    return total if bias is None else total + bias
+
+
+def _of_pairs(problem: Problem, score: Score, *operands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What each pair of ``operands`` q', k', |q'| and |k'| becomes, and the sizes of its terms."""
+    pairs, form, (q, k, q_size, k_size) = score.pairs, FORMATS["float64"], operands
+    if pairs is None:
+        return q @ k.swapaxes(-1, -2), q_size @ k_size.swapaxes(-1, -2)
+    x, y = (Approximation(a, size, np.zeros(a.shape), form, _FLOAT64) for a, size in ((q, q_size), (k, k_size)))
+    found = pairs.value(RunningErrors(_FLOAT64), x, y, _parameters(problem))
+    return found.value, found.size
+
+
+def _parameters(problem: Problem) -> dict[str, Any]:
+    found = {name: given(_FLOAT64, x, FORMATS["float64"]) for name, x in parameters_of(problem).items()}
+    return found | rotations_of(problem)
+
+
+def finite(x: np.ndarray) -> np.ndarray:
+    """The numbers, and 0 for what is none: where it is seen the gradient of the score is none either."""
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def repeated_keys(problem: Problem) -> np.ndarray:
+    """The key that each query head reads, [B, Hq, Sk, D]."""
+    return problem.per_query_head(problem.k)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientIntermediates:
+    """The float64 gradients of attention and what they were made of; symbols as in ``gradient_bounds``."""
+
+    #: The cotangent of the output, and what of it arrives at each head, dO [B, Hq, Sq, Dv]: the same but in a layer.
+    of_output: np.ndarray
+    cotangent: np.ndarray
+    #: dL [B, Hq, Sq], the cotangent of the LSE.
+    lse_cotangent: np.ndarray | None
+    #: dP = c dO v^T, [B, Hq, Sq, Sk], 0 where hidden; D = rowsum(P dP), [B, Hq, Sq, 1]; X = dP - D + dL.
+    dP: np.ndarray
+    D: np.ndarray
+    X: np.ndarray
+    #: Gradients of the finished score and of the score before the softcap, [B, Hq, Sq, Sk].
+    dA: np.ndarray
+    dS: np.ndarray
+    #: Gradients of the operands q' and k', per query head, before the scale.
+    of_q: np.ndarray
+    of_k: np.ndarray
+    #: That of v' of each query head.
+    of_v: np.ndarray
+    #: The gradients of q, k, v and bias, if there is one, by name ("dq"), each of its input's shape.
+    gradients: dict[str, np.ndarray]
+    #: Errors of ``cotangent`` under the contract of a bound, see :func:`operand_bounds.arriving`; None: it is given.
+    cotangent_error: np.ndarray | None = None
+
+
+@np.errstate(all="ignore")
+def gradient_intermediates(
+    x: Intermediates, of_output: np.ndarray, lse_cotangent: np.ndarray | None = None
+) -> GradientIntermediates:
+    """Evaluate the gradients in float64, keeping everything a bound needs."""
+    problem, cap = x.problem, x.problem.softcap
+    check_handled(problem, GRADIENTS_HANDLE, "float64 gradients")
+    outputs, cotangent, by_outputs = x.score.outputs, of_output, {}
+    if outputs is not None:
+        cotangent, by_outputs = outputs.pull(FLOATS, x.O, parameters_of(problem), of_output)
+    dP = np.where(x.visible, x.dropped(cotangent @ x.v.swapaxes(-1, -2)), 0.0)
+    D = (x.P * dP).sum(axis=-1, keepdims=True)
+    X = dP - D if lse_cotangent is None else dP - D + lse_cotangent[..., None]
+    X = np.where(x.visible, X, 0.0)
+    dA = x.P * X if problem.feature_map is None else X / x.N
+    dS = dA if cap is None else dA * (1 - (x.capped / cap) ** 2)
+    dS = np.where(x.visible, dS, 0.0)
+    score, p, scale = x.score, parameters_of(problem) | rotations_of(problem), problem.scale_value
+    of_p: dict[str, np.ndarray] = {}
+    if score.pairs is None:
+        of_q, of_k = dS @ x.k, dS.swapaxes(-1, -2) @ x.q
+    else:
+        of_q, of_k, of_p = score.pairs.pull(FLOATS, finite(x.q), finite(x.k), p, dS)
+    dq, by_queries = score.queries.pull(FLOATS, finite(problem.q), p, scale * of_q)
+    if score.plain:
+        dk, by_keys = scale * x.over_group(of_k), {}
+    else:
+        dk, by_keys = score.keys.pull(FLOATS, finite(repeated_keys(problem)), p, scale * of_k)
+        dk = x.over_group(dk)
+    of_v = x.dropped(x.P).swapaxes(-1, -2) @ cotangent
+    if outputs is None:
+        dv, by_values = of_v, {}
+    else:
+        dq = dq.sum(axis=1, keepdims=True)
+        v = finite(problem.per_query_head(problem.v))
+        dv, by_values = score.values.pull(FLOATS, v, p, of_v)
+        by_values |= by_outputs
+        if problem.output_projection_bias is not None:  # of all heads together
+            heads = np.arange(x.O.shape[1])[:, None, None] == 0
+            by_values["output_projection_bias"] = np.where(heads, of_output.sum(axis=2, keepdims=True), 0.0)
+    found = {"dq": dq, "dk": dk, "dv": x.over_group(dv)}
+    if problem.bias is not None:
+        found["dbias"] = dA.sum(axis=problem.broadcast_axes("bias"), keepdims=True)
+    for name, per_head in (by_queries | by_keys | by_values | {name: scale * of for name, of in of_p.items()}).items():
+        found[f"d{name}"] = per_head.sum(axis=problem.broadcast_axes(name)[:2], keepdims=True)
+    return GradientIntermediates(of_output, cotangent, lse_cotangent, dP, D, X, dA, dS, of_q, of_k, of_v, found)

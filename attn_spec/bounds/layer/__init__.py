@@ -1,0 +1,1 @@
+"""Bounds of multi-head layers."""

@@ -1,0 +1,1 @@
+"""The arithmetic that a kernel declares: contracts, stages, presets, readings, and names for terms of bounds."""

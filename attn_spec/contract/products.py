@@ -1,0 +1,208 @@
+"""Roundings of a matrix product: of its factors on entry, of pieces that are left out, and of its sums.
+
+A product x.y of n terms comes out as sum x_t y_t (1 + e_t) + underflow; the functions here bound the e_t, or the error
+as a share of sum |x_t y_t|, whatever the order of the sum.
+
+Matrix units that cut (Fasi, Higham, Mikaitis and Pranesh 2021; Khattak and Mikaitis, arXiv 2512.07004) add a block of
+exact products and the accumulator at once: all are aligned to the largest and cut below a grid of at most g times its
+size, g = 2u 2^-extra_bits, then the sum is cut to the accumulator's format. The largest term lies on the grid, so each
+other term costs at most g times the largest, and the block at most (number of its products) g + 2u times the sum of
+sizes. Over all blocks that makes prod (1 + g)^n (1 + 2u)^blocks - 1 times sum |x_t y_t|.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attn_spec.contract.contract import Contract, ResolvedContract
+from attn_spec.contract.stages import EXACT, Rounding, contains
+from attn_spec.contract.terms import count, guard, standing, stands, term, times
+from attn_spec.numbers.formats import FORMATS, Format
+
+#: The widest format that matrix units with sums of their own multiply, in bits: float16's and tf32's.
+WIDEST = 11
+
+Factors = tuple[tuple[float, float | np.ndarray], ...]
+
+
+def on_matrix_unit(c: ResolvedContract) -> bool:
+    """Whether products are summed as a matrix unit does that aligns and cuts; wider formats add one by one."""
+    return c.stages.multiplicands.format.precision <= WIDEST and c.matrix_rounding == "toward_zero"
+
+
+def entry(c: ResolvedContract, source: Format) -> Rounding:
+    """Rounding of a factor of format ``source`` on entry to a product, all its pieces together.
+
+    Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
+    """
+    one, pieces = c.stages.multiplicands.of(source), c.multiplicand_pieces
+    return (
+        one
+        if pieces == 1
+        else Rounding(
+            term("what the last piece leaves", one.u**pieces), count("underflow of a second piece", 4) * one.eta
+        )
+    )
+
+
+def left_out(c: ResolvedContract, *sources: Format) -> float:
+    """Products of pieces that are not formed, relative to the product: sum of u^(i + j) (1 + u)^2 over i + j >= P."""
+    P = c.multiplicand_pieces
+    u, w = (c.stages.multiplicands.of(source).u for source in sources)
+    return (
+        term(
+            "products of pieces, all left out",
+            sum(
+                u**i * w**j
+                for i in range(P)
+                for j in range(P)
+                if i + j >= P + (not stands("products of pieces that are left out"))
+            ),
+        )
+        * times("a product of pieces is one of rounded pieces", 1 + u)
+        * times("a product of pieces is one of rounded pieces", 1 + w)
+    )
+
+
+def multiplicand(c: ResolvedContract, dtype: str) -> Rounding:
+    """Rounding of q, k and v on entry to a product, unscaled."""
+    return entry(c, FORMATS[dtype])
+
+
+def probability_cast(c: ResolvedContract) -> Rounding:
+    """Rounding of the probabilities from the softmax's format to their own, and on to the product's."""
+    own, enters = probability_store(c), entry(c, c.stages.probabilities.format)
+    return Rounding(
+        term("the cast of the probabilities", own.u)
+        + term("entry of the probabilities to the product", enters.u)
+        + term("the cast of the probabilities", term("both roundings of a probability, multiplied", own.u * enters.u)),
+        term("underflow of a probability's cast", own.eta) + term("underflow of a probability's entry", enters.eta),
+    )
+
+
+def probability_store(c: ResolvedContract) -> Rounding:
+    """Rounding of the probabilities from the softmax's format to their own."""
+    return EXACT if contains(c.stages.probabilities.format, c.stages.softmax.format) else c.stages.probabilities
+
+
+def casts_row_sum(c: ResolvedContract) -> bool:
+    """Whether the row sum adds probabilities that the cast has changed."""
+    return guard(
+        "the cast in the row sum",
+        c.row_sum_of == "cast"
+        and c.normalize == "after_product"
+        and guard("a row sum of what a cast only flushes", probability_cast(c) != EXACT, probability_cast(c).u > 0),
+        False,
+    )
+
+
+def row_sum_entry(c: ResolvedContract) -> Rounding:
+    """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
+    stages = ["softmax"]
+    if casts_row_sum(c):  # several pieces have more bits together than one multiplicand
+        stages += ["probabilities"]
+        if guard("pieces that enter a row sum together", c.multiplicand_pieces == 1, True):
+            stages += ["multiplicands"]
+    narrowest = min((c.format(stage) for stage in stages), key=lambda form: form.precision)
+    return term("the entry of a weight to the row sum", c.stages.row_sum.of(narrowest), EXACT)
+
+
+def terms(c: Contract, n: np.ndarray | float) -> np.ndarray | float:
+    """Products of pieces that a product of n terms is the sum of."""
+    return n * times("a product of pieces is several", c.multiplicand_pieces * (c.multiplicand_pieces + 1) // 2)
+
+
+def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndarray | float | None = None) -> Factors:
+    """Factors for ``growth`` of a sum of n products in the accumulators of ``stage``, see the module.
+
+    ``blocks`` bounds the blocks of a matrix unit; None is one for each product. An inner accumulator is added to the
+    outer one, by an operation of its own, at most once for each product.
+    """
+    pieces, n = _size_of_pieces(c), terms(c, n)
+    depth = (
+        n - 1.0 + count("the rounding of a product before its sum", 1)
+        if c.summation_depth is None
+        else np.minimum(n, c.summation_depth - 1 + count("a declared depth of summation", 1))
+    )
+    if c.inner_accumulation is None:
+        factors = _sums(c, c.format(stage), n, depth, blocks)
+    else:
+        inner = np.minimum(depth, c.inner_terms)
+        factors = _sums(c, FORMATS[c.inner_accumulation], np.minimum(n, c.inner_terms), inner, blocks)
+        factors = (
+            *term("the inner accumulator's sums", factors, ()),
+            (c.stage(stage).u, term("additions to the outer accumulator", depth)),
+        )
+    return tuple((u, times("sizes of pieces", pieces) * m) for u, m in factors)
+
+
+def _size_of_pieces(c: ResolvedContract) -> float:
+    """How much larger the products of pieces are together than the product: 1 + g to this power is 1 + this g or more.
+
+    Pieces that round to nearest may have other signs: sum |x_i| <= (1 + u)(1 + u + u^2 + ..) |x|, for each factor.
+    """
+    if c.multiplicand_pieces == 1:
+        return 1.0
+    u = c.stages.multiplicands.u
+    return ((1 + u) / (1 - u)) ** 2
+
+
+def _sums(
+    c: ResolvedContract,
+    form: Format,
+    n: np.ndarray | float,
+    depth: np.ndarray | float,
+    blocks: np.ndarray | float | None,
+) -> Factors:
+    if not on_matrix_unit(c):
+        return (
+            (
+                form.unit_roundoff * times("sums that are cut one by one", 2 if c.rounding == "toward_zero" else 1),
+                depth,
+            ),
+        )
+    cut = count("the cut of a sum on a matrix unit", 2) * form.unit_roundoff
+    if c.matrix_block == 1:
+        return ((cut, term("the cuts of single sums", depth)),)
+    aligned = cut * times("bits below the grid of a block", 2.0**-c.matrix_extra_bits)
+    passed = n if blocks is None else np.minimum(n, terms(c, blocks))
+    if c.summation_depth is not None:  # each of the blocks on the way may hold any number of the products
+        passed = np.minimum(passed, depth)
+    # The largest is off the grid if that has fewer bits than the accumulator or than a product.
+    widest = max(form.precision, 2 * c.stages.multiplicands.format.precision)
+    return (
+        (
+            aligned,
+            term(
+                "alignment to the largest",
+                n if widest <= form.precision + c.matrix_extra_bits else n + term("the largest off the grid", passed),
+            ),
+        ),
+        (cut, term("the cut of a block's sum", passed)),
+    )
+
+
+def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
+    """Factors of the sum of p.v over visible keys of ``length``; tiles of a matrix unit end in blocks of their own."""
+    return sums(
+        c,
+        "output_accumulation",
+        keys,
+        blocks=math.ceil(length / c.matrix_block) + term("blocks at the ends of tiles", c.tiles(length)),
+    )
+
+
+def sum_underflow(c: ResolvedContract, stage: str) -> float:
+    """Absolute error of one product, or of one addition, in the accumulators of ``stage``."""
+    outer, inner = c.stage(stage).eta, c.stages.inner_accumulation
+    return outer if inner is None else max(outer, term("the underflow of an inner accumulator", inner.eta))
+
+
+def exact_bits(c: ResolvedContract, stage: str) -> int:
+    """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
+    lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
+    return min(
+        form.precision for form in (c.formats(stage, *standing(("an inner accumulator's bits", "inner_accumulation"))))
+    ) + term("bits that a matrix unit loses", lost)

@@ -1,0 +1,84 @@
+"""The definite contracts that a contract stands for: its alternatives, and every choice of a field that says "either".
+
+A kernel keeps to one of them, so one has to explain all of an answer. They are tried in this order, the plain and
+sharp ones first. Of a problem, those are left out that say nothing of it, as long as another says something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.coverage import says_nothing
+from attn_spec.contract.products import probability_cast
+from attn_spec.contract.stages import contains
+from attn_spec.contract.terms import remembered
+from attn_spec.problem.problem import Problem
+
+#: What "either" stands for in fields that both passes read, and in those of the backward pass.
+_FORWARD: dict[str, tuple[str, str]] = {"row_sum_of": ("uncast", "cast")}
+_BACKWARD: dict[str, tuple[str, str]] = {
+    "backward_weights": ("stored", "recomputed"),
+    "delta": ("output", "probabilities"),
+    "score_gradients_of": ("uncast", "cast"),
+}
+
+
+@remembered(64)
+def readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
+    """The definite contracts of the forward pass of a resolved contract."""
+    return tuple(reading for one in _alternatives(c) for reading in _definite(one, _FORWARD))
+
+
+def readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
+    """The definite contracts of the forward pass that say something of a problem; all where none does, or of none."""
+    return _of_problem(readings(c), problem)
+
+
+def gradient_readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
+    """The same of the backward pass."""
+    return _of_problem(gradient_readings(c), problem)
+
+
+def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) -> tuple[ResolvedContract, ...]:
+    if problem is None:
+        return found
+    return tuple(reading for reading in found if not says_nothing(reading, problem)) or found
+
+
+@remembered(64)
+def gradient_readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
+    """The same for the backward pass, which has more fields that leave a choice."""
+    return tuple(
+        reading
+        for one in _alternatives(c)
+        for reading in _definite(one, {"weight_gradients": _weight_gradients(one)} | _FORWARD | _BACKWARD)
+    )
+
+
+def _weight_gradients(c: ResolvedContract) -> tuple[str, ...]:
+    """The formats that "either" stands for: that of the probabilities only where it is no wider."""
+    scores, probabilities = c.stored_scores, c.probabilities
+    return (scores,) if contains(c.format(probabilities), c.format(scores)) else (scores, probabilities)
+
+
+def _alternatives(c: ResolvedContract) -> Iterator[ResolvedContract]:
+    yield replace(c, alternatives=())
+    for other in c.alternatives:
+        yield from _alternatives(other)
+
+
+def _definite(c: ResolvedContract, choices: Mapping[str, Sequence[str]]) -> Iterator[ResolvedContract]:
+    open_fields = {
+        name: _worth_trying(c, name, words) for name, words in choices.items() if getattr(c, name) == "either"
+    }
+    for words in product(*open_fields.values()):
+        yield replace(c, **dict(zip(open_fields, words, strict=True)))
+
+
+def _worth_trying(c: ResolvedContract, name: str, words: Sequence[str]) -> Sequence[str]:
+    """The words of a field that make a difference: "cast" makes none where the cast changes nothing."""
+    casts = probability_cast(c).u > 0 and (name != "row_sum_of" or c.normalize == "after_product")
+    return words if casts or "cast" not in words else [word for word in words if word != "cast"]

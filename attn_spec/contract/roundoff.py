@@ -1,0 +1,38 @@
+"""Several roundings in a row, and errors of elementary functions.
+
+``growth`` replaces gamma_n = nu/(1 - nu) (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1) by the
+exact product, so that no n u < 1 is needed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.terms import guard, term
+from attn_spec.numbers.formats import FORMATS
+
+
+def growth(*factors: tuple[float, float | np.ndarray]) -> np.ndarray:
+    """prod (1 + u)^n - 1 over pairs (u, n): n successive roundings of relative size u."""
+    return np.expm1(sum((n * math.log1p(u) for u, n in factors if u), np.float64(0.0)))
+
+
+def elementary_error(c: ResolvedContract, name: str) -> float:
+    """Error of an elementary function, ``exp_error`` or another field of its kind, as a real number."""
+    double = c.stages.score_accumulation.format.precision == FORMATS["float64"].precision
+    work = "float64" if guard("elementary functions of float32", double, True) else "float32"
+    return getattr(c, name) * FORMATS[work].unit_roundoff
+
+
+def row_sum_store(c: ResolvedContract) -> float:
+    """Relative error of keeping the finished row sum in the softmax's format."""
+    return term("the store of the row sum", c.stages.softmax.of(c.stages.row_sum.format).u)
+
+
+def is_power_of(base: int, x: float) -> bool:
+    """Whether x is an integer power of 2 or of 4."""
+    significand, exponent = math.frexp(x)
+    return significand == 0.5 and (exponent - 1) % {2: 1, 4: 2}[base] == 0
