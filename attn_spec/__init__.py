@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attn_spec.contract.contract import Contract as Contract
+    from attn_spec.kernels.by_hand import run as run
+    from attn_spec.kernels.by_hand import tensors as tensors
     from attn_spec.kernels.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
@@ -31,6 +33,8 @@ _HOMES = {
     "assert_attention_gradients": "testing",
     "kernel": "kernels.declaration",
     "parametrize": "parametrization",
+    "run": "kernels.by_hand",
+    "tensors": "kernels.by_hand",
 }
 __all__ = [
     "Contract",
@@ -42,6 +46,8 @@ __all__ = [
     "assert_attention_gradients",
     "kernel",
     "parametrize",
+    "run",
+    "tensors",
 ]
 
 

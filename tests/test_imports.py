@@ -1,10 +1,14 @@
 """What starting pytest or the command must not import: an unrelated run pays for nothing heavy."""
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import attn_spec
 
 
 def test_an_unrelated_pytest_run_imports_nothing_heavy(tmp_path):
@@ -43,3 +47,19 @@ def test_the_package_lists_its_public_names():
     import attn_spec
 
     assert set(attn_spec.__all__) <= set(dir(attn_spec))
+
+
+#: The package loads its names when they are asked for; properties lie above those who search.
+BY_NAME = {"__init__.py", "search/property.py"}
+
+
+def test_no_module_looks_another_up_by_a_string_past_the_layers():
+    package = Path(attn_spec.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+                said = ast.unparse(node.args[0]).lstrip("f").strip("'")
+                found |= {path.relative_to(package).as_posix()} if said.startswith("attn_spec") else set()
+
+    assert found == BY_NAME

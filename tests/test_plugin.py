@@ -119,7 +119,7 @@ def test_failures_are_shrunk_and_end_in_a_line_to_paste(suite):
             "  why       7 queries",
             "  source    toy",
             "  replay    attn-spec replay ????????",
-            "  python    problem.run('toy.py:attention'), problem.tensors('numpy')",
+            "  python    attn_spec.run(problem, 'toy.py:attention'), attn_spec.tensors(problem, 'numpy')",
             "  script    python .attn-spec/cases/????????.py",
         ],
         consecutive=True,
@@ -236,7 +236,7 @@ def test_a_suspect_fails_nothing_and_is_shown(suite):
             "  chance    at most 1e-06 for one problem, if the kernel rounds as its contract claims",
             "  source    toy",
             "  replay    attn-spec replay ????????",
-            "  python    problem.run('toy.py:attention'), problem.tensors('numpy')",
+            "  python    attn_spec.run(problem, 'toy.py:attention'), attn_spec.tensors(problem, 'numpy')",
         ],
         consecutive=True,
     )

@@ -31,7 +31,7 @@ def block(
 
     A case that ``is_stored`` can be replayed; ``script`` is where its script is, if it has one.
     """
-    problem = repr(case.problem)
+    problem, framework = repr(case.problem), subject.framework.name
     if len(problem) > 4 * WIDTH:
         problem = f"cases.load(cases.find({case.id!r})[0]).problem  # from attn_spec.search import cases"
     return "\n".join(
@@ -49,7 +49,7 @@ def block(
             *([_chance(claim, verdict)] if claim.false_alarm else []),
             f"  source    {claim.source}",
             *([f"  replay    attn-spec replay {case.id}"] if is_stored else []),
-            f"  python    problem.run({case.kernel!r}), problem.tensors({subject.framework.name!r})",
+            f"  python    attn_spec.run(problem, {case.kernel!r}), attn_spec.tensors(problem, {framework!r})",
             *([f"  script    python {script}"] if script else []),
             *([_no_script(case)] if case.is_large else []),
         ]

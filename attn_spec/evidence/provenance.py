@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import platform
 import subprocess
@@ -19,6 +18,7 @@ from attn_spec.kernels.kernel import Kernel
 from attn_spec.search.preflight import Preflight
 from attn_spec.search.profiles import Profile
 from attn_spec.search.property import Property, load_all
+from attn_spec.search.property import home as property_home
 
 #: Distributions whose version may change a verdict.
 DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch", "triton")
@@ -61,8 +61,7 @@ def environment(device: str) -> dict[str, str | None]:
 
 def suite() -> dict[str, str]:
     """Identify the attn-spec that examined it."""
-    package = importlib.import_module("attn_spec.properties")
-    files = sorted(path for folder in package.__path__ for path in Path(folder).glob("*.py"))
+    files = sorted(path for folder in property_home().__path__ for path in Path(folder).glob("*.py"))
     digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
     return {"version": attn_spec.__version__, "properties_sha256": digest.hexdigest()}
 

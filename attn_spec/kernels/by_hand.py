@@ -1,6 +1,6 @@
 """A problem in somebody's hands: its tensors in a framework, and what a kernel answers.
 
-``Problem.tensors`` and ``Problem.run`` are these.
+They are ``attn_spec.tensors`` and ``attn_spec.run``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -204,14 +203,6 @@ class Problem(Shapes):
                 found.update(np.ascontiguousarray(value).data)
         return found.digest()
 
-    def tensors(self, framework: str = "numpy", **where: Any) -> dict[str, Any]:
-        """Its tensors in a framework: see :func:`attn_spec.kernels.by_hand.tensors`."""
-        return _by_hand().tensors(self, framework, **where)
-
-    def run(self, kernel: Any, **declared: Any) -> dict[str, np.ndarray]:
-        """What a kernel answers: see :func:`attn_spec.kernels.by_hand.run`."""
-        return _by_hand().run(self, kernel, **declared)
-
     def __repr__(self) -> str:
         if self.recipe is not None:
             return f"{self.recipe!r}.problem()"
@@ -245,11 +236,6 @@ class Problem(Shapes):
             return cls(**bits.with_tuples(values))
         except TypeError as error:
             raise ProblemError(f"the problem document is incomplete: {error}") from error
-
-
-def _by_hand() -> Any:
-    """What knows kernels lies above problems, and is looked for when it is asked for."""
-    return importlib.import_module("attn_spec.kernels.by_hand")
 
 
 def _literal(value: Any) -> str:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -224,9 +225,14 @@ def attention_property(
     return decorate
 
 
+def home() -> ModuleType:
+    """Import and return the package of the properties, which lies above this one."""
+    return importlib.import_module("attn_spec.properties")
+
+
 def load_all() -> dict[str, Property]:
     """Import every module of ``attn_spec.properties`` and return the registry."""
-    package = importlib.import_module("attn_spec.properties")
+    package = home()
     for module in pkgutil.iter_modules(package.__path__):
         if module.name.startswith("test_"):
             importlib.import_module(f"attn_spec.properties.{module.name}")

@@ -72,4 +72,4 @@ def test_few_numbers_are_shown_and_many_are_not():
 
 
 def test_lines_to_paste_name_the_kernel_and_the_framework():
-    assert "  python    problem.run('k.py:f'), problem.tensors('torch')\n" in shown() + "\n"
+    assert "  python    attn_spec.run(problem, 'k.py:f'), attn_spec.tensors(problem, 'torch')\n" in shown() + "\n"

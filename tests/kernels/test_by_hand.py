@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_spec import Recipe, kernel
+from attn_spec import Recipe, kernel, run, tensors
 from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import KernelError
 
@@ -25,7 +25,7 @@ def attention(q, k, v, *, is_causal=False, mask=None):
 
 @pytest.mark.parametrize(("framework", "dtype"), [("numpy", np.float32), ("torch", torch.float32)])
 def test_tensors_have_the_values_in_the_dtype_of_the_problem(framework, dtype):
-    made = PROBLEM.tensors(framework)
+    made = tensors(PROBLEM, framework)
 
     assert list(made) == ["q", "k", "v", "mask"]
     assert all(made[name].dtype == dtype for name in "qkv")
@@ -33,22 +33,22 @@ def test_tensors_have_the_values_in_the_dtype_of_the_problem(framework, dtype):
 
 
 def test_tensors_are_presented_as_asked_for():
-    made = PROBLEM.tensors("torch", presentation="BSHD")
+    made = tensors(PROBLEM, "torch", presentation="BSHD")
 
     assert tuple(made["q"].shape) == (1, 3, 2, 4)
-    assert torch.equal(made["q"].transpose(1, 2), PROBLEM.tensors("torch")["q"])
+    assert torch.equal(made["q"].transpose(1, 2), tensors(PROBLEM, "torch")["q"])
     assert made["mask"].dtype == torch.bool
 
 
 def test_the_tensor_of_an_option_has_its_own_dtype():
     problem = Recipe(key_length=2, bias="normal@BHQK", dtype="bfloat16", option_dtypes={"bias": "float32"}).problem()
-    made = problem.tensors("torch")
+    made = tensors(problem, "torch")
 
     assert (made["q"].dtype, made["bias"].dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_a_kernel_is_run_under_its_own_words_and_presentation():
-    answer = PROBLEM.run(attention)
+    answer = run(PROBLEM, attention)
     q, k, v = (torch.tensor(getattr(PROBLEM, name)) for name in "qkv")
     truth = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor(PROBLEM.visible))
 
@@ -63,8 +63,8 @@ def test_a_kernel_is_run_by_name_or_undeclared():
     def undeclared(q, k, v, causal=False):
         return np.where(causal, v[:, :, :1], 0).astype(q.dtype).repeat(q.shape[2], axis=2)
 
-    named = problem.run("numpy_tiled")["output"]
-    found = problem.run(undeclared, framework="numpy")["output"]
+    named = run(problem, "numpy_tiled")["output"]
+    found = run(problem, undeclared, framework="numpy")["output"]
     assert np.array_equal(found[0, 0, 0], problem.v[0, 0, 0])
     assert np.allclose(named[0, 0, 0], problem.v[0, 0, 0])
 
@@ -73,13 +73,13 @@ def test_what_the_kernel_does_not_declare_is_an_error():
     plain = kernel(framework="torch", dtypes=("float32",), name="plain")(lambda q, k, v: v)
 
     with pytest.raises(KernelError, match=r"^plain does not declare causal, mask, which the problem uses$"):
-        PROBLEM.run(plain)
+        run(PROBLEM, plain)
     with pytest.raises(KernelError, match=r"^plain declares float32, and the problem is of float16$"):
-        Recipe(dtype="float16").problem().run(plain)
+        run(Recipe(dtype="float16").problem(), plain)
 
 
 def test_an_unknown_framework_and_a_presentation_of_parts_are_errors():
     with pytest.raises(FrameworkError, match=r"framework must be one of jax, numpy, torch, not 'tensorflow'"):
-        PROBLEM.tensors("tensorflow")
+        tensors(PROBLEM, "tensorflow")
     with pytest.raises(KernelError, match=r"presentation must be one of BHSD, BSHD, BS\(HD\) here, not 'SD'"):
-        PROBLEM.tensors(presentation="SD")
+        tensors(PROBLEM, presentation="SD")
