@@ -83,8 +83,19 @@ DOMAIN: dict[str, Row] = {
     "values that enter products": lambda: _silent(_values(1e5, 1e5), multiplicands="float16"),
     "sums of products of q and k": lambda: _silent(_given([[512, 512]], [[256, -256]] * 2, [[1], [3]]), **_NARROW),
     "scaled scores before a softcap": lambda: _silent(_scored(3e4, 3e4, scale=4.0, softcap=2.0), **_NARROW),
-    "scores that are stored": lambda: _silent(_values(1, 3, bias=np.full((1, 1, 1, 2), 7e4)), stored_scores="float16"),
+    "scores that are stored": lambda: _silent(
+        _values(1, 3, bias=np.full((1, 1, 1, 2), 7e4)), stored_scores="float16", exponent="natural"
+    ),
     "scores times log2(e)": lambda: _silent(_scored(5e4, 5e4), exponent="base2", **_NARROW),
+    "scores times log2(e) that are stored": lambda: _silent(
+        _scored(5e4, 5e4), exponent="base2", stored_scores="float16"
+    ),
+    "sums that are stored before the last addition": lambda: _silent(
+        _scored(0, 4e4, bias=np.array([[[[0, 2.8e4]]]]), alibi_slopes=np.full((1, 1, 1, 1), 1e4)),
+        stored_scores="float16",
+        exponent="natural",
+        alibi="distance",
+    ),
     "terms of ALiBi": lambda: _silent(_values(1, 3, alibi_slopes=np.full((1, 1, 1, 1), 1e5)), alibi_terms="float16"),
     "a bias that overflows where the scale divides it": lambda: _silent(
         _values(1, 3, scale=2.0**-10, bias=np.full((1, 1, 1, 2), 100.0)), **_NARROW

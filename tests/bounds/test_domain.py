@@ -106,6 +106,24 @@ CASES = {
     "scores and their bias": Edge(
         lambda b: head([0.0], [0.0], [1.0], bias=bias(b)), {"stored_scores": "float16"}, outside=2.0**16, inside=6.5e4
     ),
+    "scores in base 2 as they are stored": Edge(
+        lambda q: head([q], [1.0], [1.0]),
+        {"stored_scores": "float16", "exponent": "base2"},
+        outside=4.6e4,
+        inside=4.5e4,
+    ),
+    "a bias in base 2 as it is stored": Edge(
+        lambda b: head([2e4], [-1.0], [1.0], bias=bias(b)),
+        {"stored_scores": "float16", "exponent": "base2"},
+        outside=4.6e4,
+        inside=4.5e4,
+    ),
+    "scores and their bias before ALiBi": Edge(
+        lambda b: head([1.0], [0.0, 4e4], [1.0, 1.0], scale=1.0, bias=np.array([[[[0.0, b]]]]), alibi_slopes=bias(1e4)),
+        {"stored_scores": "float16", "alibi": "distance"},
+        outside=2.6e4,
+        inside=2.5e4,
+    ),
     "a bias divided by the scale": Edge(
         lambda b: head([0.0], [0.0], [1.0], scale=2.0**-6, bias=bias(b)),
         {"score_accumulation": "float16"},

@@ -126,10 +126,17 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     inside &= most_of_row(np.where(x.visible, finished, 0.0)) < term(
         "scores that are stored", largest * (1 + last / 4), np.inf
     )
-    if guard("scores times log2(e)", c.base2, False):
-        inside &= most_of_row(np.where(x.visible, np.abs(x.s) + shift + error, 0.0)) * math.log2(math.e) * (
-            1 + 4 * work
-        ) <= c.largest("score_accumulation", "softmax")
+    sums, added = _additions(x)
+    if sums:
+        inside &= most_of_row(np.maximum.reduce(sums) + shift + np.where(x.visible, error, 0.0)) < term(
+            "sums that are stored before the last addition", largest, np.inf
+        )
+    if guard("scores times log2(e)", c.base2, False):  # which may be kept as scores are, and so may what is added
+        widest = np.maximum.reduce([np.where(x.visible, np.abs(y), 0.0) for y in (x.s, x.capped)] + sums + added)
+        widest = widest + shift + np.where(x.visible, error, 0.0)
+        inside &= most_of_row(widest) * math.log2(math.e) * (1 + 4 * work) <= c.largest(
+            "score_accumulation", "softmax", term("scores times log2(e) that are stored", "stored_scores", "softmax")
+        )
     inside &= operands_fit(x, c) & guard("terms of ALiBi", _alibi_fits(x, c), True)
     if guard(
         "a bias that overflows where the scale divides it", may_add_bias_first(x, c), False
@@ -141,6 +148,18 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         entries = x.q_size.max(axis=-1, initial=0.0), x.k_size.max(axis=(-1, -2), initial=0.0)[..., None]
         inside &= np.maximum(*entries) * in_products <= c.largest("stored_scores", "multiplicands")
     return inside
+
+
+def _additions(x: Intermediates) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Sizes of the sums before the last, and of the terms that are added, of keys that a query sees, [.., Sq, Sk].
+
+    A bias is added to the score after its softcap, then ALiBi.
+    """
+    bias = np.zeros(()) if x.problem.bias is None else np.where(x.visible, x.problem.bias, 0.0)
+    added = [bias, x.s - x.capped - bias] if x.problem.has_addends else []
+    sums = [x.capped + bias] if x.problem.alibi_slopes is not None and x.problem.bias is not None else []
+    of_sums, of_added = ([np.where(x.visible, np.abs(y), 0.0) for y in part] for part in (sums, added))
+    return of_sums, of_added
 
 
 def most_of_row(x: np.ndarray) -> np.ndarray:
