@@ -134,7 +134,8 @@ def arriving(x: Intermediates, g: GradientIntermediates, c: ResolvedContract) ->
     outputs = x.score.outputs
     if outputs is None:
         return g
-    dO = given(c, g.of_output, c.format(term("the format of the cotangent of a layer", "output", "operands")))
+    form = term("the format of the cotangent of a layer", c.stages.output, c.stages.operands).format
+    dO = given(c, g.of_output, form)
     nothing = given(c, np.zeros(x.O.shape), c.stages.operands.format)  # matters to the gradient of W_O alone
     of_heads = outputs.pull(RunningErrors(c), nothing, parameters_given(x, c), dO)[0]
     of_heads = term("the store of cotangents of heads", stored(of_heads), of_heads)

@@ -30,15 +30,12 @@ from attn_spec.numbers.formats import Format
 def operation(c: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
     """So many roundings in the accumulator of scores, and stores as scores are stored, one after the other."""
     work, stored = c.stages.score_accumulation, c.stages.stored_scores
-    narrowed = c.stages.stored_scores.of(c.stages.score_accumulation.format).u
-    u = float(
-        growth(
-            (work.u, term("the roundings of an operation", roundings)),
-            (narrowed, term("the store of an operation", stores)),
-        )
+    relative = growth(
+        (work.u, term("the roundings of an operation", roundings)),
+        (stored.of(work.format).u, term("the store of an operation", stores)),
     )
     return Rounding(
-        u,
+        float(relative),
         term("underflow of an operation", times("underflow of every operation", roundings) * work.eta)
         + term("underflow of the store of an operation", times("underflow of every store", stores) * stored.eta),
     )
@@ -156,7 +153,8 @@ def _through(x: np.ndarray, y: np.ndarray) -> np.ndarray | float:
 
 def stored(x: Approximation, stage: str = "operands") -> Approximation:
     """A finished operand, or another stage, in its format, which is one number whatever it is a sum of."""
-    cast, kept = x.contract.stage(stage).of(x.form), x.contract.stage(stage)
+    kept = x.contract.stage(stage)
+    cast = kept.of(x.form)
     itself = np.abs(x.value)
     error = (
         x.error
@@ -170,7 +168,7 @@ def stored(x: Approximation, stage: str = "operands") -> Approximation:
         else x.rows.rounded(x.value, term("the cast of an operand with a part in common", cast.u), kept.eta)
     )
     error = _where_it_fits(largest, error, x.contract.largest(stage, "multiplicands"))
-    return Approximation(x.value, np.minimum(x.size, largest), error, x.contract.format(stage), x.contract, rows)
+    return Approximation(x.value, np.minimum(x.size, largest), error, kept.format, x.contract, rows)
 
 
 class RunningErrors:

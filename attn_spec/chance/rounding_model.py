@@ -136,7 +136,7 @@ def _log_weight(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     The arguments of a weight and of its rescale factors add up to s - M, so their squares add up to less than that of
     the whole. With base 2, score and maximum are multiplied by log2(e) first.
     """
-    stored, work, softmax = (c.stage(stage).u for stage in ("stored_scores", "score_accumulation", "softmax"))
+    stored, work, softmax = c.stages.stored_scores.u, c.stages.score_accumulation.u, c.stages.softmax.u
     sigma, s2 = abs(x.problem.scale_value), np.where(x.visible, x.s**2, 0.0)
     whole, parts = partial_sums(np.float64(x.problem.head_dim), c.summation_depth or np.inf)
     variance = work**2 * (whole * s2 + (parts + 1) * squared_products(x))

@@ -38,13 +38,10 @@ def entry(c: ResolvedContract, source: Format) -> Rounding:
     Each piece rounds what the pieces before it left: with P pieces u^P |x| is left at last, and each underflow.
     """
     one, pieces = c.stages.multiplicands.of(source), c.multiplicand_pieces
-    return (
-        one
-        if pieces == 1
-        else Rounding(
-            term("what the last piece leaves", one.u**pieces), count("underflow of a second piece", 4) * one.eta
-        )
-    )
+    if pieces == 1:
+        return one
+    left = term("what the last piece leaves", one.u**pieces)
+    return Rounding(left, count("underflow of a second piece", 4) * one.eta)
 
 
 def left_out(c: ResolvedContract, *sources: Format) -> float:
@@ -100,12 +97,12 @@ def casts_row_sum(c: ResolvedContract) -> bool:
 
 def row_sum_entry(c: ResolvedContract) -> Rounding:
     """Rounding of one weight to the row sum's format: exact, but for flushing, unless that is narrower."""
-    stages = ["softmax"]
+    stages = [c.stages.softmax]
     if casts_row_sum(c):  # several pieces have more bits together than one multiplicand
-        stages += ["probabilities"]
+        stages.append(c.stages.probabilities)
         if guard("pieces that enter a row sum together", c.multiplicand_pieces == 1, True):
-            stages += ["multiplicands"]
-    narrowest = min((c.format(stage) for stage in stages), key=lambda form: form.precision)
+            stages.append(c.stages.multiplicands)
+    narrowest = min((stage.format for stage in stages), key=lambda form: form.precision)
     return term("the entry of a weight to the row sum", c.stages.row_sum.of(narrowest), EXACT)
 
 
@@ -157,12 +154,8 @@ def _sums(
     blocks: np.ndarray | float | None,
 ) -> Factors:
     if not on_matrix_unit(c):
-        return (
-            (
-                form.unit_roundoff * times("sums that are cut one by one", 2 if c.rounding == "toward_zero" else 1),
-                depth,
-            ),
-        )
+        cuts = times("sums that are cut one by one", 2 if c.rounding == "toward_zero" else 1)
+        return ((form.unit_roundoff * cuts, depth),)
     cut = count("the cut of a sum on a matrix unit", 2) * form.unit_roundoff
     if c.matrix_block == 1:
         return ((cut, term("the cuts of single sums", depth)),)
@@ -172,16 +165,9 @@ def _sums(
         passed = np.minimum(passed, depth)
     # The largest is off the grid if that has fewer bits than the accumulator or than a product.
     widest = max(form.precision, 2 * c.stages.multiplicands.format.precision)
-    return (
-        (
-            aligned,
-            term(
-                "alignment to the largest",
-                n if widest <= form.precision + c.matrix_extra_bits else n + term("the largest off the grid", passed),
-            ),
-        ),
-        (cut, term("the cut of a block's sum", passed)),
-    )
+    if widest > form.precision + c.matrix_extra_bits:
+        n = n + term("the largest off the grid", passed)
+    return ((aligned, term("alignment to the largest", n)), (cut, term("the cut of a block's sum", passed)))
 
 
 def output_sums(c: ResolvedContract, keys: np.ndarray, length: int) -> Factors:
@@ -203,6 +189,5 @@ def sum_underflow(c: ResolvedContract, stage: str) -> float:
 def exact_bits(c: ResolvedContract, stage: str) -> int:
     """Bits that a partial sum may have, in units of a common grid, and still be exact whatever the order."""
     lost = min(0, c.matrix_extra_bits) if on_matrix_unit(c) else 0
-    return min(
-        form.precision for form in (c.formats(stage, *standing(("an inner accumulator's bits", "inner_accumulation"))))
-    ) + term("bits that a matrix unit loses", lost)
+    inner = standing(("an inner accumulator's bits", "inner_accumulation"))
+    return min(form.precision for form in c.formats(stage, *inner)) + term("bits that a matrix unit loses", lost)

@@ -83,7 +83,7 @@ SCORE_GRADIENTS: dict[tuple[str, str, str], tuple[Strike, ...]] = {
     ),
     ("several", "many light keys, cast row sum, softmax", "dq"): (
         "underflow of P in dA",
-        "underflow of recomputed weights",
+        "underflows of recomputed weights",
     ),
     ("probabilities", "tiny bias, flushed", "dbias"): (
         "a weight between its ends in the most of dA",

@@ -61,7 +61,7 @@ SCORES: dict[tuple[str, str, str], tuple[Strike, ...]] = {
         but(1, "scaling both operands"),
         "scaling both operands",
     ),
-    ("score_accumulation", "roots of the scale", "dv"): ("both roundings of the operand's factor",),
+    ("score_accumulation", "roots of the scale", "dv"): ("roundings of the operand's factor",),
     ("several", "tiny scaled query stored scores query 0.0004883", "lse"): (
         "underflow of a scaled operand",
         "underflow of a scaled operand before it is unscaled",
@@ -113,7 +113,9 @@ SCORES: dict[tuple[str, str, str], tuple[Strike, ...]] = {
     ("score_accumulation", "bias first", "dv"): (but(5, "a bias that is divided by the scale"),),
     ("score_accumulation", "tiny bias, bias first, kept", "dv"): ("a bias that is divided by the scale",),
     ("score_accumulation", "tiny bias, bias first, kept", "lse"): ("underflow of a bias that is divided by the scale",),
-    ("several", "tiny bias first, large scale score accumulation", "lse"): ("a large scale of that underflow",),
+    ("several", "tiny bias first, large scale score accumulation", "lse"): (
+        "underflow of a bias that a large scale divides",
+    ),
     ("stored_scores", "bias and softcap", "dv"): ("the sum with a bias",),
     ("score_accumulation", "ALiBi alone, a light key", "output"): (
         "a slope that is rounded as it is loaded",
@@ -144,7 +146,7 @@ SCORES: dict[tuple[str, str, str], tuple[Strike, ...]] = {
         but(1, "slope, distance and product in a format of their own"),
         "slope, distance and product in a format of their own",
     ),
-    ("alibi_terms", "ALiBi alone, tiny slopes", "lse"): ("underflow of a slope and a product in their own format",),
+    ("alibi_terms", "ALiBi alone, tiny slopes", "lse"): ("underflows of a slope and a product in their own format",),
     ("score_accumulation", "large scores, one key, by LSE", "output"): (but(1, "both scores of a key"),),
     ("score_accumulation", "large scores, softcap, one key, by LSE", "output"): (
         "what two scores under a softcap do not share",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .strikes import Strike, but
+from .strikes import Strike, both, but
 
 GRADIENTS: dict[str, tuple[Strike, ...]] = {
     (
@@ -45,7 +45,7 @@ GRADIENTS: dict[str, tuple[Strike, ...]] = {
     "a subnormal beside other absolute terms of the same stage, which leave more of their room unused than it takes": (
         "underflow of normalized weights",
         "underflow before normalization",
-        "underflow of a stored weight's division",
+        "underflows of a stored weight's division",
         "underflow of a stored weight",
         "last underflow in the most of dA",
         "underflow of a mean of products",
@@ -79,8 +79,8 @@ GRADIENTS: dict[str, tuple[Strike, ...]] = {
         "underflow of the output at rescalings",
         but(1, "several underflows of a merge"),
         but(1, "several underflows of weights exp(s - LSE)"),
-        but(1, "several underflows of a stored weight's division"),
-        but(1, "several underflows of recomputed weights"),
+        but(1, "underflows of a stored weight's division"),
+        but(1, "underflows of recomputed weights"),
         but(1, "underflow of both products and sums of dP"),
         but(1, "underflows of dO / l"),
         but(1, "the factor 2 of the largest row sum"),
@@ -190,7 +190,10 @@ GRADIENTS: dict[str, tuple[Strike, ...]] = {
     "no emulated kernel does what this allows: several tiles or merged parts that a framework differentiates": (
         "rescale factors in dO / l",
         "merges in dO / l",
-        "rescalings and divisions that underflow in what is left of references",
+        both(
+            "rescalings that underflow in what is left of references",
+            "divisions that underflow in what is left of references",
+        ),
         "rescalings that underflow in what is left of references",
         "divisions that underflow in what is left of references",
         "what is left of log-sum-exps of parts",

@@ -59,7 +59,7 @@ SCORES: dict[str, tuple[Strike, ...]] = {
         "roundings that two scores of a pair do not share",
     ),
     "perhaps superfluous: a distance is 0 or a normal number, so slope and product alone underflow, once each": (
-        but(1, "underflows of a term of ALiBi"),
+        but(1, "underflows of a slope and a product in their own format"),
     ),
     "the kernel holds the softcap in one constant, whose error the quotient and the product cancel": (
         but(1, "the softcap's inverse"),

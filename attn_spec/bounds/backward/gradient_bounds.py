@@ -318,7 +318,7 @@ def _of_pairs(b: ScoreGradientError) -> tuple[Approximation, Approximation, dict
     """
     x, c, sigma = b.x, b.c, abs(b.x.problem.scale_value)
     work, stored = c.stages.score_accumulation, c.stages.stored_scores
-    narrowed = c.stages.stored_scores.of(c.stages.score_accumulation.format).u
+    narrowed = stored.of(work.format).u
     size, error = sigma * (np.abs(b.g.dS) + b.dS), sigma * b.dS + b.early
     error = (
         error
@@ -392,17 +392,12 @@ def product_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.n
     gradients, work = c.stages.score_gradients.format, c.stages.score_accumulation
     dS_entry, missing = entry(c, gradients), left_out(c, gradients, operand_format(x, c))
     last = _last_roundings(x)
-    widened = c.stages.score_accumulation.of(c.stages.gradient_accumulation.format)
+    widened = work.of(c.stages.gradient_accumulation.format)
+    last = last + term("the root that is left for the last scale", 2 if scaled.u else 0)
     scaling = (
         (scaled.u, count("the operand that was scaled for dq and dk", 1)),
         (widened.u, count("storing dq and dk before their scale", 1)),
-        (
-            work.u,
-            term(
-                "all roundings of the last scale",
-                last + term("the root that is left for the last scale", 2 if scaled.u else 0),
-            ),
-        ),
+        (work.u, term("all roundings of the last scale", last)),
     )
     late = late_roundings(x, c)
     return growth(

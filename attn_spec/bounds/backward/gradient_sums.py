@@ -31,9 +31,8 @@ def stored_sums(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.nda
 
 def stored_sum(c: ResolvedContract) -> Rounding:
     """Rounding of a partial sum to the format it waits in: none, but underflow, where that is the accumulator's."""
-    return Rounding(
-        c.stages.partial_gradients.of(c.stages.gradient_accumulation.format).u, c.stages.partial_gradients.eta
-    )
+    waits = c.stages.partial_gradients
+    return Rounding(waits.of(c.stages.gradient_accumulation.format).u, waits.eta)
 
 
 def sum_eta(c: ResolvedContract) -> float:
@@ -89,9 +88,8 @@ def where_sums_fit(c: ResolvedContract, size: np.ndarray, error: np.ndarray) -> 
 
 def last_cast(c: ResolvedContract, dtype: str) -> Rounding:
     """Rounding of a finished gradient to ``dtype``, from the wider of the formats it was summed and scaled in."""
-    stages = ("gradient_accumulation", "score_accumulation")
     widest = max(
-        (c.format(stage) for stage in stages),
+        (c.stages.gradient_accumulation.format, c.stages.score_accumulation.format),
         key=lambda form: term("a gradient cast from the wider format", form.precision, -form.precision),
     )
     return c.stage(dtype).of(widest)

@@ -20,22 +20,17 @@ from attn_spec.contract.terms import count, term, times
 def bias_error(x: Intermediates, c: ResolvedContract, sums: BiasSums, raised: float) -> np.ndarray:
     """dA summed over the broadcast axes of the bias, in any order; dropout raises a weight by ``raised`` at most."""
     accumulator, stored, n = c.stages.gradient_accumulation, c.stages.stored_scores, sums.n
-    cast = c.stages.score_gradients.of(c.stages.stored_scores.format)
+    cast = c.stages.score_gradients.of(stored.format)
     stores, partial = stored_sums(c, n)
-    narrow = c.stages.stored_scores.of(c.stages.score_accumulation.format)
+    narrow = stored.of(c.stages.score_accumulation.format)
     stored_as = (
         (cast.u, count("the cast of dbias", 1)),
         (narrow.u, count("dA as it is stored for dbias", 1)),
         *term("1 / (1 - p) at the end of dbias", late_roundings(x, c), ()),
     )
+    additions = np.minimum(n - 1 + count("one rounding of dbias's sum", 1), c.summation_depth or np.inf)
     G = growth(
-        (
-            accumulator.u,
-            term(
-                "sums of dbias",
-                np.minimum(n - 1 + count("one rounding of dbias's sum", 1), c.summation_depth or np.inf),
-            ),
-        ),
+        (accumulator.u, term("sums of dbias", additions)),
         (partial.u, term("stores of dbias", stores)),
         *stored_as,
     )
@@ -64,12 +59,8 @@ def parameter_errors(b: ScoreGradientError, gradients: dict[str, Approximation])
     product of operands, each term may be that of a pair of them.
     """
     problem, lengths = b.x.problem, b.x.s.shape
-    rows, errors = (
-        math.prod(lengths[2:])
-        if b.x.score.pairs
-        else times("all rows in sums of a parameter's gradient", max(lengths[2:])),
-        {},
-    )
+    longest = times("all rows in sums of a parameter's gradient", max(lengths[2:]))
+    rows, errors = math.prod(lengths[2:]) if b.x.score.pairs else longest, {}
     for name, of in gradients.items():
         axes = tuple(axis for axis in problem.broadcast_axes(name) if axis < 2)
         summed = of.changed(lambda part, axes=axes: part.sum(axis=axes, keepdims=True))

@@ -81,13 +81,10 @@ class _Row:
     def divided(self) -> np.ndarray:
         """What the division of an output by its row sum makes of sum_c dO_c o_c, of one key."""
         softmax = self.c.stages.softmax
-        narrowing = self.c.stages.softmax.of(self.c.stages.output_accumulation.format)
+        narrowing = softmax.of(self.c.stages.output_accumulation.format)
+        of_tiles = term("roundings of the divisions of each tile", 3 * renormalizations(self.x, self.c))
         relative = growth(
-            (
-                softmax.u,
-                count("roundings where a part is divided", 4)
-                + term("roundings of the divisions of each tile", 3 * renormalizations(self.x, self.c)),
-            ),
+            (softmax.u, count("roundings where a part is divided", 4) + of_tiles),
             (narrowing.u, count("the accumulator of a part narrowed to the softmax's format", 1)),
         )
         tiny = (
@@ -254,20 +251,12 @@ def _in_run(row: _Row) -> np.ndarray:
 def _underflow_in_run(row: _Row) -> np.ndarray:
     """What a key adds beside: what underflows before it is divided by l, and where it is stored."""
     x, c = row.x, row.c
-    work, stored, softmax = (c.stage(stage).eta for stage in ("score_accumulation", "stored_scores", "softmax"))
+    work, stored, softmax = c.stages.score_accumulation.eta, c.stages.stored_scores.eta, c.stages.softmax.eta
+    rescalings = row.w.R.max(axis=-1, keepdims=True, initial=0.0)
     steps = count("several underflows of a weighted value that are left of references", 4) * (
         1
-        + term(
-            "rescalings and divisions that underflow in what is left of references",
-            term(
-                "rescalings that underflow in what is left of references",
-                row.w.R.max(axis=-1, keepdims=True, initial=0.0),
-            ),
-        )
-        + term(
-            "rescalings and divisions that underflow in what is left of references",
-            term("divisions that underflow in what is left of references", renormalizations(x, c)),
-        )
+        + term("rescalings that underflow in what is left of references", rescalings)
+        + term("divisions that underflow in what is left of references", renormalizations(x, c))
     )
     of_sums = (
         terms(c, steps)
@@ -316,7 +305,7 @@ def _in_part(row: _Row) -> np.ndarray:
         * times("the sum of delta of a part", 1 + row.summed(x.v.shape[-1] + 2))
         - 1
     )
-    waits = 4 * c.lse_merges * sum(c.stage(stage).eta for stage in ("softmax", "partial_outputs"))
+    waits = 4 * c.lse_merges * (c.stages.softmax.eta + c.stages.partial_outputs.eta)
     stored = (
         term("merges of a part in its value", merged * row.of_v)
         + term("divisions of a part in its value", (1 + merged) * row.divided)
@@ -346,16 +335,8 @@ def _cast_underflow(row: _Row) -> np.ndarray:
     delta = log_weight_error(x, c).delta
     smallest = max(form.smallest_normal for form in c.formats("probabilities", "multiplicands"))
     highest = x.M + c.reference_distance + reference_rounding(x, c) + delta.max(axis=-1, keepdims=True, initial=0.0)
-    return np.where(
-        x.s - term("a cast that underflows", delta)
-        < term(
-            "a cast that underflows",
-            highest + math.log(smallest) + term("a cast that may underflow by errors of the row's maximum", 1.0),
-            -np.inf,
-        ),
-        probability_cast(c).eta,
-        0.0,
-    )
+    normal = highest + math.log(smallest) + term("a cast that may underflow by errors of the row's maximum", 1.0)
+    return np.where(x.s - delta < normal, term("a cast that underflows", probability_cast(c).eta), 0.0)
 
 
 def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.ndarray:
@@ -366,9 +347,9 @@ def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.n
     before, after = reach(low, high), reach(low[..., ::-1], high[..., ::-1])[..., ::-1]
     sums = np.cumsum(np.concatenate([np.zeros((*terms.shape[:-1], 1)), terms], axis=-1), axis=-1)
     at = np.arange(terms.shape[-1])
-    found = np.take_along_axis(
-        sums, at + 1 + term("keys after the largest of a run", after), axis=-1
-    ) - np.take_along_axis(sums, at - term("keys before the largest of a run", before), axis=-1)
+    last = at + term("keys after the largest of a run", after)
+    first = at - term("keys before the largest of a run", before)
+    found = np.take_along_axis(sums, last + 1, axis=-1) - np.take_along_axis(sums, first, axis=-1)
     return np.where(
         x.visible,
         term("a run is no less than its key", np.maximum(found, terms), found)

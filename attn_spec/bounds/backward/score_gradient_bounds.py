@@ -158,10 +158,8 @@ def score_gradient_error(
     dA, most = (error + term("what is left of references", left) for error in _weighted_error(row, EX))
     slope = np.ones(x.s.shape) if x.problem.softcap is None else 1 - (x.capped / x.problem.softcap) ** 2
     P_slope = np.where(x.visible, x.P * np.maximum(slope, 0.0), 0.0)
-    full, dA = (
-        _narrowed(x, g, c, _through_softcap(x, g, c, dA)),
-        np.minimum(dA, most * (1.0 if stands("the most of dA is below its error") else 0.5)),
-    )
+    full = _narrowed(x, g, c, _through_softcap(x, g, c, dA))
+    dA = np.minimum(dA, most * (1.0 if stands("the most of dA is below its error") else 0.5))
     return ScoreGradientError(
         x=x,
         near=near,
@@ -199,7 +197,7 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """
     x, g, c, weights, total = row.x, row.g, row.c, row.weights, row.size
     work, stored = c.stages.score_accumulation, c.stages.stored_scores
-    narrow, parts = c.stages.stored_scores.of(c.stages.score_accumulation.format).u, 1
+    narrow, parts = stored.of(work.format).u, 1
     own, P1A, eta = weights.PA * total, weights.P1A, weights.eta
     if g.lse_cotangent is not None:
         dL = np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
@@ -217,16 +215,9 @@ def _weighted_error(row: _Setting, EX: np.ndarray) -> tuple[np.ndarray, np.ndarr
     ) + term("underflow of storing dA", 2 * parts * stored.eta)
     tiny = times("underflow of dA, raised", x.largest_factor) * tiny
     if c.delta == "probabilities":  # P dP - P D may be formed from two stored products, and is rounded after them
-        products = (
-            term(
-                "P dP less P D",
-                growth(
-                    (work.u, count("the sums of P dP less P D", 1)), (stored.u, count("the stores of P dP less P D", 1))
-                ),
-            )
-            * weights.most
-            * (np.abs(g.dP) + np.abs(g.D) + EX)
-        )
+        stores = (stored.u, count("the stores of P dP less P D", 1))
+        each = growth((work.u, count("the sums of P dP less P D", 1)), stores)
+        products = term("P dP less P D", each) * weights.most * (np.abs(g.dP) + np.abs(g.D) + EX)
         tiny = tiny + times("the rounding of P dP less P D", 1 + relative) * products
     dA = (
         term("the error of P in dA", own * times("roundings of P's error in dA", 1 + relative))
@@ -256,11 +247,11 @@ def _most_error(row: _Setting, EX: np.ndarray) -> np.ndarray:
         size, dL = row.around, np.where(x.visible, np.abs(g.lse_cotangent)[..., None], 0.0)
         change = np.maximum(change, found.change)
     evaluated = (row.w.widen - 1 + 2.0**-48) * x.P
-    above, below = (
-        term("the largest weight less P in the most of dA", np.maximum(w.most - x.P, 0.0) * size)
-        + term("the largest weight with the error of dP - D in the most of dA", w.most * EX),
-        term("the least weight less P in the most of dA", (x.P - w.least) * size)
-        + term("the least weight with the error of dP - D in the most of dA", w.least * EX),
+    above = term("the largest weight less P in the most of dA", np.maximum(w.most - x.P, 0.0) * size) + term(
+        "the largest weight with the error of dP - D in the most of dA", w.most * EX
+    )
+    below = term("the least weight less P in the most of dA", (x.P - w.least) * size) + term(
+        "the least weight with the error of dP - D in the most of dA", w.least * EX
     )
     return (
         np.maximum(above, term("the least weight in the most of dA", below))
@@ -282,13 +273,9 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
         e = log_weight_error(x, c)
         own = term("a weight stored, its error", e.direct if c.normalize == "before_product" else e.rescaled)
         own = own - count("roundings of a stored weight's division", 2) * math.log1p(-softmax.u)
-        common, eta = (
-            term("the row sum of stored weights", row_sum_error(x, w)[..., None]),
-            term(
-                "underflow of a stored weight's division",
-                count("several underflows of a stored weight's division", 4) * softmax.eta,
-            )
-            + term("underflow of a stored weight", w.eta * np.fmin(w.inverse_sum, divided(x, c))),
+        common = term("the row sum of stored weights", row_sum_error(x, w)[..., None])
+        eta = count("underflows of a stored weight's division", 4) * softmax.eta + term(
+            "underflow of a stored weight", w.eta * np.fmin(w.inverse_sum, divided(x, c))
         )
         off = np.where(
             x.visible,
@@ -298,50 +285,24 @@ def backward_weights(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
         )
     else:
         common = term("the LSE of recomputed weights", lse_error(x, c, w)[..., None])
-        own, eta = (
-            term("recomputed weights", weight_error_by_lse(x, c, common)),
-            np.full(
-                x.L.shape,
-                term(
-                    "underflow of recomputed weights",
-                    count("several underflows of recomputed weights", 4) * softmax.eta,
-                ),
-            ),
-        )
-        off = term(
-            "roundings by the LSE beside the share of a weight",
-            rounding_by_lse(
-                x,
-                c,
-                w,
-                again=guard(
-                    "scores that are computed again beside the share of a weight",
-                    c.backward_weights == "recomputed" or not narrows_scores(c),
-                    False,
-                ),
-            ),
-        )
+        own = term("recomputed weights", weight_error_by_lse(x, c, common))
+        eta = np.full(x.L.shape, count("underflows of recomputed weights", 4) * softmax.eta)
+        again = c.backward_weights == "recomputed" or not narrows_scores(c)
+        again = guard("scores that are computed again beside the share of a weight", again, False)
+        off = term("roundings by the LSE beside the share of a weight", rounding_by_lse(x, c, w, again=again))
     if cast:
         moved = -math.log1p(-narrow.u)
-        own, off, eta = (
-            own + term("the cast of weights before the product with dO", moved),
-            off + term("the cast beside the share of a weight", moved),
-            eta + term("underflow of the cast of weights before the product with dO", narrow.eta),
-        )
+        own = own + term("the cast of weights before the product with dO", moved)
+        off = off + term("the cast beside the share of a weight", moved)
+        eta = eta + term("underflow of the cast of weights before the product with dO", narrow.eta)
     own = np.where(x.visible, own, 0.0)
+    together = own + term("own and common errors of P together", common)
     PA, P1A = deviations(
-        x,
-        np.where(
-            term("what far weights have in common with others", x.seen, x.visible),
-            own + term("own and common errors of P together", common),
-            0.0,
-        ),
+        x, np.where(term("what far weights have in common with others", x.seen, x.visible), together, 0.0)
     )
     least, most = shares(w.low, w.high)
-    least, most = (
-        least * np.exp(term("roundings beside the least share of a weight", -off)),
-        most * np.exp(term("roundings beside the largest share of a weight", np.minimum(off, 700.0))),
-    )
+    least = least * np.exp(term("roundings beside the least share of a weight", -off))
+    most = most * np.exp(term("roundings beside the largest share of a weight", np.minimum(off, 700.0)))
     evaluated = (w.widen - 1 + 2.0**-48) * x.P
     change = np.fmin(
         PA,
@@ -384,9 +345,7 @@ def _delta_error(row: _Setting, edP: np.ndarray) -> np.ndarray:
         )
     if late := late_roundings(x, row.c):
         dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
-        D = D + growth(*late) * (
-            term("delta times 1 - p", np.abs(g.D)) + term("delta times 1 - p", D) + term("dL times 1 - p", dL)
-        )
+        D = D + growth(*late) * (term("delta times 1 - p", np.abs(g.D) + D) + term("dL times 1 - p", dL))
     return D if x.c is None else D + term("underflow of delta times 1 - p", x.largest_factor * work.eta)
 
 
@@ -401,10 +360,8 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
     EO = exact_output_error(x, c)
     stored = (size * EO).sum(-1, keepdims=True)
     if c.normalize != "by_lse":
-        off, around = (
-            value_spread.slack(x, c),
-            term("errors of values around delta", value_spread.around(x, c, row.around, size), row.around),
-        )
+        off = value_spread.slack(x, c)
+        around = term("errors of values around delta", value_spread.around(x, c, row.around, size), row.around)
         e = row.of_output
         last = (
             size
@@ -433,20 +390,11 @@ def _delta_of_output(row: _Setting) -> np.ndarray:
             ),
         )
     if (of_g := row.g.cotangent_error) is not None:
-        stored, size = (
-            stored
-            + term(
-                "errors of cotangents in delta",
-                (of_g * (np.abs(x.O) + term("errors of cotangents and outputs in delta", EO))).sum(-1, keepdims=True),
-            ),
-            size + term("errors of cotangents in the size of delta", of_g),
-        )
-    summed = growth(
-        (
-            work.u,
-            min(Dv, c.summation_depth or Dv) - 1 + count("one rounding of delta's sum", 1),
-        )
-    ) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
+        off = of_g * (np.abs(x.O) + term("errors of cotangents and outputs in delta", EO))
+        stored = stored + term("errors of cotangents in delta", off.sum(-1, keepdims=True))
+        size = size + term("errors of cotangents in the size of delta", of_g)
+    additions = min(Dv, c.summation_depth or Dv) - 1 + count("one rounding of delta's sum", 1)
+    summed = growth((work.u, additions)) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
     return (
         term("the output in delta", stored)
         + term("delta's sum", summed)
@@ -483,10 +431,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
     The products may be those that P dP - P D is formed from, as they are stored.
     """
     x, g, c, w, weights = row.x, row.g, row.c, row.w, row.weights
-    work, n = (
-        c.stages.score_accumulation,
-        x.keys - 1.0 + count("roundings of delta's sum over keys", 2),
-    )
+    work, n = c.stages.score_accumulation, x.keys - 1.0 + count("roundings of delta's sum over keys", 2)
     PA, P1A = deviations(row.near, weights.own)
     G = np.expm1(np.minimum(weights.common, 700.0))
     if _is_stored(c):
@@ -525,7 +470,7 @@ def _delta_of_probabilities(row: _Setting, edP: np.ndarray) -> np.ndarray:
         + term("the evaluation of dP - D beside a mean under stored weights", row.slack),
     )
     depth = np.minimum(n, c.summation_depth or np.inf)
-    stored = c.stages.stored_scores.of(c.stages.score_accumulation.format)
+    stored = c.stages.stored_scores.of(work.format)
     summed = (
         growth((work.u, depth), (stored.u, count("the stored products of delta", 1))) * weights.most
         + term("underflow of weights in delta's sum", weights.eta)
@@ -562,12 +507,13 @@ def _through_softcap(x: Intermediates, g: GradientIntermediates, c: ResolvedCont
     dS = term("the error of the softcap's slope with dA", np.abs(g.dA) * factor) + term(
         "dA's error after the slope", (exact + term("the slope's error with dA's", factor)) * dA
     )
-    eta = times("underflow of the product with the slope, raised", x.largest_factor) * stored.eta
+    # dA may be multiplied by c, then divided.
+    eta = times("underflow of the product with the slope, raised", x.largest_factor) * stored.eta * (1 + 2 / cap)
     return (
         dS
         + term("the product with the slope", relative * (np.abs(g.dS) + dS))
-        + term("underflow of the product with the slope", eta * (1 + 2 / cap))
-    )  # dA may be multiplied by c, then divided
+        + term("underflow of the product with the slope", eta)
+    )
 
 
 def _narrowed(x: Intermediates, g: GradientIntermediates, c: ResolvedContract, dS: np.ndarray) -> np.ndarray:

@@ -46,7 +46,7 @@ def divides_cotangent(c: ResolvedContract) -> bool:
 
 def cotangent_format(c: ResolvedContract) -> Format:
     """The format in which dO, or dO / l, comes to its products."""
-    return c.format("weight_gradients" if divides_cotangent(c) else "output")
+    return (c.stages.weight_gradients if divides_cotangent(c) else c.stages.output).format
 
 
 def cotangent_entry(c: ResolvedContract) -> Rounding:
@@ -142,10 +142,8 @@ def weight_gradient_error(
     form, Dv = term("the format of values in dP", value_format(x, c), c.stages.multiplicands.format), x.v.shape[-1]
     of_g, of_v = cotangent_entry(c), entry(c, form)
     stored = c.stages.weight_gradients.of(c.stages.gradient_accumulation.format)
-    (size_g, given_g), size_v = (
-        cotangent_entering(near, g, c),
-        term("errors of values in their sizes in dP", value_sizes(x, c), x.v_size),
-    )
+    size_g, given_g = cotangent_entering(near, g, c)
+    size_v = term("errors of values in their sizes in dP", value_sizes(x, c), x.v_size)
     stages = standing(
         ("1 / (1 - p) of dP in the format of the softmax", "softmax"),
         ("1 / (1 - p) of dP in the format of stored scores", "stored_scores"),

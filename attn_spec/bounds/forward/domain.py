@@ -138,9 +138,7 @@ def scores_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
             "score_accumulation", "softmax", term("scores times log2(e) that are stored", "stored_scores", "softmax")
         )
     inside &= operands_fit(x, c) & guard("terms of ALiBi", _alibi_fits(x, c), True)
-    if guard(
-        "a bias that overflows where the scale divides it", may_add_bias_first(x, c), False
-    ):  # where the bias is divided by the scale
+    if guard("a bias that overflows where the scale divides it", may_add_bias_first(x, c), False):
         ahead = np.where(x.visible, np.abs(x.s - x.scaled), 0.0) + shift
         ahead = products + ahead / sigma * (1 + growth((work, 7)))
         inside &= most_of_row(ahead) <= largest
@@ -202,18 +200,15 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     """Rows [.., Sq] whose weights, row sums and sums of p.v fit, and whose reference is near enough."""
     weighs_one = c.normalize == "after_product"
     off = reference_rounding(x, c)[..., 0]
-    if guard(
-        "weights of scores that are off, of no maximum", c.reference != "maximum", False
-    ):  # which is one of the scores as they are computed
+    # A maximum is one of the scores as they are computed.
+    if guard("weights of scores that are off, of no maximum", c.reference != "maximum", False):
         off = off + most_of_row(score_error(x, c))
     top = np.exp(c.reference_distance + off)
     sizes, w = value_sizes(x, c), weight_error(x, c)
     # Terms are rounded as weights, as products, and in sums.
     grown = (1 + most_of_row(w.C)) * (1 + growth((c.stages.softmax.u, 3), (c.stages.probabilities.u, 1)))
     in_sums = grown * (1 + growth(*output_sums(c, x.keys[..., 0], x.problem.key_length)))
-    sums = (
-        top * most_of_row(x.dropped(x.seen) @ sizes) * in_sums if weighs_one else _largest_mean(x, w, sizes) * in_sums
-    )
+    sums = (top * most_of_row(x.dropped(x.seen) @ sizes) if weighs_one else _largest_mean(x, w, sizes)) * in_sums
     inside = sums <= term("sums of weights and values", c.largest("output_accumulation", "inner_accumulation"), np.inf)
     # Where the row sum's reciprocal multiplies the output, that must be a normal number; of a sum above 1 anywhere.
     normal = weighs_one or guard(
@@ -225,7 +220,7 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     )
     # So must the row sum itself, which the largest weight need not bring to 1.
     low = np.exp(-off - (0.0 if c.reference == "maximum" else c.reference_distance)) / grown
-    smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
+    smallest = max(c.stages.row_sum.format.smallest_normal, c.stages.softmax.format.smallest_normal)
     inside &= low >= term("the least row sum", smallest)
     if weighs_one:
         inside &= top * grown * times("a weight that dropout raises", x.largest_factor) <= term(

@@ -38,9 +38,7 @@ def _without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates | 
     if c.lse_merges:
         return None
     delta = score_error(x, c)
-    if guard(
-        "products of base 2 that are rounded before their difference", c.base2, False
-    ):  # differences of rounded products
+    if guard("products of base 2 that are rounded before their difference", c.base2, False):
         sizes = np.where(x.visible, np.abs(x.s) + row_shift(x, c) + delta, 0.0)
         delta = delta + 8 * c.stages.score_accumulation.u * sizes
     low = np.where(x.visible, x.s - delta, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)

@@ -176,7 +176,7 @@ def output_terms(
     # An accumulator that is wider than the softmax is rounded to that before it is divided by the row sum.
     # Each part of a row is narrowed, and is as large as the row at most.
     parts = x.keys if merges else 1.0
-    narrowing = EXACT if before else c.stages.softmax.of(c.stages.output_accumulation.format)
+    narrowing = EXACT if before else softmax.of(c.stages.output_accumulation.format)
     finish = growth(
         (softmax.u, count("roundings of the normalization", 2) * (1 - before)),
         (narrowing.u, count("the accumulator narrowed to the softmax", 1)),
@@ -204,7 +204,7 @@ def output_terms(
         + term("underflow of the output's cast", out.eta)
         + times("dropout raises what underflows in a narrowed accumulator", f)
         * times("parts of a row that are narrowed", parts)
-        * times("underflow of the accumulator narrowed to the softmax", divided(x, c))
+        * divided(x, c)
         * term("underflow of the accumulator narrowed to the softmax", narrowing.eta)
         + term("merges by a difference", _difference_error(x, c, w, most_B)),
         outside_hull=count("underflows of a mean", 2)
@@ -233,10 +233,7 @@ def numerator_growth(x: Intermediates, c: ResolvedContract, w: WeightError, *, c
     )
     own = (
         (u, term("the probabilities' cast in the numerator", min(casts, 1))),
-        (
-            u / times("a second cast, relative to the first", 1 - u),
-            max(casts - 1, 0),
-        ),  # beside the cast that the row sum adds
+        (u / times("a second cast, relative to the first", 1 - u), max(casts - 1, 0)),  # beside the row sum's
         *term("the product with 1 / (1 - p)", factor_roundings(x, c, *weight_stages(c)), ()),
         (entry(c, value_format(x, c)).u, count("entry of the values", 1)),
         (left_out_of_output(x, c), count("pieces left out of the output", 1)),
@@ -282,24 +279,17 @@ def _difference_error(x: Intermediates, c: ResolvedContract, w: WeightError, mos
         return 0.0
     high, low = value_spread.visible_range(x, c)
     off = most_B + w.C.max(axis=-1, keepdims=True, initial=0.0)
-    work = max(c.stage(stage).u for stage in ("softmax", "output_accumulation"))
+    work = max(c.stages.softmax.u, c.stages.output_accumulation.u)
     own = (1 + growth((work, 4))) * math.exp(exponential_error(c)) - 1
-    return (
-        c.lse_merges
-        * own
-        * (
-            term("the range of what is subtracted", high)
-            - term("the range of what is subtracted", low)
-            + 4 * off * np.maximum(np.abs(high), np.abs(low))
-        )
-    )
+    apart = term("the range of what is subtracted", high - low) + 4 * off * np.maximum(np.abs(high), np.abs(low))
+    return c.lse_merges * own * apart
 
 
 def output_cast(c: ResolvedContract) -> Rounding:
     """Rounding of the finished output from the widest format it may be in: merged parts may be in either."""
     divided, merged = c.normalize == "after_product", c.lse_merges > 0
-    stages = ["softmax"] * divided + ["output_accumulation"] * (not divided or merged)
-    return c.stages.output.of(max((c.format(stage) for stage in stages), key=lambda form: form.precision))
+    stages = [c.stages.softmax] * divided + [c.stages.output_accumulation] * (not divided or merged)
+    return c.stages.output.of(max((stage.format for stage in stages), key=lambda form: form.precision))
 
 
 def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:

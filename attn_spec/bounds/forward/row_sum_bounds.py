@@ -118,16 +118,10 @@ def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
             700.0,
         )
     ) * times("the weights' evaluation in float64", widen)
-    grown = np.maximum.reduce(
-        [
-            growth(
-                *term("the row sum's additions, where it rises", factors, ()),
-                (entry.u, term("the entry to the row sum, where it rises", 1.0)),
-                (store, term("the store of the row sum, where it rises", 1.0)),
-            )
-            for factors in summed
-        ]
-    )
+    entered = (entry.u, count("the entry to the row sum, where it rises", 1))
+    kept_sum = (store, count("the store of the row sum, where it rises", 1))
+    additions = (term("the row sum's additions, where it rises", factors, ()) for factors in summed)
+    grown = np.maximum.reduce([growth(*factors, entered, kept_sum) for factors in additions])
     C = (1 + grown) * times("the row sum's own weights, where it rises", np.exp(np.minimum(apart, 700.0))) - 1
     # A lazy reference lets rescale factors exceed 1, and with them what underflowed before.
     most = e.R.max(axis=-1, keepdims=True, initial=0.0)
@@ -136,14 +130,9 @@ def weight_error(x: Intermediates, c: ResolvedContract) -> WeightError:
         * (1 + term("underflow at every rescaling", 2 * most) + term("underflow at every merge", 2 * c.lse_merges))
         * times("a lazy reference magnifies underflow", np.exp(c.reference_slack if c.reference == "maximum" else 0.0))
     )
-    eta, eta_sum = (
-        steps * term("underflow of a weight", softmax.eta),
-        steps
-        * term(
-            "underflow of a weight in the row sum",
-            term("underflow of the row sum itself", max(softmax.eta, row_sum.eta), softmax.eta),
-        ),
-    )
+    eta = steps * term("underflow of a weight", softmax.eta)
+    of_sum = max(softmax.eta, term("underflow of the row sum itself", row_sum.eta))
+    eta_sum = steps * term("underflow of a weight in the row sum", of_sum)
     return WeightError(
         PA=PA * widen,
         P1A=P1A * widen,
@@ -170,29 +159,11 @@ def _sums(x: Intermediates, c: ResolvedContract, R: np.ndarray) -> list[Factors]
     One by one; or, if it adds what the cast has changed, as the product with ones on a matrix unit. Rescalings and
     weighted merges round once each, and merges once more for their sum.
     """
-    row_sum, moved = (
-        c.stages.row_sum,
-        term("rescalings of the row sum", R)
-        + term(
-            "merges of the row sum",
-            count("merges of the row sum", 2) * c.lse_merges if c.merging == "weighted" else 0,
-        ),
-    )
-    ways: list[Factors] = [
-        (
-            (
-                row_sum.u,
-                term(
-                    "additions of the row sum",
-                    np.minimum(
-                        np.maximum(x.keys - 2 + count("one addition of the row sum", 1), 0),
-                        c.summation_depth or np.inf,
-                    ),
-                )
-                + moved,
-            ),
-        )
-    ]
+    row_sum, merges = c.stages.row_sum, count("merges of the row sum", 2) * c.lse_merges
+    moved = term("rescalings of the row sum", R) + (merges if c.merging == "weighted" else 0)
+    each = np.maximum(x.keys - 2 + count("one addition of the row sum", 1), 0)
+    additions = term("additions of the row sum", np.minimum(each, c.summation_depth or np.inf))
+    ways: list[Factors] = [((row_sum.u, additions + moved),)]
     if guard("a row sum of cast weights on a matrix unit", casts_row_sum(c) and on_matrix_unit(c), False):
         length = x.problem.key_length
         blocks = math.ceil(length / c.matrix_block) + c.tiles(length)
@@ -332,6 +303,7 @@ def lse_rounding(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.nd
 def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarray:
     """|LSE_hat - L|, [.., Sq]: error of the row sum, then of the logarithm and the last additions."""
     softmax, final = c.stages.softmax, c.stages.lse.of(c.stages.softmax.format)
+    last = growth((softmax.u, count("roundings of the LSE", 2)), (final.u, count("the LSE's store", 1)))
     L = np.where(np.isfinite(x.L), x.L, 0.0)[..., 0]
     X = row_sum_error(x, w)
     log_sum = np.abs(L - x.M[..., 0]) + term("the reference in the logarithm", w.top[..., 0])
@@ -341,20 +313,12 @@ def lse_error(x: Intermediates, c: ResolvedContract, w: WeightError) -> np.ndarr
         + term("the rounding of the logarithm", softmax.u * (log_sum + X))
     )
     shift = row_shift(x, c)[..., 0]
-    X = X + growth((softmax.u, count("roundings of the LSE", 2)), (final.u, count("the LSE's store", 1))) * (
-        np.abs(L) + term("the LSE before it is moved", shift) + X
-    )
+    X = X + last * (np.abs(L) + term("the LSE before it is moved", shift) + X)
     if c.base2:  # m and log2 of the row sum are both multiplied by a rounded ln 2
-        work = c.stages.score_accumulation.u
-        X = X + growth((work, count("ln 2 in the LSE", 4))) * (
-            term("the reference in the LSE of base 2", np.abs(x.M[..., 0]))
-            + term(
-                "the reference in the LSE of base 2", term("the reference that is moved, in the LSE of base 2", shift)
-            )
-            + term("the reference in the LSE of base 2", w.top[..., 0])
-            + term("the row sum in the LSE of base 2", log_sum)
-            + X
-        )
+        moved = term("the reference that is moved, in the LSE of base 2", shift)
+        reference = term("the reference in the LSE of base 2", np.abs(x.M[..., 0]) + moved + w.top[..., 0])
+        size = reference + term("the row sum in the LSE of base 2", log_sum) + X
+        X = X + growth((c.stages.score_accumulation.u, count("ln 2 in the LSE", 4))) * size
     X = X + term("the error of moving a log-sum-exp", shift_error(x, c, X[..., None])[..., 0])
     return (
         np.where(np.isnan(X), np.inf, X)

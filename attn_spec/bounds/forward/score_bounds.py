@@ -37,35 +37,12 @@ def operand_scaling(x: Intermediates, c: ResolvedContract) -> Rounding:
     exact = (
         not folds
         and is_power_of(count("powers of 2 have no exact root", 4), sigma)
-        and guard("storing a scaled operand that has more bits", c.stages.stored_scores.of(dtype).u == 0, True)
+        and guard("storing a scaled operand that has more bits", stored.of(dtype).u == 0, True)
     )
-    u = (
-        0.0
-        if exact
-        else float(
-            growth(
-                (stored.u, count("storing a scaled operand", 1)),
-                (
-                    work.u,
-                    term(
-                        "both roundings of the operand's factor",
-                        term(
-                            "the rounding of a folded factor",
-                            3 if folds else count("roundings of the operand's factor", 2),
-                            2,
-                        ),
-                    ),
-                ),
-            )
-        )
-    )
-    return Rounding(
-        u,
-        term(
-            "underflow of a scaled operand",
-            stored.eta * times("underflow of a scaled operand before it is unscaled", _unscaling(x, c)),
-        ),
-    )
+    of_factor = count("roundings of the operand's factor", 2) + count("the rounding of a folded factor", int(folds))
+    rounded = growth((stored.u, count("storing a scaled operand", 1)), (work.u, of_factor))
+    unscaled = times("underflow of a scaled operand before it is unscaled", _unscaling(x, c))
+    return Rounding(0.0 if exact else float(rounded), term("underflow of a scaled operand", stored.eta * unscaled))
 
 
 def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
@@ -75,21 +52,10 @@ def operand_entry(x: Intermediates, c: ResolvedContract) -> Rounding:
         return entry(c, stored_format(x, c))
     enters = entry(c, operand_format(x, c))
     if scaled.u == 0:  # the digits are still those of q; the exponent is another, and may be below the range
-        enters = Rounding(
-            entry(c, stored_format(x, c)).u,
-            term(
-                "underflow on entry of an operand moved by a power of 4",
-                max(enters.eta, c.stages.multiplicands.eta),
-                enters.eta,
-            ),
-        )
-    return Rounding(
-        enters.u,
-        term(
-            "underflow on entry of a scaled operand",
-            enters.eta * times("underflow on entry, before it is unscaled", _unscaling(x, c)),
-        ),
-    )
+        moved = term("underflow on entry of an operand moved by a power of 4", c.stages.multiplicands.eta)
+        enters = Rounding(entry(c, stored_format(x, c)).u, max(enters.eta, moved))
+    unscaled = times("underflow on entry, before it is unscaled", _unscaling(x, c))
+    return Rounding(enters.u, term("underflow on entry of a scaled operand", enters.eta * unscaled))
 
 
 def operand_format(x: Intermediates, c: ResolvedContract) -> Format:
@@ -311,9 +277,8 @@ def scaled_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 def _steepest(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap: float) -> np.ndarray:
     """The largest slope of the softcap within an error of ``delta`` of its argument."""
-    nearest = (
-        np.maximum(np.abs(x.scaled) - term("the largest slope nearby", _divided_error(x, c, delta, cap)), 0.0) / cap
-    )
+    near = term("the largest slope nearby", _divided_error(x, c, delta, cap))
+    nearest = np.maximum(np.abs(x.scaled) - near, 0.0) / cap
     return np.cosh(np.minimum(nearest, 300.0)) ** -2.0
 
 
@@ -361,7 +326,7 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
     stored, work = c.stages.stored_scores, c.stages.score_accumulation
     size, sigma = np.where(np.isfinite(bias), np.abs(bias), 0.0), abs(x.problem.scale_value)
     form = FORMATS[x.problem.dtype_of("bias")]
-    if (loaded := c.stages.stored_scores.of(form)).u:
+    if (loaded := stored.of(form)).u:
         held = bits.nearest(bias, c.stored_scores) == bias
         delta = delta + np.where(
             held,
@@ -370,18 +335,10 @@ def _bias_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, bias: 
             + term("underflow of a bias that is rounded", loaded.eta),
         )
     if may_add_bias_first(x, c):
-        quotient = c.stages.score_accumulation.of(form)
-        rounded = (
-            (quotient.u, 1) if is_power_of(2, sigma) else (work.u, count("a bias that is divided by the scale", 7))
-        )
-        delta = (
-            delta
-            + growth(rounded) * size
-            + term(
-                "underflow of a bias that is divided by the scale",
-                2 * work.eta * times("a large scale of that underflow", max(1.0, sigma)),
-            )
-        )
+        divided = (work.u, count("a bias that is divided by the scale", 7))
+        rounded = growth((work.of(form).u, 1) if is_power_of(2, sigma) else divided)
+        tiny = 2 * work.eta * times("underflow of a bias that a large scale divides", max(1.0, sigma))
+        delta = delta + rounded * size + term("underflow of a bias that is divided by the scale", tiny)
     if c.base2:
         delta = (
             delta
@@ -407,42 +364,27 @@ def _alibi_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, slope
     products are as large as that of the row's length, and see :func:`row_shift`.
     """
     stored, work = c.stages.stored_scores, c.stages.score_accumulation
-    loaded = c.stages.score_accumulation.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
-    made = c.stages.alibi_terms.of(c.stages.score_accumulation.format)
+    loaded = work.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
+    made = c.stages.alibi_terms.of(work.format)
     shift, far, sigma = row_shift(x, c), abs(x.problem.distances), abs(x.problem.scale_value)
     if c.alibi == "positions":
         far = term("products of keys counted from one of them", farthest_key(x, c), far)
     size = slopes * far
     bias = 0.0 if x.problem.bias is None else np.where(np.isfinite(x.problem.bias), np.abs(x.problem.bias), 0.0)
     constants = 7 if may_add_bias_first(x, c) and not is_power_of(2, sigma) else 0
-    error = (
-        growth(
-            (loaded.u, count("a slope that is rounded as it is loaded", 1)),
-            (made.u, count("slope, distance and product in a format of their own", 3)),
-            (
-                work.u,
-                count("the product of slope and distance", 1) + term("a slope that is divided by the scale", constants),
-            ),
-            (stored.u, count("the product of slope and distance as it is stored", 1)),
-        )
-        * size
+    of_product = count("the product of slope and distance", 1) + term("a slope that is divided by the scale", constants)
+    relative = growth(
+        (loaded.u, count("a slope that is rounded as it is loaded", 1)),
+        (made.u, count("slope, distance and product in a format of their own", 3)),
+        (work.u, of_product),
+        (stored.u, count("the product of slope and distance as it is stored", 1)),
     )
+    tiny = loaded.eta + count("underflows of a slope and a product in their own format", 2) * made.eta + 3 * work.eta
+    tiny = times("underflow of a slope, times the distance", 1 + far) * tiny * max(1.0, sigma)
     delta = (
         delta
-        + error
-        + term(
-            "underflow of a slope, a quotient and a product",
-            times("underflow of a slope, times the distance", 1 + far)
-            * (
-                loaded.eta
-                + term(
-                    "underflow of a slope and a product in their own format",
-                    count("underflows of a term of ALiBi", 2) * made.eta,
-                )
-                + 3 * work.eta
-            )
-            * max(1.0, sigma),
-        )
+        + relative * size
+        + term("underflow of a slope, a quotient and a product", tiny)
         + term("underflow of the product of slope and distance as it is stored", stored.eta)
     )
     if c.base2:
@@ -473,11 +415,9 @@ def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     ALiBi may count the keys from any of them: - m (i - j) and m j differ by m i.
     """
     slopes = x.problem.alibi_slopes
-    return (
-        np.zeros((1, 1, 1, 1))
-        if slopes is None or c.alibi == "distance"
-        else term("what all scores of a row may differ by", slopes) * _farthest_key(x)
-    )
+    if slopes is None or c.alibi == "distance":
+        return np.zeros((1, 1, 1, 1))
+    return term("what all scores of a row may differ by", slopes) * _farthest_key(x)
 
 
 def _farthest_key(x: Intermediates) -> np.ndarray:
@@ -495,20 +435,14 @@ def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.
     if not shift.any():
         return shift
     softmax, work = c.stages.softmax, c.stages.score_accumulation
-    loaded = c.stages.score_accumulation.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
-    final = c.stages.lse.of(c.stages.softmax.format)
-    product = (
-        growth(
-            (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
-            (work.u, count("the product that a log-sum-exp is moved by", 3)),
-        )
-        * shift
+    loaded = work.of(FORMATS[x.problem.dtype_of("alibi_slopes")])
+    final = c.stages.lse.of(softmax.format)
+    relative = growth(
+        (loaded.u, count("a slope that is rounded as a log-sum-exp is moved", 1)),
+        (work.u, count("the product that a log-sum-exp is moved by", 3)),
     )
-    product = (
-        product
-        + term("underflow of what a log-sum-exp is moved by", _farthest_key(x) * (loaded.eta + work.eta))
-        + softmax.eta
-    )
+    tiny = term("underflow of what a log-sum-exp is moved by", _farthest_key(x) * (loaded.eta + work.eta))
+    product = relative * shift + tiny + softmax.eta
     L = np.abs(np.where(np.isfinite(x.L), x.L, 0.0))
     largest = (
         term("the log-sum-exp that is moved", L)

@@ -23,13 +23,7 @@ AT_A_TIME = 2**18
 def slack(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
     """How far errors of the values carry the output of exact weights, [.., Sq, Dv]."""
     error = value_error(x, c)
-    return (
-        0.0
-        if error is None
-        else term(
-            "errors of values carry the output", term("errors of values carry the output", x.dropped(x.P)) @ error
-        )
-    )
+    return 0.0 if error is None else term("errors of values carry the output", x.dropped(x.P) @ error)
 
 
 def around(x: Intermediates, c: ResolvedContract, products: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -78,10 +72,8 @@ def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray 
     T, sizes = W.swapaxes(-1, -2), np.abs(W).swapaxes(-1, -2)
     return Columns(
         v @ T,
-        None
-        if error is None
-        else term("errors of values that are projected", error) @ term("errors of values that are projected", sizes, T),
-        term("sizes of values that are projected", size) @ term("sizes of values that are projected", sizes, T),
+        None if error is None else term("errors of values that are projected", error @ sizes),
+        term("sizes of values that are projected", size @ sizes),
         o @ T,
         np.abs(W),
     )
@@ -90,11 +82,9 @@ def columns(x: Intermediates, c: ResolvedContract, o: np.ndarray, W: np.ndarray 
 def spread(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:
     """sum_j W_ij |c_ij v_jc - o_ic|, [.., Sq, C], element by element."""
     found = _of_values(x, W, of)
-    return term(
-        "errors of values, times those of weights",
-        found if of.error is None else found + x.dropped(W) @ of.error,
-        found,
-    )
+    if of.error is None:
+        return found
+    return found + term("errors of values, times those of weights", x.dropped(W) @ of.error)
 
 
 def _of_values(x: Intermediates, W: np.ndarray, of: Columns) -> np.ndarray:

@@ -122,11 +122,8 @@ def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
     rounded = term(
         "the reference's rounding in base 2", growth((c.stages.score_accumulation.u, 1)) * _largest_score(x, c)
     )
-    return (
-        rounded
-        if guard("a rounded reference that may overflow", c.exponent == "base2_fused", False)
-        else np.minimum(rounded, FARTHEST_REFERENCE)
-    )
+    may_overflow = guard("a rounded reference that may overflow", c.exponent == "base2_fused", False)
+    return rounded if may_overflow else np.minimum(rounded, FARTHEST_REFERENCE)
 
 
 def exponential_error(c: ResolvedContract) -> float:
@@ -191,8 +188,7 @@ def exponent_by_lse_error(x: Intermediates, c: ResolvedContract, EL: np.ndarray)
             + count("base 2 of the backward weights", 8)
             * work.u
             * (
-                term("base 2 of the score in the backward weights", np.abs(x.s))
-                + term("base 2 of the score in the backward weights", delta)
+                term("base 2 of the score in the backward weights", np.abs(x.s) + delta)
                 + term("base 2 of the LSE in the backward weights", np.abs(L))
                 + term(
                     "base 2 of the LSE in the backward weights",
@@ -223,19 +219,16 @@ def partial_lse_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         + term("the reference's rounding in a part's row sum", reference_rounding(x, c))
         + 1
     )
-    log_sum = (
-        log_sum if c.reference == "maximum" else log_sum + term("a reference that is no maximum of a part", 2 * largest)
-    )
+    if c.reference != "maximum":
+        log_sum = log_sum + term("a reference that is no maximum of a part", 2 * largest)
     size = term("the largest score in a part's log-sum-exp", largest) + term(
         "the row sum in a part's log-sum-exp", log_sum
     )
-    work, softmax = (c.stage(stage).u for stage in ("score_accumulation", "softmax"))
-    final = c.stages.lse.of(c.stages.softmax.format).u
-    base2 = count("base 2 of a part's log-sum-exp", 4) if c.base2 else 0
+    work, softmax = c.stages.score_accumulation, c.stages.softmax
     relative = growth(
-        (softmax, count("roundings of a part's log-sum-exp", 2)),
-        (final, count("storing a part's log-sum-exp", 1)),
-        (work, base2),
+        (softmax.u, count("roundings of a part's log-sum-exp", 2)),
+        (c.stages.lse.of(softmax.format).u, count("storing a part's log-sum-exp", 1)),
+        (work.u, count("base 2 of a part's log-sum-exp", 4) if c.base2 else 0),
     )
     return term("the logarithm of a part's row sum", elementary_error(c, "log_error") * (1 + log_sum)) + relative * size
 
@@ -253,12 +246,11 @@ def merge_weight_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
         + term("the number of keys in a part's argument", 2 * np.log(np.maximum(x.keys, 1)))
         + count("the number of keys in a part's argument", 1)
     )
-    work, softmax = (c.stage(stage).u for stage in ("score_accumulation", "softmax"))
-    error = term("the argument of a part's weight", softmax * argument) + term(
+    error = term("the argument of a part's weight", c.stages.softmax.u * argument) + term(
         "the exponential of a part's weight", exponential_error(c)
     )
     if c.base2:  # a difference of natural logarithms is multiplied by a rounded log2(e)
-        error = error + count("base 2 of a part's weight", 2) * work * argument
+        error = error + count("base 2 of a part's weight", 2) * c.stages.score_accumulation.u * argument
     return np.where(x.visible, error, 0.0)
 
 
@@ -293,14 +285,11 @@ def _exact_differences(x: Intermediates, c: ResolvedContract, delta: np.ndarray)
         guard("exact differences have no bias", not x.problem.has_addends, True)
         and guard("exact differences have no softcap", x.problem.softcap is None, True)
         and guard("exact differences are to the maximum", c.reference_distance == 0, True)
+        # Multiplied by log2(e), scores leave their grid.
+        and guard("exact differences are natural", not c.base2, True)
+        and guard("exact differences have a scale of a power of 2", is_power_of(2, sigma), True)
     )
-    plain = plain and guard(
-        "exact differences are natural", not c.base2, True
-    )  # multiplied by log2(e), scores leave their grid
-    if (
-        not (plain and guard("exact differences have a scale of a power of 2", is_power_of(2, sigma), True))
-        or not x.s.size
-    ):
+    if not plain or not x.s.size:
         return np.zeros((*x.s.shape[:-1], 1), dtype=bool)
     low_q, low_k = lowest_bits(x)
     low = low_q[..., None] + math.log2(sigma) + low_k.min(-1)[..., None, None]

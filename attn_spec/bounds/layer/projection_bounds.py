@@ -61,17 +61,11 @@ def _joined(x: Intermediates, c: ResolvedContract, heads: ForwardBound) -> Forwa
         W = np.abs(parameters_given(x, c)["output_projection"].value).swapaxes(-1, -2)
         apart = error @ W - term("what a projection makes of errors", np.where(x.keys == 0, 0.0, heads.projected))
         together = np.maximum(apart, 0.0).sum(axis=1, keepdims=True)
-    o = Approximation(
-        x.O,
-        np.abs(x.O),
-        error,
-        c.format(term("the format of outputs of heads", "operands", "multiplicands")),
-        c,
-    )
-    cast, allowed = (
-        c.stages.output.of(c.format(term("the format of sums over heads", "stored_scores", "output"))),
-        np.zeros(x.output.shape),
-    )
+    stages = c.stages
+    form = term("the format of outputs of heads", stages.operands, stages.multiplicands).format
+    o = Approximation(x.O, np.abs(x.O), error, form, c)
+    cast = stages.output.of(term("the format of sums over heads", stages.stored_scores, stages.output).format)
+    allowed = np.zeros(x.output.shape)
     inside = np.all(heads.in_domain | heads.empty_in_domain, axis=1, keepdims=True)
     for total in standing(("one product of all heads", _at_once(x, o)), ("products of heads apart", _one_by_one(x, o))):
         found = (
@@ -184,23 +178,13 @@ def projection_errors(b: ScoreGradientError, contract: ResolvedContract, of_v: A
     dv = replace(dv, error=dv.error - np.where(np.isfinite(dv.error), _together(b), 0.0))
     o = exact_output_error(b.near, c)
     o = np.where(x.keys == 0, 0.0, o)
-    A, dO = (
-        RunningErrors(c),
-        given(
-            c,
-            b.g.of_output,
-            term(
-                "the format of the cotangent in the gradient of W_O",
-                contract.stages.output.format,
-                c.stages.output.format,
-            ),
-        ),
-    )
+    arriving = term("the format of the cotangent in the gradient of W_O", contract.stages.output, c.stages.output)
+    A, dO = RunningErrors(c), given(c, b.g.of_output, arriving.format)
     of_heads = Approximation(
         x.O,
         np.abs(x.O),
         term("errors of heads in the gradient of W_O", o),
-        c.format(term("the format of outputs of heads in the gradient of W_O", "operands", "multiplicands")),
+        term("the format of outputs of heads in the gradient of W_O", c.stages.operands, c.stages.multiplicands).format,
         c,
     )
     found |= outputs.pull(A, of_heads, parameters_given(x, c), dO)[1]

@@ -243,11 +243,11 @@ def chained(x: Intermediates, c: ResolvedContract, columns: int) -> np.ndarray:
 
 def state_rounding(c: ResolvedContract) -> Rounding:
     """What a state loses while it waits for the next tile, and when it enters the product with a."""
-    waits, form = c.stages.partial_outputs.of(c.stages.output_accumulation.format), c.stages.partial_outputs.format
+    state = c.stages.partial_outputs
     return Rounding(
-        term("the rounding of a state that waits", waits.u),
-        term("underflow of a state that waits", c.stages.partial_outputs.eta)
-        + term("underflow of a state on entry", entry(c, form).eta),
+        term("the rounding of a state that waits", state.of(c.stages.output_accumulation.format).u),
+        term("underflow of a state that waits", state.eta)
+        + term("underflow of a state on entry", entry(c, state.format).eta),
     )
 
 
@@ -275,11 +275,9 @@ def _scores_first(e: LinearError, stage: str) -> np.ndarray:
 def _keys_first(e: LinearError, stage: str) -> np.ndarray:
     """G of a sum over the keys, as a state, then over d."""
     c, x = e.c, e.x
+    tiles = times("states that wait once for each tile", c.tiles(x.problem.key_length))
     of_state: Factors = (
-        (
-            state_rounding(c).u,
-            term("states that wait", times("states that wait once for each tile", c.tiles(x.problem.key_length))),
-        ),
+        (state_rounding(c).u, term("states that wait", tiles)),
         (entry(c, c.stages.partial_outputs.format).u, count("entry of states", 1)),
         (left_out(c, c.stages.operands.format, FORMATS[x.problem.dtype]), count("pieces left out of states", 1)),
         (
@@ -311,13 +309,8 @@ def output_error(e: LinearError, o: np.ndarray, slack: np.ndarray | float) -> np
     """|O_hat - o|, [.., Sq, Dv]: with errors dS of the numerator and dN, (dS - o dN) / N_hat, then last roundings."""
     x, c = e.x, e.c
     # w, a or the sum is divided by N: 1 / N is rounded, its product, and one of both.
-    dS = sum_error(
-        e,
-        e.v,
-        multiplicand(c, x.problem.dtype),
-        "output_accumulation",
-        divisions=count("roundings of a quotient by N", 3),
-    )
+    divisions = count("roundings of a quotient by N", 3)
+    dS = sum_error(e, e.v, multiplicand(c, x.problem.dtype), "output_accumulation", divisions)
     softmax, out, size = c.stages.softmax, output_cast(c), np.abs(o) + slack
     X = (
         term("the numerator of linear attention", dS) + term("the denominator of linear attention", size * e.dN)
@@ -406,7 +399,7 @@ def in_domain(e: LinearError, allowed: np.ndarray) -> np.ndarray:
     G = np.maximum(_scores_first(e, "output_accumulation"), _keys_first(e, "output_accumulation"))
     G = np.broadcast_to(G, e.x.N.shape)[..., 0]
     inside &= np.maximum.reduce(held) * (1 + G) <= term("sums of linear attention", c.largest(*stages), np.inf)
-    smallest = max(c.format(stage).smallest_normal for stage in ("row_sum", "softmax"))
+    smallest = max(c.stages.row_sum.format.smallest_normal, c.stages.softmax.format.smallest_normal)
     least, most = (x.N - e.dN)[..., 0], (x.N + e.dN)[..., 0]
     inside &= guard("the least sum of linear weights", least >= smallest, True) & guard(
         "the inverse of a sum of linear weights", most * c.stages.softmax.format.smallest_normal <= 1, True

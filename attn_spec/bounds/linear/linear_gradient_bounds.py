@@ -144,9 +144,8 @@ def _rows(e: LinearError, g: GradientIntermediates, of_o: np.ndarray) -> RowGrad
         )
         * inverse
     )
-    of_dw = np.where(
-        x.visible, term("the error of o in linear dw", of_D) * term("the error of o in linear dw", inverse, of_D), 0.0
-    ) + term("the error of 1 / N in dw", size * lost)
+    of_dw = np.where(x.visible, term("the error of o in linear dw", of_D * inverse), 0.0)
+    of_dw = of_dw + term("the error of 1 / N in dw", size * lost)
     return RowGradientError(e, inverse, dO, D, dw=size, of_dw=of_dw, P=P, of_P=of_P)
 
 
@@ -156,21 +155,14 @@ def _inverse(e: LinearError) -> tuple[np.ndarray, np.ndarray]:
     Where weights are computed again from the log-sum-exp, it is exp(-L).
     """
     x, c = e.x, e.c
-    lost = term("the error of N in the backward pass", term("the error of N in the backward pass", e.dN) / x.N)
+    lost = term("the error of N in the backward pass", e.dN / x.N)
     if c.backward_weights == "recomputed":
         of_L = lse_error(e)[..., None]
-        in_exponent = term("the LSE in 1 / N", of_L) + term(
-            "roundings of -LSE",
-            growth((c.stages.softmax.u, count("roundings of -LSE", 3)))
-            * (np.abs(x.L) + term("the error of the LSE in roundings of -LSE", of_L)),
-        )
-        lost = np.maximum(
-            lost,
-            term(
-                "1 / N as exp(-LSE)",
-                -np.expm1(-in_exponent - term("the exponential of -LSE", elementary_error(c, "exp_error"))),
-            ),
-        )
+        size = np.abs(x.L) + term("the error of the LSE in roundings of -LSE", of_L)
+        rounded = growth((c.stages.softmax.u, count("roundings of -LSE", 3))) * size
+        in_exponent = term("the LSE in 1 / N", of_L) + rounded
+        again = -np.expm1(-in_exponent - term("the exponential of -LSE", elementary_error(c, "exp_error")))
+        lost = np.maximum(lost, term("1 / N as exp(-LSE)", again))
     inverse = np.where(lost < 1, 1 / (x.N * times("the largest 1 / N in dw", 1 - lost)), np.inf)
     return np.where(x.keys > 0, inverse, 0.0), np.where(x.keys > 0, lost, 0.0)
 
