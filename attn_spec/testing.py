@@ -258,9 +258,7 @@ class Asked:
             b, h, i, *column = worst.index
             problem = self.made.head(b, 0 if self.made.layer else h)
             return of_row(problem, reading, worst.quantity, (0, h if self.made.layer else 0, i, *column))
-        assert isinstance(self.given, GradientsAsGiven)
-        part = self.given.part(worst.quantity, self._place(worst))
-        if part is None or not is_small(part.problem):
+        if (part := self._small_part(worst)) is None:
             return ()
         b, h, *rest = worst.index
         first = part.at[1] * (self.made.group_size if worst.quantity == "dq" else 1)
@@ -346,8 +344,7 @@ class Asked:
         """
         assert isinstance(self.given, GradientsAsGiven)
         place, contract = self._place(worst), self.contract.at(self.made.dtype)
-        part = self.given.part(worst.quantity, place)
-        if part is None or not is_small(part.problem):
+        if (part := self._small_part(worst)) is None:
             return ""
 
         def of(other: GradientPart, problem: Problem) -> Judgement:
@@ -367,6 +364,12 @@ class Asked:
                     hints.append(f"right for the same tensors {words}")
             hints += right_for(part.problem, of_same_tensors)
         return f"these gradients are {', or '.join(hints)}" if hints else ""
+
+    def _small_part(self, worst: WorstElement) -> GradientPart | None:
+        """The kv head of the worst element of a gradient, or all heads together; None where it is not judged again."""
+        assert isinstance(self.given, GradientsAsGiven)
+        part = self.given.part(worst.quantity, self._place(worst))
+        return part if part is not None and is_small(part.problem) else None
 
     def _meant(self, worst: WorstElement) -> Iterator[str]:
         """Other calls, of which the row of the worst element is the answer."""

@@ -242,11 +242,11 @@ class ResolvedContract(Contract):
     @property
     def stages(self) -> Stages:
         """Every stage with its format and its rounding; others while terms are struck."""
-        return self._stages if state() is None else stages_without(self)
+        return self._stages if state() is None else _stages(self)
 
     @cached_property
     def _stages(self) -> Stages:
-        return _made(self)
+        return _stages(self)
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name, or of the results of a format of that name, as :attr:`stages` has it."""
@@ -278,20 +278,14 @@ class ResolvedContract(Contract):
 
 
 @remembered(64)
-def stages_without(c: ResolvedContract) -> Stages:
-    """Return the stages of a contract as they are without what is struck."""
-    return _made(c)
-
-
-def _made(c: ResolvedContract) -> Stages:
-    found: dict[str, Any] = {}
+def _stages(c: ResolvedContract) -> Stages:
+    """The stages of a contract, as they are without what is struck."""
+    found: dict[str, Any] = dict.fromkeys(STAGES)
     for name in STAGES:
-        if getattr(c, name) is None:
-            found[name] = None
-            continue
-        form = c.format(name)
-        flushes = c.flushes(form, entering=name == "multiplicands")
-        found[name] = made_stage(form, c.direction(name), flushes=flushes)
+        if getattr(c, name) is not None:
+            form = c.format(name)
+            flushes = c.flushes(form, entering=name == "multiplicands")
+            found[name] = made_stage(form, c.direction(name), flushes=flushes)
     return Stages(**found)
 
 

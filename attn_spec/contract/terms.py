@@ -79,15 +79,11 @@ def remembered(most: int) -> Callable[[Callable[Arguments, Value]], Callable[Arg
     """Return a decorator that keeps the last results of a function, apart by what is struck."""
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-        known: dict[Hashable, Value] = {}
+        known: Any = functools.lru_cache(maxsize=most)(lambda _, *arguments, **named: function(*arguments, **named))
 
         @functools.wraps(function)
         def looked_up(*arguments: Arguments.args, **named: Arguments.kwargs) -> Value:
-            key = (state(), arguments, *named.items())
-            known[key] = known.pop(key) if key in known else function(*arguments, **named)
-            if len(known) > most:
-                del known[next(iter(known))]
-            return known[key]
+            return known(state(), *arguments, **named)
 
         return looked_up
 
@@ -97,8 +93,8 @@ def remembered(most: int) -> Callable[[Callable[Arguments, Value]], Callable[Arg
 def _instead(value: Any, without: Any) -> Any:
     if not isinstance(value, np.ndarray) or not isinstance(without, int | float):
         return without
-    indices = value.dtype.kind == "i" and without in (0, 1)
-    return np.full(value.shape, without, dtype=value.dtype if indices else None)
+    is_index = value.dtype.kind == "i" and without in (0, 1)  # which a float can be none of
+    return np.full(value.shape, without, dtype=value.dtype if is_index else None)
 
 
 @contextmanager

@@ -33,8 +33,11 @@ def test_a_term_without_a_witness_has_a_reason():
 
 
 def test_every_name_is_struck_once_and_nothing_else_is():
+    struck, known = {name for strike in STRIKES for name in names_of(strike)}, set(named())
+
     assert len(STRIKES) == len(set(STRIKES))
-    assert {name for strike in STRIKES for name in names_of(strike)} == set(named())
+    assert known - struck == set(), "write a witness, a guard or a reason in reports/witnesses for each of these names"
+    assert struck - known == set(), "no bound has a term of such a name: put it back, or take it out of the tables"
 
 
 def test_a_name_stands_in_one_module():
