@@ -178,7 +178,7 @@ class RunningErrors:
         self.contract = contract
 
     def product(self, x: Approximation, y: Approximation) -> Approximation:
-        """The theorem of ``score_bounds.dot_product_error``, for operands with errors.
+        """The theorem of ``product_bounds.dot_product_error``, for operands with errors.
 
         Nothing is known of a product with a factor that may overflow on entry.
         """

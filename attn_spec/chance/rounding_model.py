@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.bounds.forward.score_bounds import operand_entry, operand_scaling
+from attn_spec.bounds.forward.product_bounds import operand_entry, operand_scaling
 from attn_spec.bounds.intermediates import Intermediates
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.products import casts_row_sum, multiplicand, on_matrix_unit, probability_cast, sums

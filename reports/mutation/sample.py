@@ -27,11 +27,12 @@ _MODULES = {
     "contract": ("roundoff", "products", "readings"),
     "bounds": ("intermediates", "running_error", "operand_bounds"),
     "bounds.forward": (
-        *("score_bounds", "weight_bounds", "row_sum_bounds", "bounds", "domain", "output_bounds", "weighted_means"),
+        *("product_bounds", "score_bounds", "weight_bounds", "row_sum_bounds", "bounds", "domain", "output_bounds"),
+        "weighted_means",
     ),
     "bounds.backward": (
         *("score_gradient_bounds", "gradient_bounds", "block_sums", "gradient_key_sums", "weight_gradient_bounds"),
-        "reference_gradients",
+        *("backward_weights", "delta_bounds", "reference_gradients"),
     ),
     "problem": ("masks",),
     "search": ("assertions", "verdict"),

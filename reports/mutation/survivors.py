@@ -21,8 +21,10 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "bounds.forward.row_sum_bounds",
         (
-            '-            term("the reference in the LSE of base 2", np.abs(x.M[..., 0]))\n'
-            '+            term("the reference in the LSE of base 2", np.abs(x.M[..., -1]))'
+            '-        reference = term("the reference in the LSE of base 2", '
+            "np.abs(x.M[..., 0]) + moved + w.top[..., 0])\n"
+            '+        reference = term("the reference in the LSE of base 2", '
+            "np.abs(x.M[..., -1]) + moved + w.top[..., 0])"
         ),
     ): _ROWS_HAVE_ONE,
     (
@@ -49,7 +51,7 @@ REASONS: dict[tuple[str, str], str] = {
         ),
     ): _ROWS_HAVE_ONE,
     (
-        "bounds.forward.score_bounds",
+        "bounds.forward.product_bounds",
         (
             '-    fits = np.log2(x.magnitude) <= exact_bits(c, "score_accumulation") '
             "+ np.minimum(low_q + low_k, 4000.0) - 1e-9\n"

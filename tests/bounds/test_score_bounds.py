@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from attn_spec.bounds.forward.score_bounds import dot_product_error, exact_scores, score_error
+from attn_spec.bounds.forward.product_bounds import dot_product_error, exact_scores
+from attn_spec.bounds.forward.score_bounds import score_error
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.search.regimes import Recipe

@@ -33,8 +33,8 @@ from attn_spec.bounds.backward.score_gradient_bounds import ScoreGradientError, 
 from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entry, cotangent_format
 from attn_spec.bounds.forward.dropout_bounds import factor_roundings, factor_underflow, late_roundings, weight_stages
 from attn_spec.bounds.forward.far_keys import without_far_keys
+from attn_spec.bounds.forward.product_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION, INFLATION, amplification, evaluation_alpha
-from attn_spec.bounds.forward.score_bounds import last_factor, operand_entry, operand_format, operand_scaling
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, finite, kept
 from attn_spec.bounds.operand_bounds import (
     arriving,

@@ -11,7 +11,7 @@ import numpy as np
 
 from attn_spec.bounds.backward.weight_gradient_bounds import cotangent_entering, largest_quotient
 from attn_spec.bounds.forward.domain import empty_rows_in_domain, in_domain, lse_fits, most_of_row
-from attn_spec.bounds.forward.score_bounds import last_factor
+from attn_spec.bounds.forward.product_bounds import last_factor
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
 from attn_spec.bounds.operand_bounds import value_sizes
 from attn_spec.contract.contract import ResolvedContract

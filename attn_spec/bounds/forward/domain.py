@@ -7,16 +7,9 @@ import math
 import numpy as np
 
 from attn_spec.bounds.forward.dropout_bounds import factor_fits
+from attn_spec.bounds.forward.product_bounds import dot_product_error, product_sizes
 from attn_spec.bounds.forward.row_sum_bounds import WeightError, weight_error
-from attn_spec.bounds.forward.score_bounds import (
-    dot_product_error,
-    farthest_key,
-    may_add_bias_first,
-    product_sizes,
-    row_shift,
-    scaled_error,
-    score_error,
-)
+from attn_spec.bounds.forward.score_bounds import farthest_key, may_add_bias_first, row_shift, scaled_error, score_error
 from attn_spec.bounds.forward.weight_bounds import reference_rounding
 from attn_spec.bounds.intermediates import Intermediates, finite, kept
 from attn_spec.bounds.operand_bounds import operand_error, unknown_keys, value_sizes

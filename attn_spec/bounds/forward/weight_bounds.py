@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.bounds.forward.score_bounds import lowest_bits, row_shift, score_error, shift_error
+from attn_spec.bounds.forward.product_bounds import lowest_bits
+from attn_spec.bounds.forward.score_bounds import row_shift, score_error, shift_error
 from attn_spec.bounds.intermediates import Intermediates, kept
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, growth, is_power_of

@@ -1,0 +1,215 @@
+"""How far delta may lie from the truth under a contract: D = rowsum(dO O), or rowsum(P dP), less dL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from attn_spec.bounds.backward.backward_weights import BackwardWeights, is_stored
+from attn_spec.bounds.backward.weight_gradient_bounds import (
+    division,
+    division_underflow,
+)
+from attn_spec.bounds.forward import value_spread
+from attn_spec.bounds.forward.bounds import exact_output_error
+from attn_spec.bounds.forward.dropout_bounds import late_roundings
+from attn_spec.bounds.forward.output_bounds import OutputTerms, output_terms
+from attn_spec.bounds.forward.row_sum_bounds import (
+    WeightError,
+    deviations,
+    divided,
+)
+from attn_spec.bounds.forward.weighted_means import mean_error
+from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates
+from attn_spec.bounds.operand_bounds import value_error, value_sizes
+from attn_spec.contract.contract import ResolvedContract
+from attn_spec.contract.products import probability_cast
+from attn_spec.contract.roundoff import growth
+from attn_spec.contract.terms import count, term, times
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the theorems of a row share."""
+
+    x: Intermediates
+    #: Those of weights and outputs, which leave far keys out.
+    near: Intermediates
+    g: GradientIntermediates
+    c: ResolvedContract
+    w: WeightError
+    #: The weights that make dS, and whether they are cast.
+    weights: BackwardWeights
+    casts: bool
+    #: |X| and |dP - D| with the error of their own evaluation, [.., Sq, Sk], which is at most ``slack``.
+    size: np.ndarray
+    around: np.ndarray
+    slack: np.ndarray | float
+
+    @cached_property
+    def of_output(self) -> OutputTerms:
+        """The terms of the output's error."""
+        return output_terms(self.near, self.c, self.w, self.near.O, 0.0)
+
+
+def delta_error(row: Setting, edP: np.ndarray) -> np.ndarray:
+    """Error of D, less dL, [.., Sq, 1], which 1 - p may multiply; ``edP`` is that of dP."""
+    x, g, work = row.x, row.g, row.c.stages.score_accumulation
+    D = _delta_of_output(row) if row.c.delta == "output" else _delta_of_probabilities(row, edP)
+    D = (
+        D
+        + term("the division of delta by l", growth(*division(row.near, row.c)) * (np.abs(g.D) + D))
+        + term("underflow of delta's division by l", division_underflow(row.near, row.c))
+    )
+    if g.lse_cotangent is not None:
+        D = (
+            D
+            + term("the sum with dL", work.u * (np.abs(g.D) + D + np.abs(g.lse_cotangent)[..., None]))
+            + term(
+                "underflow of the sum with dL",
+                times("underflow of the sum with dL, raised", x.largest_factor) * work.eta,
+            )
+        )
+    if late := late_roundings(x, row.c):
+        dL = 0.0 if g.lse_cotangent is None else np.abs(g.lse_cotangent)[..., None]
+        D = D + growth(*late) * (term("delta times 1 - p", np.abs(g.D) + D) + term("dL times 1 - p", dL))
+    return D if x.c is None else D + term("underflow of delta times 1 - p", x.largest_factor * work.eta)
+
+
+def _delta_of_output(row: Setting) -> np.ndarray:
+    """Error of rowsum(dO O): that of the stored output, and of the sum.
+
+    Of the output's error the part sum_j P a_j (v_j - o) meets dO as sum_j P a_j (dP_j - D), whatever the columns; where
+    values have errors f_j, o is sum P v^, and both differences are off by these.
+    """
+    x, c, work = row.near, row.c, row.c.stages.score_accumulation
+    size, Dv = np.abs(row.g.cotangent), x.v.shape[-1]
+    EO = exact_output_error(x, c)
+    stored = (size * EO).sum(-1, keepdims=True)
+    if c.normalize != "by_lse":
+        off = value_spread.slack(x, c)
+        around = term("errors of values around delta", value_spread.around(x, c, row.around, size), row.around)
+        e = row.of_output
+        last = (
+            size
+            * (
+                term("the last roundings of the output in delta", e.finish * (np.abs(x.O) + EO))
+                + term("the last underflow of the output in delta", e.tiny)
+            )
+        ).sum(-1, keepdims=True)
+        through = (
+            term("the weights' part of delta", (row.w.PA * around).sum(-1, keepdims=True))
+            + term("the other terms of delta", (size * e.rest).sum(-1, keepdims=True))
+        ) / e.kappa
+        through = np.where(
+            e.kappa > 0,
+            through
+            + term("errors of values in delta", (size * off).sum(-1, keepdims=True))
+            + term("the last roundings of an output of equal values in delta", last),
+            np.inf,
+        )
+        stored = np.fmin(
+            stored,
+            np.fmin(
+                through,
+                term("a mean of products in delta", _mean_of_products(row, e, size))
+                + term("the last roundings of the output with a mean of products", last),
+            ),
+        )
+    if (of_g := row.g.cotangent_error) is not None:
+        off = of_g * (np.abs(x.O) + term("errors of cotangents and outputs in delta", EO))
+        stored = stored + term("errors of cotangents in delta", off.sum(-1, keepdims=True))
+        size = size + term("errors of cotangents in the size of delta", of_g)
+    additions = min(Dv, c.summation_depth or Dv) - 1 + count("one rounding of delta's sum", 1)
+    summed = growth((work.u, additions)) * (size * (np.abs(x.O) + EO)).sum(-1, keepdims=True)
+    return (
+        term("the output in delta", stored)
+        + term("delta's sum", summed)
+        + term("underflow of delta's sum", 2 * Dv * work.eta)
+    )
+
+
+def _mean_of_products(row: Setting, e: OutputTerms, size: np.ndarray) -> np.ndarray:
+    """How far a mean of the products dP_j of a row may lie from D, [.., Sq, 1].
+
+    They are values of one column, as those of :func:`output_bounds.output_error`.
+    """
+    x, c = row.near, row.c
+    of_values = x.dropped(size @ value_sizes(x, c).swapaxes(-1, -2))
+    given = value_error(x, c)
+    moved = 0.0 if given is None else x.dropped(size @ given.swapaxes(-1, -2))
+    r = (
+        term("values that are off in a mean of products", moved)
+        + term("roundings of the numerator in a mean of products", e.B * of_values)
+        + term("the row sum in a mean of products", e.C * (size * np.abs(x.O)).sum(-1, keepdims=True))
+        + term("the evaluation of dP - D beside a mean of products", row.slack)
+    )
+    least = 1 - e.C.max(axis=-1, keepdims=True, initial=0.0)
+    found = mean_error(row.w, row.g.dP - row.g.D, r) / times("the row sum of a mean of products", least)
+    return np.where(least > 0.75, found, np.inf) + term(
+        "underflow of a mean of products", (size * e.outside_hull).sum(-1, keepdims=True)
+    )
+
+
+def _delta_of_probabilities(row: Setting, edP: np.ndarray) -> np.ndarray:
+    """Error of rowsum(P dP), whose weights add up to 1 but for a defect N, with dP_j = D + (dP_j - D).
+
+    sum P (1 + a)(1 + g)(dP + e) - D = N D + (1 + g)(sum P a (dP - D) + sum P (1 + a) e), since sum P (dP - D) = 0.
+    The products may be those that P dP - P D is formed from, as they are stored.
+    """
+    x, g, c, w, weights = row.x, row.g, row.c, row.w, row.weights
+    work, n = c.stages.score_accumulation, x.keys - 1.0 + count("roundings of delta's sum over keys", 2)
+    PA, P1A = deviations(row.near, weights.own)
+    G = np.expm1(np.minimum(weights.common, 700.0))
+    if is_stored(c):
+        cast = probability_cast(c).u if c.score_gradients_of == "cast" else 0.0
+        N = (
+            1
+            + growth(
+                (c.stages.softmax.u, count("roundings of stored weights in delta", 2)),
+                (cast, count("the cast of stored weights in delta", 1)),
+            )
+        ) * np.exp(term("a defect of stored weights", w.defect)) - 1
+    else:
+        N = (
+            times("the LSE in the defect of recomputed weights", 1 + G)
+            * times("the weights in their defect", 1 + PA.sum(-1, keepdims=True))
+            - 1
+        )
+    N = N + term(
+        "underflow in the defect of weights", x.keys * (weights.eta + np.fmin(w.inverse_sum, divided(x, c)) * w.eta_sum)
+    )
+    sizes = np.where(x.visible, np.abs(g.dP) + edP, 0.0)
+    apart = term("the defect of weights in delta", N * np.abs(g.D)) + (1 + G) * (
+        term("the weights in delta", (PA * row.around).sum(-1, keepdims=True))
+        + term("dP in delta", (P1A * edP).sum(-1, keepdims=True))
+    )
+    together = (
+        term("the change of weights in delta", weights.change * np.abs(g.dP))
+        + term("dP with the largest weights in delta", weights.most * edP)
+    ).sum(-1, keepdims=True)
+    factor = np.exp(np.minimum(weights.off, 700.0))
+    mean = mean_error(
+        w,
+        g.dP - g.D,
+        term("roundings of weights in a mean of products", (factor - 1) * np.abs(g.dP))
+        + term("dP in a mean of products", factor * edP)
+        + term("the evaluation of dP - D beside a mean under stored weights", row.slack),
+    )
+    depth = np.minimum(n, c.summation_depth or np.inf)
+    stored = c.stages.stored_scores.of(work.format)
+    summed = (
+        growth((work.u, depth), (stored.u, count("the stored products of delta", 1))) * weights.most
+        + term("underflow of weights in delta's sum", weights.eta)
+    ) * sizes
+    tiny = (
+        n
+        * times("underflow of delta's sum over keys, raised", x.largest_factor)
+        * (
+            term("underflow of delta's sum over keys", 2 * work.eta)
+            + term("underflow of the stored products of delta", c.stages.stored_scores.eta)
+        )
+    )
+    return np.fmin(np.fmin(apart, together), mean) + term("delta's sum over keys", summed.sum(-1, keepdims=True)) + tiny
