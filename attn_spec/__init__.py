@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from attn_spec.kernels.declaration import kernel as kernel
     from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
-    from attn_spec.parametrization import parametrize as parametrize
     from attn_spec.problem.problem import Problem as Problem
+    from attn_spec.run.parametrization import parametrize as parametrize
     from attn_spec.search.regimes import Recipe as Recipe
     from attn_spec.testing import assert_attention as assert_attention
     from attn_spec.testing import assert_attention_gradients as assert_attention_gradients

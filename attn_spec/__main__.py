@@ -1,5 +1,5 @@
 """``python -m attn_spec``: the command ``attn-spec``."""
 
-from attn_spec.cli import main
+from attn_spec.cli.command import main
 
 main(prog_name="attn-spec")

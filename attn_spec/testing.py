@@ -22,17 +22,17 @@ from attn_spec.bounds.outside import why_outside
 from attn_spec.contract.contract import Contract, ResolvedContract
 from attn_spec.contract.presets import UNDECLARED, as_contract, describe
 from attn_spec.contract.readings import readings_of
-from attn_spec.judgement.blocks import MEMORY, RowJudgement, Tally, judge_parts
 from attn_spec.judgement.bound_terms import BoundTerm, of_gradient, of_row
-from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
-from attn_spec.judgement.gradient_parts import GradientPart
-from attn_spec.judgement.key_sample import KeySample
+from attn_spec.judgement.long.blocks import MEMORY, RowJudgement, Tally, judge_parts
+from attn_spec.judgement.long.gradient_blocks import GradientJudgement, judge_gradient_parts
+from attn_spec.judgement.long.gradient_parts import GradientPart
+from attn_spec.judgement.long.key_sample import KeySample
+from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import explains, is_small, right_for, within
 from attn_spec.judgement.power import Planting, Power
 from attn_spec.judgement.power import power as planted_power
-from attn_spec.judgement.row_sample import RowSample
 from attn_spec.judgement.worst import WorstElement
 from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, dtype_of
 from attn_spec.kernels.gradient_call import pulled

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from attn_spec.judgement.gradient_blocks import MemoryExceededError
+from attn_spec.judgement.long.gradient_blocks import MemoryExceededError
 from attn_spec.kernels.misbehaviour import OutOfMemory
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
@@ -36,7 +36,7 @@ def judged_whole(subject: Subject) -> str:
 
 
 @attention_property(
-    source="attn_spec.bounds.forward.bounds, the forward bound; attn_spec.judgement.row_sample",
+    source="attn_spec.bounds.forward.bounds, the forward bound; attn_spec.judgement.long.row_sample",
     hunts="a path, a grid or an offset that only such a size reaches: many queries and keys at once, many heads",
     recipes=recipes,
     not_applicable=no_heads,
@@ -52,7 +52,7 @@ def test_sampled_rows_are_within_their_bounds(subject: Subject, problem: Problem
 
 
 @attention_property(
-    source="attn_spec.bounds.backward.gradient_bounds, the backward bound; attn_spec.judgement.key_sample",
+    source="attn_spec.bounds.backward.gradient_bounds, the backward bound; attn_spec.judgement.long.key_sample",
     hunts="sums over rows that stop, start again or overwrite one another past a size; offsets of the backward pass",
     needs=("backward",),
     recipes=partial(recipes, gradients=True),

@@ -15,12 +15,12 @@ from collections import Counter
 import click
 import numpy as np
 
-from attn_spec.certify import certify
 from attn_spec.isolation.foreign import isolated
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.progress import Request
+from attn_spec.run.examination import certify
+from attn_spec.run.progress import Request
 from attn_spec.search.plain_calls import plain
 
 from .side_by_side import side_by_side

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from attn_spec.contract.presets import PRESETS
-from attn_spec.judgement.blocks import MEMORY
+from attn_spec.judgement.long.blocks import MEMORY
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.testing import assert_attention, assert_attention_gradients
 

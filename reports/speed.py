@@ -18,14 +18,14 @@ import torch
 from attn_spec.attention import definition, error_free, error_free_gradients
 from attn_spec.attention.enclosure import enclose
 from attn_spec.bounds.intermediates import intermediates
-from attn_spec.certify import certify
 from attn_spec.judgement.oracle import float64_truth
 from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.progress import Request
+from attn_spec.run.examination import certify
+from attn_spec.run.progress import Request
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import Recipe

@@ -14,7 +14,7 @@ import pytest
 from attn_spec.reports.errors import command
 from click.testing import CliRunner
 
-from attn_spec import cli
+from attn_spec.cli import command as cli
 from attn_spec.evidence import certificate
 from attn_spec.workers import threads
 
@@ -125,7 +125,7 @@ def test_fail_fast_changes_nothing_where_nothing_is_refuted(toy, attn_spec):
 def test_ctrl_c_ends_with_what_is_known(toy):
     # A run in the background would ignore the signal.
     heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    begun = f"{heeded}; from attn_spec.cli import main; main()"
+    begun = f"{heeded}; from attn_spec.cli.command import main; main()"
     command = [sys.executable, "-c", begun, "certify", "toy.py:sound", "--profile", "certify"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=toy) as running:
         assert running.stdout.readline().startswith("toy:sound (source ")  # in a pipe, long before the end

@@ -6,7 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from attn_spec import cli, configuration
+from attn_spec.cli import command as cli
+from attn_spec.cli import configuration
 
 TABLE = """
 [tool.attn_spec]

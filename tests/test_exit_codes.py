@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from attn_spec.exit_codes import of_all
+from attn_spec.cli.exit_codes import of_all
 
 
 @pytest.mark.parametrize(

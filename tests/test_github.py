@@ -4,7 +4,8 @@ import re
 
 from click.testing import CliRunner
 
-from attn_spec import cli, github
+from attn_spec.cli import command as cli
+from attn_spec.cli import github
 
 KERNEL = """import numpy as np
 from attn_spec import kernel

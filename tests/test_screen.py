@@ -5,8 +5,8 @@ import sys
 import click
 import pytest
 
-from attn_spec import screen
-from attn_spec.progress import Progress
+from attn_spec.cli import screen
+from attn_spec.run.progress import Progress
 from attn_spec.search.verdict import Row, Verdict
 
 IDS = [f"p.{number}" for number in range(12)]

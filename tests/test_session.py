@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from attn_spec.screen import BLOCKS
+from attn_spec.cli.screen import BLOCKS
+from attn_spec.run.session import SHRUNK, Session
 from attn_spec.search.profiles import PROFILES
-from attn_spec.session import SHRUNK, Session
 
 
 def effort(profile, *, cases=0, brief=False):

@@ -66,7 +66,7 @@ def test_the_command_certifies_a_numpy_kernel(run):
 
 def test_the_command_explains(run):
     code = (
-        "from attn_spec.cli import main\n"
+        "from attn_spec.cli.command import main\n"
         "for words in ['--help'], ['explain', 'contracts'], ['properties', 'accuracy.output']:\n"
         "    main(words, standalone_mode=False)\n"
     )

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from attn_spec.contract.contract import ContractError
-from attn_spec.judgement.blocks import Part
-from attn_spec.judgement.engine import EngineError
-from attn_spec.judgement.row_sample import SampleError
+from attn_spec.judgement.long.blocks import Part
+from attn_spec.judgement.long.engine import EngineError
+from attn_spec.judgement.long.row_sample import SampleError
 from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_spec.judgement.blocks import blocks_of
-from attn_spec.judgement.gradient_blocks import GradientPart
+from attn_spec.judgement.long.blocks import blocks_of
+from attn_spec.judgement.long.gradient_blocks import GradientPart
 from attn_spec.kernels.call import Call, CallError, checked, tensor_of, with_all_axes
 from attn_spec.kernels.frameworks.framework import values_of
 from attn_spec.problem.options import OPTIONS

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from attn_spec.judgement.blocks import Part
-from attn_spec.judgement.gradient_parts import GradientPart
+from attn_spec.judgement.long.blocks import Part
+from attn_spec.judgement.long.gradient_parts import GradientPart
 from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, presentations
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.problem.masks import ALIGNMENTS

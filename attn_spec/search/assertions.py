@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from attn_spec.contract.contract import ResolvedContract
-    from attn_spec.judgement.blocks import RowJudgement
     from attn_spec.judgement.bound_terms import BoundTerm
+    from attn_spec.judgement.long.blocks import RowJudgement
     from attn_spec.judgement.measure import Judgement, Measurement
     from attn_spec.kernels.subject import Answer, Subject
     from attn_spec.problem.problem import Problem

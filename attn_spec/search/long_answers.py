@@ -14,11 +14,11 @@ import numpy as np
 from attn_spec.contract.presets import describe
 from attn_spec.contract.readings import readings_of
 from attn_spec.judgement import bound_terms
-from attn_spec.judgement.blocks import RowJudgement, blocks_of, judge_parts, parts_of
-from attn_spec.judgement.gradient_blocks import GradientJudgement, judge_gradient_parts
-from attn_spec.judgement.gradient_parts import gradient_parts_of
-from attn_spec.judgement.key_sample import KeySample
-from attn_spec.judgement.row_sample import RowSample
+from attn_spec.judgement.long.blocks import RowJudgement, blocks_of, judge_parts, parts_of
+from attn_spec.judgement.long.gradient_blocks import GradientJudgement, judge_gradient_parts
+from attn_spec.judgement.long.gradient_parts import gradient_parts_of
+from attn_spec.judgement.long.key_sample import KeySample
+from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search import long_problems
@@ -77,7 +77,7 @@ def assert_gradients_of_long_answer(
 ) -> GradientJudgement:
     """The same of gradients "dq", "dk", "dv": dQ of the rows of :func:`sample_of`, dK and dV of as many keys in all.
 
-    Raises :class:`attn_spec.judgement.gradient_blocks.MemoryExceededError` where they have to be judged whole.
+    Raises :class:`attn_spec.judgement.long.gradient_blocks.MemoryExceededError` where they have to be judged whole.
     """
     keys = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS))
     parts = gradient_parts_of(problem, dO, dict(found))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attn_spec.judgement.blocks import THEOREMS
+from attn_spec.judgement.long.blocks import THEOREMS
 
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem

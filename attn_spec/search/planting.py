@@ -10,8 +10,8 @@ import hypothesis
 import numpy as np
 from hypothesis import Phase
 
+from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.power import Planting, Power, power
-from attn_spec.judgement.row_sample import RowSample
 from attn_spec.search.asked_shapes import recipes
 from attn_spec.search.assertions import differentiable
 from attn_spec.search.cotangents import cotangent

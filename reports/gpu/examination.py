@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 
 from attn_spec import __version__
-from attn_spec.certify import CannotRunError, Request, certify
 from attn_spec.evidence.provenance import environment
 from attn_spec.kernels.frameworks.framework import framework
 from attn_spec.kernels.resolve import in_tree, resolve
+from attn_spec.run.examination import CannotRunError, Request, certify
 from attn_spec.search.verdict import Verdict
 
 #: Seconds that a call may take, since the first ones compile and choose tiles.

@@ -8,9 +8,11 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from attn_spec import certifying, cli, screen
+from attn_spec.cli import certification as certifying
+from attn_spec.cli import command as cli
+from attn_spec.cli import screen
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, is_one, load, save
-from attn_spec.progress import Progress
+from attn_spec.run.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
 
 KERNEL = {

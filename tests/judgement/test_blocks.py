@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attn_spec.contract.presets import EAGER, FUSED
-from attn_spec.judgement.blocks import ENOUGH, judge_parts, parts_of
+from attn_spec.judgement.long.blocks import ENOUGH, judge_parts, parts_of
+from attn_spec.judgement.long.row_sample import RowSample, missed
 from attn_spec.judgement.measure import judge
-from attn_spec.judgement.row_sample import RowSample, missed
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.regimes import Recipe

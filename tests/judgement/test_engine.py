@@ -10,9 +10,9 @@ from array_api_compat import array_namespace
 
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
 from attn_spec.contract.roundoff import elementary_error, growth
-from attn_spec.judgement.blocks import judge_parts, parts_of
-from attn_spec.judgement.engine import EngineError, engine_of
-from attn_spec.judgement.glance import glance, shares
+from attn_spec.judgement.long.blocks import judge_parts, parts_of
+from attn_spec.judgement.long.engine import EngineError, engine_of
+from attn_spec.judgement.long.glance import glance, shares
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.search.regimes import Recipe

@@ -18,10 +18,10 @@ from attn_spec.contract.presets import PRESETS
 from attn_spec.emulation import PRECISE, emulate_both
 from attn_spec.emulation.kernels import SUPPORTS
 from attn_spec.emulation.linear import LinearAttention, LinearGradients
-from attn_spec.judgement.blocks import judge_parts, parts_of
-from attn_spec.judgement.glance import glance, is_plain
-from attn_spec.judgement.gradient_blocks import judge_gradient_parts
-from attn_spec.judgement.gradient_parts import gradient_parts_of
+from attn_spec.judgement.long.blocks import judge_parts, parts_of
+from attn_spec.judgement.long.glance import glance, is_plain
+from attn_spec.judgement.long.gradient_blocks import judge_gradient_parts
+from attn_spec.judgement.long.gradient_parts import gradient_parts_of
 from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.oracle import float64_gradients, float64_truth
 from attn_spec.kernels.subject import Subject

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from attn_spec.judgement.engine import NUMPY, engine_of
-from attn_spec.judgement.float64_scores import U, float64_scores
+from attn_spec.judgement.long.engine import NUMPY, engine_of
+from attn_spec.judgement.long.float64_scores import U, float64_scores
 from attn_spec.numbers.error_free_products import bits, bounds
 from attn_spec.search.regimes import Recipe
 

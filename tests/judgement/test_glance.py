@@ -12,10 +12,10 @@ from attn_spec.bounds.forward.least_bounds import least_lse_error, least_output_
 from attn_spec.bounds.intermediates import intermediates
 from attn_spec.contract.presets import PRESETS
 from attn_spec.contract.readings import readings
-from attn_spec.judgement import glance as glances
-from attn_spec.judgement.engine import NUMPY
-from attn_spec.judgement.float64_scores import U, float64_scores
-from attn_spec.judgement.glance import glance, is_plain, shares
+from attn_spec.judgement.long import glance as glances
+from attn_spec.judgement.long.engine import NUMPY
+from attn_spec.judgement.long.float64_scores import U, float64_scores
+from attn_spec.judgement.long.glance import glance, is_plain, shares
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject

@@ -7,12 +7,12 @@ import pytest
 
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.presets import EAGER, FP64
-from attn_spec.judgement.gradient_blocks import MemoryExceededError, judge_gradient_parts
-from attn_spec.judgement.gradient_glance import is_glanced
-from attn_spec.judgement.gradient_parts import gradient_parts_of
-from attn_spec.judgement.key_sample import KeySample
+from attn_spec.judgement.long.gradient_blocks import MemoryExceededError, judge_gradient_parts
+from attn_spec.judgement.long.gradient_glance import is_glanced
+from attn_spec.judgement.long.gradient_parts import gradient_parts_of
+from attn_spec.judgement.long.key_sample import KeySample
+from attn_spec.judgement.long.row_sample import RowSample
 from attn_spec.judgement.measure import judge_gradients
-from attn_spec.judgement.row_sample import RowSample
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 

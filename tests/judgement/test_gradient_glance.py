@@ -12,11 +12,11 @@ from attn_spec.bounds.backward.least_gradient_bounds import least_gradient_error
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.presets import FUSED, PRESETS
 from attn_spec.contract.readings import gradient_readings
-from attn_spec.judgement.blocks import blocks_of
-from attn_spec.judgement.gradient_blocks import judge_gradient_parts
-from attn_spec.judgement.gradient_glance import is_glanced, look_at, share
-from attn_spec.judgement.gradient_groups import Given
-from attn_spec.judgement.gradient_parts import gradient_parts_of
+from attn_spec.judgement.long.blocks import blocks_of
+from attn_spec.judgement.long.gradient_blocks import judge_gradient_parts
+from attn_spec.judgement.long.gradient_glance import is_glanced, look_at, share
+from attn_spec.judgement.long.gradient_groups import Given
+from attn_spec.judgement.long.gradient_parts import gradient_parts_of
 from attn_spec.judgement.measure import judge_gradients
 from attn_spec.numbers import bits
 from attn_spec.search.regimes import Recipe

@@ -53,8 +53,8 @@ from attn_spec.bounds import theorems
 from attn_spec.chance.error_statistics import valid_rows
 from attn_spec.bounds.intermediates import gradient_intermediates, intermediates
 from attn_spec.contract.presets import FP32
-from attn_spec.judgement.glance import is_plain
-from attn_spec.judgement.gradient_glance import is_glanced
+from attn_spec.judgement.long.glance import is_plain
+from attn_spec.judgement.long.gradient_glance import is_glanced
 from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from attn_spec import certify
 from attn_spec import kernel as declare
 from attn_spec.evidence import script
 from attn_spec.evidence.failure import block
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
-from attn_spec.progress import Progress, Request
+from attn_spec.run import examination as certify
+from attn_spec.run.progress import Progress, Request
 from attn_spec.search import asked_shapes, cases, long_answers
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import NotExamined, load_all

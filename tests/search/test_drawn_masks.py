@@ -18,7 +18,7 @@ from attn_spec.evidence import failure, script
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.replay import run
+from attn_spec.run.replay import run
 from attn_spec.search.cases import Case
 from attn_spec.search.drawn_masks import (
     KEYS,

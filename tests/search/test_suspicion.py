@@ -17,7 +17,7 @@ from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.replay import run
+from attn_spec.run.replay import run
 from attn_spec.search.assertions import judged
 from attn_spec.search.cases import Case
 from attn_spec.search.profiles import Profile

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 from click.testing import CliRunner
 
-from attn_spec import cli
+from attn_spec.cli import command as cli
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import PRESETS
 from attn_spec.kernels.kernel import DECLARABLE, Conventions

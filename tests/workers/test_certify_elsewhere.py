@@ -4,10 +4,10 @@ import copy
 
 import pytest
 
-from attn_spec import certify as module
-from attn_spec.certify import CannotRunError, certify
 from attn_spec.evidence import certificate
-from attn_spec.progress import Request
+from attn_spec.run import examination as module
+from attn_spec.run.examination import CannotRunError, certify
+from attn_spec.run.progress import Request
 
 TOY = """
 import os, signal

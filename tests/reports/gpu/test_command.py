@@ -7,7 +7,7 @@ import torch
 from attn_spec.reports.gpu import command, examination, page
 from click.testing import CliRunner
 
-from attn_spec import cli
+from attn_spec.cli import command as cli
 from attn_spec.kernels.resolve import in_tree, resolve
 from tests.implementations.kernel_inputs import HAS_TRITON
 from tests.reports.gpu.test_page import MADE

@@ -13,7 +13,7 @@ from attn_spec.reports.statistics.measurement import StatisticsError
 from attn_spec.reports.statistics.rows import Point
 from click.testing import CliRunner
 
-from attn_spec import cli
+from attn_spec.cli import command as cli
 from attn_spec.kernels.kernel import KernelError
 
 POINTS = [

@@ -22,9 +22,9 @@ from attn_spec.bounds.backward.gradient_key_sums import ALL, Keys
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import gradient_readings_of
 from attn_spec.judgement.best_reading import best
-from attn_spec.judgement.blocks import ENOUGH, MEMORY, RowJudgement, Tally, problem_of
-from attn_spec.judgement.gradient_glance import is_glanced, left_open
-from attn_spec.judgement.gradient_groups import (
+from attn_spec.judgement.long.blocks import ENOUGH, MEMORY, RowJudgement, Tally, problem_of
+from attn_spec.judgement.long.gradient_glance import is_glanced, left_open
+from attn_spec.judgement.long.gradient_groups import (
     THEOREMS,
     BiasOfGroups,
     Given,
@@ -33,10 +33,10 @@ from attn_spec.judgement.gradient_groups import (
     is_sharp,
     worked_through,
 )
-from attn_spec.judgement.gradient_parts import GradientPart, first_head, is_additive, one_group
-from attn_spec.judgement.key_sample import KeySample
+from attn_spec.judgement.long.gradient_parts import GradientPart, first_head, is_additive, one_group
+from attn_spec.judgement.long.key_sample import KeySample
+from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
-from attn_spec.judgement.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.problem.problem import Problem
 
 #: How many times the memory that was allowed a problem may take that is judged whole.

@@ -20,7 +20,7 @@ from array_api_compat import array_namespace
 
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
 from attn_spec.contract.roundoff import elementary_error
-from attn_spec.judgement.engine import Engine
+from attn_spec.judgement.long.engine import Engine
 from attn_spec.numbers.error_free_products import bits, bounds, cut
 from attn_spec.problem.problem import Problem
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_spec.judgement.row_sample import Sampled, check_count, drawn_beside, extremes, tile_edges
+from attn_spec.judgement.long.row_sample import Sampled, check_count, drawn_beside, extremes, tile_edges
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from attn_spec.bounds.backward.gradient_key_sums import ALL, Keys
 from attn_spec.bounds.backward.least_gradient_bounds import least_gradient_error
 from attn_spec.bounds.intermediates import Intermediates, intermediates
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.judgement.blocks import blocks_of
-from attn_spec.judgement.engine import NUMPY
-from attn_spec.judgement.float64_scores import SLACK, TINY, U, float64_scores
-from attn_spec.judgement.glance import is_plain, without_last_keys
-from attn_spec.judgement.gradient_groups import Given
+from attn_spec.judgement.long.blocks import blocks_of
+from attn_spec.judgement.long.engine import NUMPY
+from attn_spec.judgement.long.float64_scores import SLACK, TINY, U, float64_scores
+from attn_spec.judgement.long.glance import is_plain, without_last_keys
+from attn_spec.judgement.long.gradient_groups import Given
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 

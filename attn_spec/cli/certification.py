@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from attn_spec import screen
-from attn_spec.certify import SHARES, CannotRunError, certify
+from attn_spec.cli import screen
+from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable
 from attn_spec.evidence import certificate, report
 from attn_spec.evidence.certificate import Certificate
-from attn_spec.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable
-from attn_spec.progress import INTERRUPTION, Progress, Request
+from attn_spec.run.examination import SHARES, CannotRunError, certify
+from attn_spec.run.progress import INTERRUPTION, Progress, Request
 from attn_spec.workers.task import WorkersError
 
 

@@ -24,8 +24,8 @@ from attn_spec.bounds.forward.least_bounds import least_lse_error, least_output_
 from attn_spec.bounds.forward.row_sum_bounds import EVALUATION
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error
-from attn_spec.judgement.engine import NUMPY, Engine
-from attn_spec.judgement.float64_scores import SLACK, TINY, Scores, U, float64_scores
+from attn_spec.judgement.long.engine import NUMPY, Engine
+from attn_spec.judgement.long.float64_scores import SLACK, TINY, Scores, U, float64_scores
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 

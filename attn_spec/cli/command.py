@@ -16,8 +16,9 @@ from typing import Any
 
 import click
 
-from attn_spec import __version__, configuration, exit_codes, explanations, faults
-from attn_spec.exit_codes import CODES, INTERRUPTED, Command, CouldNotRun, check_writable
+from attn_spec import __version__, faults
+from attn_spec.cli import configuration, exit_codes, explanations
+from attn_spec.cli.exit_codes import CODES, INTERRUPTED, Command, CouldNotRun, check_writable
 from attn_spec.probe.command import probe
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
@@ -137,7 +138,8 @@ def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chose
 
 def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
     """Examine one kernel, show and write what was found, and return the exit code."""
-    from attn_spec import certifying, github
+    from attn_spec.cli import certification as certifying
+    from attn_spec.cli import github
 
     document, progress = certifying.examine(kernel, output, report, as_json=as_json, **chosen)
     if report is not None:
@@ -178,7 +180,7 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
     isolate: bool | None,
 ) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
-    from attn_spec import replay as runner
+    from attn_spec.run import replay as runner
     from attn_spec.search import cases
 
     try:

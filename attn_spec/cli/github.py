@@ -14,7 +14,7 @@ import click
 
 from attn_spec import faults
 from attn_spec.evidence.certificate import Certificate, PropertyResult
-from attn_spec.progress import Progress
+from attn_spec.run.progress import Progress
 from attn_spec.search.causes import causes
 from attn_spec.search.verdict import Verdict, denominator
 

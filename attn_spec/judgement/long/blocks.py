@@ -16,11 +16,11 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.best_reading import best
-from attn_spec.judgement.engine import Engine, engine_of
-from attn_spec.judgement.glance import is_plain, shares
+from attn_spec.judgement.long.engine import Engine, engine_of
+from attn_spec.judgement.long.glance import is_plain, shares
+from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.measure import Judgement, judge
 from attn_spec.judgement.power import Power
-from attn_spec.judgement.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.worst import WorstElement, worst_element
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES

@@ -14,7 +14,7 @@ from attn_spec.bounds.backward.gradient_key_sums import BiasSums, GroupSums, Key
 from attn_spec.bounds.intermediates import GradientIntermediates, Intermediates, gradient_intermediates, intermediates
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.judgement.analysis import ORACLE_FRACTION
-from attn_spec.judgement.blocks import blocks_of
+from attn_spec.judgement.long.blocks import blocks_of
 from attn_spec.judgement.measure import Judgement, measured_gradients
 from attn_spec.judgement.oracle import SMALLEST_RADIUS, GradientOracle
 from attn_spec.problem.problem import Problem

@@ -1,0 +1,1 @@
+"""The command ``attn-spec``, and everything that it shows."""

@@ -1,0 +1,1 @@
+"""Long answers and gradients, judged in blocks of query rows whose memory is bounded."""
