@@ -32,7 +32,7 @@ _HOMES = {
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
     "kernel": "kernels.declaration",
-    "parametrize": "parametrization",
+    "parametrize": "run.parametrization",
     "run": "kernels.by_hand",
     "tensors": "kernels.by_hand",
 }

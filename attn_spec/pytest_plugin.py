@@ -103,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("attn_kernel"):
         os.environ |= share(int(getattr(config, "workerinput", {}).get("workercount", 1)))
         with _refusals(session):
-            session.examine_kernels()
+            session.find_kernels()
             session.describe()
             session.give_account()
 
@@ -135,7 +135,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a property once for each kernel and dtype."""
     if hasattr(metafunc.function, "attention_property"):
         session = metafunc.config.stash[_SESSION]
-        session.examine_kernels()
+        session.find_kernels()
         ids = [f"{subject.kernel.name}-{subject.dtype}" for subject in session.subjects]
         metafunc.parametrize("subject", session.subjects, ids=ids)
 
@@ -201,7 +201,7 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
         from attn_spec.search.search import PropertyError
 
         try:
-            row, block = session.examine(claim, subject)
+            row, block = session.verdict(claim, subject)
         except PropertyError as fault:
             request.node.user_properties.append((ROW, fault.row.to_json()))
             raise

@@ -19,7 +19,7 @@ from attn_spec.isolation.foreign import isolated
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.run.examination import certify
+from attn_spec.run.examination import examine
 from attn_spec.run.progress import Request
 from attn_spec.search.plain_calls import plain
 
@@ -60,7 +60,7 @@ def call_seconds(kernel: str, rounds: int) -> tuple[float, float]:
 def certified(kernel: str, isolate: bool) -> tuple[float, Counter[str]]:
     """Processor seconds of all processes of one certificate, and how many verdicts there are of each kind."""
     before = sum(os.times()[:4])
-    document, _ = certify(Request(kernel=kernel, isolate=isolate))
+    document, _ = examine(Request(kernel=kernel, isolate=isolate))
     return sum(os.times()[:4]) - before, Counter({str(name): number for name, number in document.summary.items()})
 
 

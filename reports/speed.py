@@ -24,7 +24,7 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.run.examination import certify
+from attn_spec.run.examination import examine
 from attn_spec.run.progress import Request
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
@@ -90,7 +90,7 @@ def main(kernel: str, length: int, head_dim: int, long: int, rounds: int) -> Non
     click.echo(f"examples per second of {kernel}, float32, profile smoke")
     for property_id, rate in example_rates(subject):
         click.echo(f"  {property_id:<60}{rate:>8.1f}")
-    taken = timed(lambda: certify(Request(kernel=kernel, profile="smoke")))
+    taken = timed(lambda: examine(Request(kernel=kernel, profile="smoke")))
     click.echo(f"certificate of {kernel}, every dtype, profile smoke: {taken:.1f} s")
     for line in long_speed.lines():
         click.echo(line)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from attn_spec.run import examination as certify
+from attn_spec.run import examination
 from attn_spec.run.progress import Request
 
 
 @pytest.mark.parametrize(("profile", "given"), [("certify", None), ("certify", 5), ("smoke", None)])
 def test_a_seed_that_is_drawn_is_one_for_all_shares(profile, given, monkeypatch):
     asked = []
-    monkeypatch.setattr(certify, "_examine", lambda request, *_: asked.append(request.arguments()) or "")
+    monkeypatch.setattr(examination, "_examine_shares", lambda request, *_: asked.append(request.arguments()) or "")
     for _ in range(2):
-        with pytest.raises(certify.CannotRunError, match="no property was examined"):
-            certify.certify(Request(kernel="mine.py:attention", profile=profile, seed=given, workers=2))
+        with pytest.raises(examination.CannotRunError, match="no property was examined"):
+            examination.examine(Request(kernel="mine.py:attention", profile=profile, seed=given, workers=2))
 
     seeds = [option for options in asked for option in options if option.startswith("--attn-seed=")]
     drawn = profile == "certify" and given is None

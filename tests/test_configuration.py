@@ -37,7 +37,7 @@ def examined(monkeypatch):
         found.append((kernel, output, report, chosen))
         return len(found) - 1
 
-    monkeypatch.setattr(cli, "_certify", examine)
+    monkeypatch.setattr(cli, "_certify_one", examine)
     return found
 
 

@@ -13,12 +13,12 @@ from attn_spec.cli import screen
 from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable
 from attn_spec.evidence import certificate, report
 from attn_spec.evidence.certificate import Certificate
-from attn_spec.run.examination import SHARES, CannotRunError, certify
+from attn_spec.run.examination import SHARES, CannotRunError, examine
 from attn_spec.run.progress import INTERRUPTION, Progress, Request
 from attn_spec.workers.task import WorkersError
 
 
-def examine(
+def show_examination(
     kernel: str, output: Path, page: Path | None, *, as_json: bool, **chosen: Any
 ) -> tuple[Certificate, Progress]:
     """Examine one kernel, show what is found, and write its certificate to ``output``.
@@ -30,7 +30,7 @@ def examine(
     live = screen.Live(request.workers, silent=as_json)
     try:
         _check_writable(output, page)
-        document, progress = certify(request, live.show)
+        document, progress = examine(request, live.show)
         live.end(document, progress)
         certificate.save(document, output)
     except (CannotRunError, CouldNotRun, WorkersError) as error:

@@ -130,18 +130,17 @@ def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chose
         suffix = "-" + re.sub(r"\W+", "_", kernel) if len(kernels) > 1 else ""
         both = (output, report)
         places: list[Any] = [path.with_stem(f"{path.stem}{suffix}") if path and suffix else path for path in both]
-        codes.append(_certify(kernel, *places, **chosen))
+        codes.append(_certify_one(kernel, *places, **chosen))
         if codes[-1] == INTERRUPTED:
             break
     sys.exit(exit_codes.of_all(codes))
 
 
-def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
+def _certify_one(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
     """Examine one kernel, show and write what was found, and return the exit code."""
-    from attn_spec.cli import certification as certifying
-    from attn_spec.cli import github
+    from attn_spec.cli import certification, github
 
-    document, progress = certifying.examine(kernel, output, report, as_json=as_json, **chosen)
+    document, progress = certification.show_examination(kernel, output, report, as_json=as_json, **chosen)
     if report is not None:
         from attn_spec.isolation.foreign import isolate_word
         from attn_spec.kernels.resolve import declarations
@@ -157,7 +156,7 @@ def _certify(kernel: str, output: Path, report: Path | None, *, as_json: bool, *
             _write("report", report, kernels=[kernel], certificate=output, declared=declared, **shared)
         for line in missing:
             click.echo(line, err=True)
-    code = certifying.conclude(document, progress, as_json=as_json)
+    code = certification.conclude(document, progress, as_json=as_json)
     github.tell(document, progress)
     return code
 

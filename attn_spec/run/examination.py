@@ -52,7 +52,7 @@ class CannotRunError(Exception):
     """The kernel could not be examined at all; the text says why and what to do next."""
 
 
-def certify(
+def examine(
     request: Request, watch: Callable[[Progress], None] = lambda progress: None
 ) -> tuple[Certificate, Progress]:
     """Examine a kernel; ``watch`` is called as the work goes on. Ctrl-C ends it with what is known by then.
@@ -64,9 +64,9 @@ def certify(
         request = replace(request, seed=secrets.randbits(32))  # one for all shares
     try:
         if request.scheduler is None:
-            output = _examine(request, range(request.workers), progress, watch)
+            output = _examine_shares(request, range(request.workers), progress, watch)
         else:
-            output = _examine_elsewhere(request, progress, watch)
+            output = _examine_on_cluster(request, progress, watch)
     except KeyboardInterrupt:
         if not progress.keys:
             raise
@@ -101,12 +101,14 @@ def _add_what_was_not_run(progress: Progress) -> None:
             progress.add(Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=why))
 
 
-def _examine(request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]) -> str:
+def _examine_shares(
+    request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]
+) -> str:
     """Examine shares side by side; the last words of the first process. Raises :class:`CannotRunError`."""
     hide_memory()  # the reports come through pipes of this process
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
         children = [_Child(request, Path(folder), share) for share in shares]
-        going = [closing.enter_context(contextlib.closing(child.examine(progress))) for child in children]
+        going = [closing.enter_context(contextlib.closing(child.run(progress))) for child in children]
         while going and not progress.trouble and not _is_enough(request, progress):
             going = [one for one in going if next(one, False)]
             watch(progress)
@@ -114,10 +116,12 @@ def _examine(request: Request, shares: Iterable[int], progress: Progress, watch:
         return children[0].output()
 
 
-def _examine_elsewhere(request: Request, progress: Progress, watch: Callable[[Progress], None]) -> str:
+def _examine_on_cluster(request: Request, progress: Progress, watch: Callable[[Progress], None]) -> str:
     """Let the workers of a cluster examine the shares; a share of a worker that is lost is examined anew."""
     tasks = [
-        Task.of(f"share {share} of {request.workers} of {request.kernel}", examined, request, share, str(Path.cwd()))
+        Task.of(
+            f"share {share} of {request.workers} of {request.kernel}", examine_share, request, share, str(Path.cwd())
+        )
         for share in range(request.workers)
     ]
     output = ""
@@ -144,11 +148,11 @@ class Examined:
     cases: dict[str, str]
 
 
-def examined(request: Request, share: int, folder: str) -> Examined:
+def examine_share(request: Request, share: int, folder: str) -> Examined:
     """Examine a share, in ``folder`` if this machine has it. Raises :class:`CannotRunError`."""
     progress = Progress()
     with contextlib.chdir(folder if Path(folder).is_dir() else "."):
-        output = _examine(request, [share], progress, lambda _: None)
+        output = _examine_shares(request, [share], progress, lambda _: None)
         known = [row.case for row in progress.rows.values() if row.case]
         files = [path for case in known for path in sorted((HOME / "cases").glob(f"{case}.*"))]
         return Examined(progress, output, {path.name: path.read_text(encoding="utf-8") for path in files})
@@ -204,7 +208,7 @@ class _Child:
             )
         os.close(writing)
 
-    def examine(self, progress: Progress) -> Generator[bool, None, None]:
+    def run(self, progress: Progress) -> Generator[bool, None, None]:
         """Run, and again after a death, yielding True at every look at the report. Raises :class:`CannotRunError`."""
         for _ in range(DEATHS):
             had_looked = self.looked

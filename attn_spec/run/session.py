@@ -85,7 +85,7 @@ class Session:
         """Every kernel at every dtype."""
         return [subject for checked in self.preflights or [] for subject in checked.subjects]
 
-    def examine_kernels(self) -> None:
+    def find_kernels(self) -> None:
         """Find the kernels and call each once, unless done before. Raises :class:`KernelError`."""
         if self.preflights is None:
             from attn_spec.kernels.resolve import in_tree
@@ -95,7 +95,7 @@ class Session:
             self.preflights = [self._at_shapes(checked) for checked in found if checked is not None]
             self._read_known_defects()
 
-    def examine(self, claim: Property, subject: Subject) -> tuple[Row, str]:
+    def verdict(self, claim: Property, subject: Subject) -> tuple[Row, str]:
         """The verdict on a claim, and the block if it is refuted or suspect; the case and its script are stored."""
         from attn_spec.evidence import failure, script
         from attn_spec.search import cases

@@ -190,12 +190,12 @@ class _Search:
         @hypothesis.seed(_seed_of(seed, self.claim, self.subject))
         @settings
         @hypothesis.given(problems)
-        def examine(problem: Problem) -> None:
+        def try_problem(problem: Problem) -> None:
             self.check(problem)
 
         with contextlib.suppress(OutOfBudget, Unsatisfiable), of_the_seed_alone():
             try:
-                examine()
+                try_problem()
             except Exception:
                 if self.failure is None:
                     raise

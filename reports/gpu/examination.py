@@ -13,7 +13,8 @@ from attn_spec import __version__
 from attn_spec.evidence.provenance import environment
 from attn_spec.kernels.frameworks.framework import framework
 from attn_spec.kernels.resolve import in_tree, resolve
-from attn_spec.run.examination import CannotRunError, Request, certify
+from attn_spec.run.examination import CannotRunError, Request
+from attn_spec.run.examination import examine as examine_kernel
 from attn_spec.search.verdict import Verdict
 
 #: Seconds that a call may take, since the first ones compile and choose tiles.
@@ -60,7 +61,7 @@ def examine(
 
 def _examined(name: str, device: str, profile: str) -> Examined:
     try:
-        document, progress = certify(Request(kernel=name, device=device, profile=profile, call_limit=CALL_LIMIT))
+        document, progress = examine_kernel(Request(kernel=name, device=device, profile=profile, call_limit=CALL_LIMIT))
     except CannotRunError as error:
         return Examined(kernel=name, result=COULD_NOT_RUN, reason=str(error).splitlines()[0])
     rows = [row for row in progress.rows.values() if row.verdict is Verdict.REFUTED]

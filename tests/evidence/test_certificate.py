@@ -8,9 +8,8 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from attn_spec.cli import certification as certifying
+from attn_spec.cli import certification, screen
 from attn_spec.cli import command as cli
-from attn_spec.cli import screen
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, is_one, load, save
 from attn_spec.run.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
@@ -227,7 +226,7 @@ def test_a_kernel_still_passes_with_suspects_and_the_last_line_says_so(verdict, 
     for one in rows:
         progress.add(one, f"{one.verdict.upper()}  s\n  property  {one.property}")
     document = build(progress.kernel, rows)
-    monkeypatch.setattr(certifying, "certify", lambda request, watch: (document, progress))
+    monkeypatch.setattr(certification, "examine", lambda request, watch: (document, progress))
 
     shown = CliRunner().invoke(cli.main, ["certify", "a.py:f", "-o", str(tmp_path / "c.json")], color=True)
 

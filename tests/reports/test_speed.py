@@ -100,7 +100,7 @@ def test_rates_are_examples_per_second_of_each_property():
 def test_the_command_prints_ratios_rates_and_the_time_of_a_certificate(monkeypatch):
     asked = []
     monkeypatch.setattr(speed, "example_rates", lambda subject: [("accuracy.output", 41.3)])
-    monkeypatch.setattr(speed, "certify", asked.append)
+    monkeypatch.setattr(speed, "examine", asked.append)
     monkeypatch.setattr(long_speed, "lines", lambda: ["output, B=1 H=8"])
     result = CliRunner().invoke(speed.main, ["--length=8", "--head-dim=4", "--long=16", "--rounds=1"])
 

@@ -13,7 +13,7 @@ from attn_spec.evidence.failure import block
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
-from attn_spec.run import examination as certify
+from attn_spec.run import examination
 from attn_spec.run.progress import Progress, Request
 from attn_spec.search import asked_shapes, cases, long_answers
 from attn_spec.search.profiles import PROFILES
@@ -200,7 +200,7 @@ def test_a_process_that_the_system_kills_at_a_large_problem_refutes_nothing(kill
     monkeypatch.setattr(cases, "LARGE", 2**10)
     key, progress = (ROWS.id, "kernel", "float32"), Progress()
     progress.begun[0], progress.shares[0] = key, [key]
-    child = certify._Child(Request(kernel="kernel"), tmp_path, 0)
+    child = examination._Child(Request(kernel="kernel"), tmp_path, 0)
     child.process = SimpleNamespace(pid=77, returncode=-killed)
     child.log.write_text("")
     problem = asked_shapes.recipes(asked("numpy_naive"), 0)[0].problem()

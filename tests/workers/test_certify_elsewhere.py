@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from attn_spec.evidence import certificate
-from attn_spec.run import examination as module
-from attn_spec.run.examination import CannotRunError, certify
+from attn_spec.run import examination
+from attn_spec.run.examination import CannotRunError, examine
 from attn_spec.run.progress import Request
 
 TOY = """
@@ -28,15 +28,15 @@ def attention(q, k, v):
 def test_a_certificate_of_a_cluster_is_that_of_one_machine_and_its_cases_are_here(folder, address, monkeypatch):
     folder.joinpath("toy.py").write_text(TOY)
     chosen = {"kernel": "toy.py:attention", "only": ("accuracy.output", "accuracy.log")}
-    here, _ = certify(Request(**chosen))
+    here, _ = examine(Request(**chosen))
     (case,) = sorted(folder.glob(".attn-spec/cases/*.json"))
     stored = case.read_bytes()
     case.unlink()
     seen, sent = [], {}
 
     with monkeypatch.context() as patched:
-        patched.setattr(module.atomic, "write", lambda path, text: sent.update({path.name: text}))
-        there, progress = certify(
+        patched.setattr(examination.atomic, "write", lambda path, text: sent.update({path.name: text}))
+        there, progress = examine(
             Request(**chosen, workers=2, scheduler=address), lambda progress: seen.append(len(progress.rows))
         )
 
@@ -54,15 +54,15 @@ def test_a_certificate_of_a_cluster_is_that_of_one_machine_and_its_cases_are_her
 @pytest.mark.exhaustive
 def test_a_kernel_that_no_worker_finds_is_refused_in_the_usual_words(folder, address):
     with pytest.raises(CannotRunError, match=r"missing\.py"):
-        certify(Request(kernel="missing.py:attention", scheduler=address))
+        examine(Request(kernel="missing.py:attention", scheduler=address))
 
 
 def test_workers_that_differ_are_refused():
     kinds = ("subject", "environment", "suite", "configuration", "claims")
     one = {kind: {"a": 1} for kind in kinds}
     other = copy.deepcopy(one)
-    module._check_alike(one, other)
+    examination._check_alike(one, other)
     other["environment"]["torch"] = "2.13.0"
 
     with pytest.raises(CannotRunError, match=r"^the workers are not alike, .*: environment.torch: None and 2.13.0$"):
-        module._check_alike(one, other)
+        examination._check_alike(one, other)

@@ -76,8 +76,10 @@ def test_a_document_that_is_none_is_refused(folder, text, says):
 
 
 def test_verdicts_are_those_of_certificates_and_a_kernel_that_cannot_run_has_a_reason(monkeypatch):
-    whole, told = examination.certify, []
-    monkeypatch.setattr(examination, "certify", lambda request: whole(replace(request, only=("accuracy.output",))))
+    whole, told = examination.examine_kernel, []
+    monkeypatch.setattr(
+        examination, "examine_kernel", lambda request: whole(replace(request, only=("accuracy.output",)))
+    )
     found = examination.examine(["numpy_naive", "no_such_kernel"], "cpu", "smoke", told.append)
 
     assert told == ["numpy_naive", "no_such_kernel"]
