@@ -1,1 +1,1 @@
-"""Formats, and exact values in them."""
+"""Floating-point formats, and exact values in them."""

@@ -1,8 +1,8 @@
-"""Numbers of a format as exact values: rounding to it, spacing, bit equality, JSON.
+"""Numbers of a format as exact values: rounding, spacing, bit equality, JSON.
 
-Inside attn-spec a tensor is a float64 NumPy array whose entries are exactly representable in the problem's
-dtype. Every format up to float64 embeds in float64 exactly, so nothing is lost; tensors of a framework are made and
-read in ``kernels.frameworks`` alone.
+Inside attn-spec a tensor is a float64 NumPy array whose elements are exactly representable in the problem's dtype.
+Float64 represents every number of every supported format, so the conversion loses nothing. Only ``kernels.frameworks``
+makes and reads tensors of a framework.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 
 from attn_spec.numbers.formats import FORMATS
 
-#: The bits of a float64's exponent.
+#: Mask of a float64's exponent bits.
 _EXPONENT = np.int64(0x7FF << 52)
 
-#: Formats that NumPy has too.
+#: NumPy types of the formats that NumPy implements too.
 _NATIVE: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32, "float16": np.float16}
 
-#: What arrays are of: truth values, positions, numbers.
+#: Element types of arrays in a JSON document: truth values, positions, numbers.
 _KINDS = ("bool", "int64", "float64")
 
-#: Numbers whose bits are looked at at a time: what is made of them meanwhile takes five times as much as they.
+#: Elements per chunk of :func:`lowest_bit_exponent`: its temporaries take five times the memory of a chunk.
 _AT_ONCE = 2**16
 
-#: A tensor of exact values, see the module's docstring.
+#: Type of a tensor of exact values, see the module's docstring.
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def nearest(x: np.ndarray, dtype: str) -> Values:
-    """Round float64 values to ``dtype``, to nearest, ties to even, gradual underflow, overflow to infinity."""
+    """Round float64 values to ``dtype``: to nearest, ties to even, gradual underflow, overflow to infinity."""
     x = np.asarray(x, dtype=np.float64)
     form = FORMATS[dtype]
     if dtype == "float64":
@@ -45,22 +45,23 @@ def nearest(x: np.ndarray, dtype: str) -> Values:
 
 
 def spacing(x: np.ndarray, dtype: str) -> Values:
-    """Distance between neighbouring numbers of ``dtype`` in the binade of each ``x`` (the ulp of ``x``).
+    """Return the distance between neighbouring numbers of ``dtype`` in the binade of each ``x`` (the ulp of ``x``).
 
-    The smallest of all where x is not finite.
+    Where ``x`` is not finite, the distance is the smallest of the format.
     """
     form = FORMATS[dtype]
-    # A float64 without its sign and fraction is its power of 2; this is the innermost loop of emulated kernels.
+    # A float64 without its sign and fraction is its power of 2. This function is the innermost loop of emulated
+    # kernels.
     power = (np.asarray(x, dtype=np.float64).view(np.int64) & _EXPONENT).view(np.float64)
     power = np.where(np.isfinite(power), power, 0.0)
     return np.maximum(power, form.smallest_normal) * 2.0 ** (1 - form.precision)
 
 
 def is_representable(x: np.ndarray, dtype: str) -> bool:
-    """Whether every entry of ``x`` is a number of ``dtype`` (infinities and NaN count as numbers)."""
+    """Return whether every element of ``x`` is a number of ``dtype`` (infinities and NaN count as numbers)."""
     if dtype == "float64":
         return True
-    if dtype in _NATIVE:  # NumPy's cast rounds as nearest does, in a tenth of the time
+    if dtype in _NATIVE:  # NumPy's cast rounds to nearest even as well, in a tenth of the time
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.all((x.astype(_NATIVE[dtype]) == x) | np.isnan(x)))
     if dtype == "bfloat16":  # the first half of a float32
@@ -72,7 +73,10 @@ def is_representable(x: np.ndarray, dtype: str) -> bool:
 
 
 def described(x: Any) -> str:
-    """An array's type and shape, those of another library's tensor with its class, or the repr of what is neither."""
+    """Return text that describes ``x``: dtype and shape of an array, class and shape of another library's tensor.
+
+    Anything without a shape is described by its repr.
+    """
     if isinstance(x, np.ndarray):
         return f"{x.dtype} {x.shape}"
     shape = getattr(x, "shape", None)
@@ -80,12 +84,12 @@ def described(x: Any) -> str:
 
 
 def with_tuples(document: dict[str, Any]) -> dict[str, Any]:
-    """A JSON document whose lists are tuples again."""
+    """Return a JSON document in which every list is replaced by a tuple."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in document.items()}
 
 
 def lowest_bit_exponent(x: np.ndarray, axis: int) -> np.ndarray:
-    """Exponent e of the largest grid 2**e that holds every entry of ``x`` along ``axis`` (5000 for all zeros)."""
+    """Return the exponent e of the largest grid 2**e that holds all of ``x`` along ``axis`` (5000 if all are 0)."""
     rows = np.moveaxis(x, axis, -1)
     flat, found = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]), np.empty(rows.shape[:-1])
     step = max(_AT_ONCE // max(rows.shape[-1], 1), 1)
@@ -103,19 +107,19 @@ def _lowest_bit_exponents(rows: np.ndarray) -> np.ndarray:
 
 
 def identical(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Elementwise equality of bits: 0.0 differs from -0.0, a NaN equals a NaN of any payload."""
+    """Compare two arrays bit by bit, for each element: 0.0 differs from -0.0, a NaN equals a NaN of any payload."""
     return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
 
 
 def encode(x: np.ndarray) -> dict[str, Any]:
-    """A JSON document that holds the array bit for bit."""
+    """Return a JSON document that holds the array bit for bit."""
     kind = x.dtype.name if x.dtype.name in _KINDS else "float64"
-    data = zlib.compress(np.ascontiguousarray(x, dtype=kind).tobytes(), 1)  # fast: done for many problems tried
+    data = zlib.compress(np.ascontiguousarray(x, dtype=kind).tobytes(), 1)  # level 1: a run encodes many problems
     return {"shape": list(x.shape), "kind": kind, "zlib": base64.b64encode(data).decode()}
 
 
 def decode(document: dict[str, Any]) -> np.ndarray:
-    """Inverse of :func:`encode`; ``ValueError`` or ``KeyError`` for a document it did not write."""
+    """Return the array of a document that :func:`encode` wrote; raise ``ValueError`` or ``KeyError`` for any other."""
     if document["kind"] not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, not {document['kind']!r}")
     try:

@@ -1,14 +1,16 @@
-"""Double-double numbers with proved radii: unevaluated sums of two float64 arrays, each near the truth for certain.
+"""Double-double numbers with proved radii: unevaluated sums of two float64 arrays, each within its radius of the truth.
 
-u = 2^-53. The sum and the product of two float64 are themselves double-doubles, exactly: Knuth's TwoSum, Dekker's
-FastTwoSum and TwoProduct (T. J. Dekker, "A floating-point technique for extending the available precision", Numer.
-Math. 18, 1971; S. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation I", SIAM J. Sci. Comput. 31, 2008). All
-hold to nearest and whatever underflows, but for TwoProduct, whose error is exact only if the product is above 2^-968.
-So every radius of a product has ``TINIEST`` in it. What overflows ends as NaN or infinite: ``as_floats`` says it has an
-infinite radius.
+u = 2^-53. The sum and the product of two float64 are themselves double-doubles, exactly. The algorithms are Knuth's
+TwoSum, and Dekker's FastTwoSum and TwoProduct. Sources: T. J. Dekker, "A floating-point technique for extending the
+available precision", Numer. Math. 18, 1971; S. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation I", SIAM J.
+Sci. Comput. 31, 2008.
 
-Radii are float64 sums and products of numbers above 0, each rounded by a factor 1 + u at most; constants below are
-rounded up, and :func:`as_floats` widens by 2^-20, which covers 2^32 such factors.
+TwoSum and FastTwoSum are exact even where numbers underflow. The error term of TwoProduct is exact only if the product
+is above 2^-968, so every radius of a product includes ``TINIEST``. A number that overflows becomes NaN or infinite, and
+``as_floats`` gives it an infinite radius.
+
+Radii are float64 sums and products of positive numbers, each rounded by a factor 1 + u at most. The constants below are
+rounded up, and :func:`as_floats` widens every radius by 2^-20, which covers 2^32 such factors.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: The error of a product that underflows, many times over.
+#: Upper bound on the error of a product that underflows, with a wide margin.
 TINIEST = 2.0**-1000
-#: Relative errors of a sum, to the sizes of its terms, and of a product: see the operators.
+#: Relative error of a sum (to the sizes of its terms), and of a product: derived at the operators.
 SUM_ERROR, PRODUCT_ERROR = 2.0**-104, 2.0**-103
-#: 2^27 + 1 splits a float64 into two halves of 26 bits.
+#: Factor 2^27 + 1 of Dekker's splitting: a float64 becomes two halves of 26 bits.
 _HALVES = 2.0**27 + 1
 
 
@@ -38,10 +40,11 @@ class DoubleDouble:
         return self.hi.shape
 
     def __add__(self, other: DoubleDouble) -> DoubleDouble:
-        """The sum.
+        """Return the sum.
 
-        With e from TwoSum, |e| <= u |h|, l = e + (lo + lo') has an error of u |lo + lo'| + u |l| at most, each lo below
-        u of its hi: 2 u^2 (|hi| + |hi'|) + u |e| (1 + u) < 4 u^2 (|hi| + |hi'|).
+        TwoSum gives h and e with |e| <= u |h|. Then l = e + (lo + lo') has an error of at most u |lo + lo'| + u |l|.
+        Each lo is below u times its hi, so the error is below 2 u^2 (|hi| + |hi'|) + u |e| (1 + u) < 4 u^2 (|hi| +
+        |hi'|).
         """
         h, e = two_sum(self.hi, other.hi)
         h, l = fast_two_sum(h, e + (self.lo + other.lo))
@@ -50,10 +53,16 @@ class DoubleDouble:
         )
 
     def __mul__(self, other: DoubleDouble) -> DoubleDouble:
-        """The product.
+        """Return the product.
 
-        In units of u^2 |hi hi'|: lo lo' is left out, 1; hi lo' and hi' lo are rounded, 1 each; so are their sum, 2, and
-        that with e, 3: less than 8.1 with all powers of u. The factors' radii r and r' add |x| r' + |x'| r + r r'.
+        Its error in units of u^2 |hi hi'|, less than 8.1 with all higher powers of u:
+
+        - the skipped product lo lo': 1
+        - the roundings of hi lo' and hi' lo: 1 each
+        - the rounding of the sum of these two: 2
+        - the rounding of that sum plus e: 3
+
+        The factors' radii r and r' add |x| r' + |x'| r + r r'.
         """
         h, e = two_product(self.hi, other.hi)
         h, l = fast_two_sum(h, e + (self.hi * other.lo + self.lo * other.hi))
@@ -68,9 +77,9 @@ class DoubleDouble:
         )
 
     def __truediv__(self, other: DoubleDouble) -> DoubleDouble:
-        """The quotient z, and as its radius what x - z y, the residual, shows: (|x - z y| + radii) / |y| at most.
+        """Return the quotient z, whose radius follows from the residual x - z y: at most (|x - z y| + radii) / |y|.
 
-        What underflows in that quotient, and in z, is at most TINIEST.
+        Underflow in this quotient and in z adds at most TINIEST. The radius is infinite where y may be 0.
         """
         first = self.hi / other.hi
         left = self - other * number(first)
@@ -91,19 +100,19 @@ class DoubleDouble:
 
     @property
     def size(self) -> np.ndarray:
-        """At least the magnitude of each."""
+        """An upper bound on the magnitude of each number."""
         return np.abs(self.hi) * (1 + 2.0**-50) + self.radius
 
     def widened(self, radius: np.ndarray | float) -> DoubleDouble:
-        """The same, known less well by ``radius``."""
+        """Return these numbers with radii enlarged by ``radius``."""
         return DoubleDouble(self.hi, self.lo, self.radius + radius)
 
     def where(self, keep: np.ndarray) -> DoubleDouble:
-        """The numbers where ``keep``, else 0, exactly."""
+        """Return these numbers where ``keep`` is true, and exactly 0 elsewhere."""
         return DoubleDouble(*(np.where(keep, x, 0.0) for x in (self.hi, self.lo, self.radius)))
 
     def total(self, axis: int) -> DoubleDouble:
-        """The sum along an axis, which stays with length 1, pair by pair."""
+        """Return the sum along an axis, added pair by pair; the axis stays with length 1."""
         x = DoubleDouble(
             *(np.moveaxis(a, axis, 0) for a in (self.hi, self.lo, np.broadcast_to(self.radius, self.shape)))
         )
@@ -117,46 +126,49 @@ class DoubleDouble:
 
 
 def two_sum(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """s = fl(x + y) and x + y - s, exactly, for any x and y whose sum does not overflow."""
+    """Return s = fl(x + y) and x + y - s, exactly, for any x and y whose sum does not overflow."""
     s = x + y
     t = s - x
     return s, (x - (s - t)) + (y - t)
 
 
 def fast_two_sum(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same where x = 0 or |x| >= |y|."""
+    """Return s = fl(x + y) and x + y - s, exactly, where x = 0 or |x| >= |y|."""
     s = x + y
     return s, y - (s - x)
 
 
 def two_product(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p = fl(x y) and x y - p, exactly but for underflow, for factors below 2^996."""
+    """Return p = fl(x y) and x y - p, exact unless it underflows, for factors below 2^996."""
     p = x * y
     (a, b), (c, d) = halves(x), halves(y)
     return p, ((a * c - p) + (a * d + b * c)) + b * d
 
 
 def halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two float64 of 26 bits, the second with a sign, whose sum is x below 2^996."""
+    """Return two float64 of 26 bits, the second with a sign, whose sum is x, for x below 2^996."""
     t = _HALVES * x
     a = t - (t - x)
     return a, x - a
 
 
 def number(x: np.ndarray | float) -> DoubleDouble:
-    """float64 numbers, exactly."""
+    """Return float64 numbers as double-doubles of radius 0."""
     x = np.asarray(x, dtype=np.float64)
     return DoubleDouble(x, np.zeros(x.shape), np.zeros(x.shape))
 
 
 def concatenated(*parts: DoubleDouble) -> DoubleDouble:
-    """Parts one after the other along the first axis."""
+    """Return these arrays of numbers joined along the first axis."""
     fields = ([getattr(part, name) for part in parts] for name in ("hi", "lo", "radius"))
     return DoubleDouble(*(np.concatenate(of) for of in fields))
 
 
 def as_floats(x: DoubleDouble) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value, low part and radius, all of one shape; value 0 and an infinite radius where something overflowed."""
+    """Return value, low part and radius, all of one shape.
+
+    Where a number is not finite because something overflowed, value and low part are 0 and the radius is infinite.
+    """
     radius = np.broadcast_to(x.radius, x.shape) * (1 + 2.0**-20)
     known = np.isfinite(x.hi) & np.isfinite(x.lo) & np.isfinite(radius)
     return np.where(known, x.hi, 0.0), np.where(known, x.lo, 0.0), np.where(known, radius, np.inf)

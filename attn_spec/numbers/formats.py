@@ -1,4 +1,4 @@
-"""Every floating-point format as one row: precision, exponent range, and where it is defined."""
+"""Floating-point formats, a row each: precision, exponent range, and the document that defines the format."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ class Format:
     """A binary floating-point format with subnormals."""
 
     name: str
-    #: p, the significand bits, hidden bit included.
+    #: Number p of significand bits, hidden bit included.
     precision: int
     #: Exponent of the smallest normal number, 2**emin.
     emin: int
     #: Largest finite number.
     largest: float
-    #: Where the format is defined.
+    #: Standard or document that defines the format.
     source: str
 
     @property
     def unit_roundoff(self) -> float:
-        """u = 2**-p: the largest relative error of rounding a normal number to nearest."""
+        """The largest relative error of rounding a normal number to nearest, u = 2**-p."""
         return 2.0**-self.precision
 
     @property
     def smallest_normal(self) -> float:
-        """2**emin."""
+        """The smallest positive normal number, 2**emin."""
         return 2.0**self.emin
 
     @property
     def smallest_subnormal(self) -> float:
-        """2**(emin - p + 1), the spacing of the grid around zero."""
+        """The smallest positive number, 2**(emin - p + 1): the spacing of the grid around zero."""
         return 2.0 ** (self.emin - self.precision + 1)
 
 
@@ -46,5 +46,5 @@ _ROWS = (
 #: Formats by name.
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
 
-#: The formats a problem's tensors may be stored in.
+#: Formats in which a problem's tensors may be stored.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
