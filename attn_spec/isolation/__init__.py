@@ -1,1 +1,1 @@
-"""A kernel in a process of its own: the judge sends tensors as bytes and gets bytes back, and never imports it."""
+"""Kernels in processes of their own: the judge sends tensors as bytes, receives bytes, and never imports the kernel."""

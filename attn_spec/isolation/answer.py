@@ -1,4 +1,4 @@
-"""What a kernel's process answers to a call, every field of it checked, as values of this process."""
+"""Answers of a kernel's process to a call: every field is checked before it becomes a value of this process."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pydantic import BaseModel, ConfigDict, Field
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.misbehaviour import Misbehaviour
 
-#: Axes of a tensor, and the length of one, at most.
+#: Largest number of axes of a tensor, and largest length of an axis.
 MOST_AXES, LONGEST = 16, 2**40
-#: Changes of global state that are told, at most.
+#: Largest number of changes of global state that an answer may report.
 MOST_NOTED = 100
 
 
 class StandIn(np.ndarray):
-    """An array that stands for a tensor of the worker: one it is to be given, or one that it returned."""
+    """An array that stands for a tensor of the worker: a tensor to send, or a tensor that the kernel returned."""
 
-    #: The library of the tensor, as ``framework.of`` finds it.
+    #: Library of the tensor, read by ``framework.of``.
     framework: Framework | None = None
-    #: Shapes of buffers of NaN that are allocated and freed before the call.
+    #: Shapes of buffers filled with NaN that the worker allocates and frees before the call.
     freed: Sequence[Sequence[int]] = ()
-    #: Of what was returned: the library's name of its dtype, the kind of its device, its number in the result, and of
-    #: which call that was.
+    #: Facts about a returned tensor: its library's name of the dtype, its device kind, and its call and place in the
+    #: result.
     named: str | None = None
-    device: str = "cpu"  # type: ignore[assignment] -- that of the tensor, not of the array
+    device: str = "cpu"  # type: ignore[assignment] -- device of the tensor, not of the array
     origin: tuple[int, int] | None = None
 
     def __array_finalize__(self, other: Any) -> None:
-        """A view stands for a tensor of the same library."""
+        """Give a view the same library as the array it was made from."""
         self.framework = getattr(other, "framework", None)
 
 
 class Part(BaseModel):
-    """One part of a result."""
+    """Description of one part of a result."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,32 +46,32 @@ class Part(BaseModel):
     dtype: str | None = Field(default=None, max_length=100)
     device: str = Field(default="", max_length=100)
     shape: list[int] = Field(default=[], max_length=MOST_AXES)
-    #: Whether its values follow, as float64.
+    #: True if the part's values follow the header, as float64.
     values: bool = False
 
 
 class Result(BaseModel):
-    """An answer of the worker to a call."""
+    """Header of the worker's answer to a call."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: str = "one"
     parts: list[Part] = Field(default=[], max_length=1000)
     names: list[str] | None = None
-    #: Numbers of the tensors that the call changed, whose values follow too.
+    #: Numbers of the input tensors that the call changed, whose new values follow too.
     changed: list[int] = []
     raised: str | None = None
-    #: Whether that was for want of memory.
+    #: True if the call raised because memory ran out.
     starved: bool = False
     not_taken: str | None = None
-    #: What of the state of its process calls have changed so far.
+    #: Global state of the worker's process that calls have changed so far.
     noted: list[str] = Field(default=[], max_length=MOST_NOTED)
 
 
 def returned(result: Result, blobs: list[np.ndarray], library: Framework | None, call: int | None) -> Any:
-    """What the call of that number returned, None for one to whose result nobody refers.
+    """Return the result of a call as values of this process; ``call`` numbers it if later calls may refer to it.
 
-    Its values are taken from the front of ``blobs``. Raises ``ValueError`` for what cannot be.
+    The values are taken from the front of ``blobs``. Raises ``ValueError`` if the header is not consistent.
     """
     parts = [_part(part, blobs, library) for part in result.parts]
     for place, part in enumerate(parts):
@@ -86,14 +86,14 @@ def returned(result: Result, blobs: list[np.ndarray], library: Framework | None,
             return parts
         case "dict" if result.names is not None and len(set(result.names)) == len(parts):
             return dict(zip(result.names, parts, strict=True))
-    raise ValueError(f"a {result.kind} of {len(parts)} parts")
+    raise ValueError(f"the header announces a {result.kind} of {len(parts)} parts, which is not a valid result")
 
 
 def _part(part: Part, blobs: list[np.ndarray], library: Framework | None) -> Any:
     if part.dtype is None:
         return None if part.type == "NoneType" else _foreign(part.type, part.module)()
     if not all(0 <= length < LONGEST for length in part.shape):
-        raise ValueError(f"a tensor of shape {part.shape}")
+        raise ValueError(f"the header announces a tensor of the impossible shape {part.shape}")
     array = _values(blobs, part.shape) if part.values else np.broadcast_to(np.array(np.nan), part.shape)
     found = array.view(StandIn)
     found.framework, found.named, found.device = library, part.dtype, part.device
@@ -101,34 +101,35 @@ def _part(part: Part, blobs: list[np.ndarray], library: Framework | None) -> Any
 
 
 def change(arrays: Sequence[np.ndarray], changed: Sequence[int], blobs: list[np.ndarray]) -> None:
-    """Give arrays the values that the call has left in their tensors; all of ``blobs`` are theirs.
+    """Write the values that the call left in its tensors into ``arrays``; all of ``blobs`` belong to them.
 
-    Raises ``ValueError`` for what cannot be, and :class:`Misbehaviour` where an array cannot be written to.
+    Raises ``ValueError`` if header and bytes are not consistent, and :class:`Misbehaviour` if an array cannot be
+    written to.
     """
     for number in changed:
         if not 0 <= number < len(arrays):
-            raise ValueError(f"a change of tensor {number}")
+            raise ValueError(f"the header reports a change of tensor {number}, but the call had {len(arrays)} tensors")
         values = _values(blobs, arrays[number].shape)
         if not arrays[number].flags.writeable:
             raise Misbehaviour("the kernel changed an expanded input in place; it must leave its inputs alone")
         arrays[number][...] = values
     if blobs:
-        raise ValueError("bytes of nothing that was returned")
+        raise ValueError("the kernel's process sent more bytes than its header announced")
 
 
 def _values(blobs: list[np.ndarray], shape: Sequence[int]) -> np.ndarray:
-    """The next bytes as float64 numbers of that shape. Raises ``ValueError``."""
+    """Return the next bytes as float64 numbers of this shape. Raises ``ValueError`` if there are none, or too few."""
     if not blobs:
-        raise ValueError("a tensor without values")
+        raise ValueError("the header announces a tensor whose values did not follow")
     return blobs.pop(0).view(np.float64).reshape(shape)
 
 
 @cache
 def _foreign(name: str, module: str) -> type:
-    """A type of that name and module, for what is none of the framework's tensors."""
+    """Return a type of this name and module, to stand for a value that is no tensor of the framework."""
     return type(name if name.isidentifier() else "object", (), {"__module__": module})
 
 
 def line(text: str) -> str:
-    """What the worker says, as one line that can be printed."""
+    """Return text from the worker as one printable line of at most 500 characters."""
     return "".join(x if x.isprintable() else " " for x in text)[:500]

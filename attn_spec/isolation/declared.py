@@ -1,4 +1,4 @@
-"""The declaration of a kernel as plain data: what the worker tells, and the kernel that the judge makes of it."""
+"""The declaration of a kernel as plain data: what the worker reports, and the kernel that the judge makes of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Parameter(BaseModel):
 
     name: str
     kind: str
-    #: As ``plain.encoded`` has it, in a list; empty for none.
+    #: List with the default as ``plain.encoded`` returns it; empty if there is no default.
     default: list[Any] = Field(max_length=1)
 
 
@@ -39,7 +39,7 @@ class Declaration(BaseModel):
     name: str
     framework: str
     dtypes: tuple[str, ...]
-    #: That of all dtypes, or None where ``contracts`` has one for each.
+    #: Contract of all dtypes, or None if ``contracts`` has one for each dtype.
     contract: Contract | None
     contracts: dict[str, Contract] | None
     supports: tuple[str, ...]
@@ -55,17 +55,17 @@ class Declaration(BaseModel):
     declared: bool
     module: str
     given: dict[str, Any]
-    #: Whether it has a backward function of its own.
+    #: True if the kernel has a backward function of its own.
     has_backward: bool
     parameters: list[Parameter]
-    #: What ``kernel.class_of`` says of it: "class", "autograd", or nothing.
+    #: Result of ``kernel.class_of`` for the callable: "class", "autograd", or empty.
     source_class: str
-    #: The name it has in its module; empty for none.
+    #: Name of the callable in its module; empty if it has none.
     attribute: str
 
 
 def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
-    """What the worker tells of a kernel, as JSON values."""
+    """Return what the worker reports of a kernel, as JSON values."""
     contract = kernel.contract
     contracts = {dtype: asdict(one) for dtype, one in contract.items()} if isinstance(contract, Mapping) else None
     same = ("name", "framework", "merge", "presentation", "signatures", "slowness", "declared", "module")
@@ -90,19 +90,19 @@ def told(kernel: Kernel, attribute: str) -> dict[str, Any]:
 
 
 def declaration(document: Any) -> Declaration:
-    """What a worker told, read. Raises :class:`KernelError`."""
+    """Return the declaration that a worker reported, validated. Raises :class:`KernelError`."""
     try:
         return Declaration.model_validate(document)
     except (ValidationError, ContractError, KernelError, TypeError, ValueError) as error:
-        raise KernelError(f"what the kernel's process tells of it is no declaration: {error}") from None
+        raise KernelError(f"the kernel's process sent an invalid declaration of the kernel: {error}") from None
 
 
 def kernel_of(
     made: Declaration, spec: str, function: Callable[..., Any], backward: Callable[..., Any], **facts: Any
 ) -> Kernel:
-    """The kernel that a declaration declares, whose calls are those of ``function`` and ``backward``.
+    """Return the kernel that a declaration describes; ``function`` and ``backward`` make its calls.
 
-    ``facts`` are further fields of it. Raises :class:`KernelError`, as the declaration of any kernel does.
+    ``facts`` are further fields of the kernel. Raises :class:`KernelError`, as the declaration of any kernel does.
     """
     try:
         defaults = [decoded(p.default[0]) if p.default else inspect.Parameter.empty for p in made.parameters]
@@ -110,7 +110,7 @@ def kernel_of(
         every = [inspect.Parameter(p.name, _KINDS[p.kind], default=default) for p, default in pairs]
         function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     except (KeyError, ValueError) as error:
-        raise KernelError(f"what the kernel's process tells of its parameters is none: {error}") from None
+        raise KernelError(f"the kernel's process sent invalid parameters of the kernel: {error}") from None
     limits = {name: getattr(made.limits, name) for name in Limits.__dataclass_fields__}
     same = ("framework", "dtypes", "supports", "conventions", "name", "devices", "presentation")
     same += ("option_dtypes", "merge", "signatures", "known_defects", "slowness")

@@ -1,4 +1,4 @@
-"""Which kernels run in a process of their own, and how one is found there: no module of theirs is imported here."""
+"""Choice of the kernels that run in a process of their own, and how one is found there without importing its module."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from attn_spec.kernels.frameworks.framework import FrameworkError
 from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.resolve import check_file, is_of_the_package, module_of, resolve, source_of
 
-#: Whether to isolate: kernels that are none of the package's, all, or none.
+#: Choices of isolation: kernels outside the package only, all kernels, or no kernel.
 ISOLATE = ("auto", "always", "never")
 
 
 def isolate_word(chosen: bool | None) -> str:
-    """The word of ``ISOLATE`` for --isolate, --no-isolate, or neither."""
+    """Return the element of ``ISOLATE`` that --isolate (True), --no-isolate (False) or neither (None) means."""
     return ISOLATE[0] if chosen is None else ISOLATE[1] if chosen else ISOLATE[2]
 
 
 def found(spec: str, isolate: str = "auto", memory: float | None = None, **declared: Any) -> Kernel:
-    """Find a kernel, in a process of its own where ``isolate`` says so, with so many GiB of addresses at most.
+    """Find a kernel, in a process of its own if ``isolate`` says so; ``memory`` limits its address space, in GiB.
 
-    The rest is that of :func:`resolve`, as are the :class:`KernelError` raised.
+    Other arguments are those of :func:`resolve`. Raises :class:`KernelError` as :func:`resolve` does.
     """
     own = is_of_the_package(spec) if isolate == "auto" else isolate == "never"
     if own and memory is not None:
@@ -33,11 +33,11 @@ def found(spec: str, isolate: str = "auto", memory: float | None = None, **decla
 
 
 def account(kernel: Kernel) -> dict[str, Any]:
-    """What calls have shown of a kernel, by the names that a certificate has for it: what it imported, and changed.
+    """Return what a certificate says of a kernel after its calls: imported files, packages, changed global state.
 
-    Files are those of no installed package, by path from the folder of the kernel's own file, with SHA-256. Files and
-    packages are what the kernel's process tells; there are none of a kernel that runs in this one. Raises
-    :class:`sources.ChangedError` where one is not what it was before the process started.
+    Files are those outside installed packages, by path relative to the folder of the kernel's own file, with SHA-256.
+    Files and packages are reported by the kernel's process; for a kernel that runs in this process both are empty.
+    Raises :class:`sources.ChangedError` if a file is not what it was before the process started.
     """
     host = kernel.host
     if not hasattr(host, "imported"):
@@ -55,7 +55,7 @@ def account(kernel: Kernel) -> dict[str, Any]:
 def isolated(spec: str, memory: float | None = None, **declared: Any) -> Kernel:
     """Find a kernel in a process of its own. Raises :class:`KernelError`."""
     if os.name != "posix":
-        raise KernelError("a kernel has a process of its own on POSIX systems only; say --no-isolate")
+        raise KernelError("a kernel can have a process of its own on POSIX systems only; pass --no-isolate")
     from attn_spec.isolation.process import Process
     from attn_spec.isolation.remote import RemoteFunction, remote_framework
     from attn_spec.isolation.sources import Sources

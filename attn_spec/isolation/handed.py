@@ -1,4 +1,4 @@
-"""The tensors that a worker makes of what it is sent: laid in memory as the judge laid them, and where they were."""
+"""Tensors that a worker makes of received bytes: with the judge's memory layout, in buffers that calls reuse."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attn_spec.numbers import bits
 
 @dataclass
 class Made:
-    """A tensor, the buffer it lies in, and the values it was given."""
+    """A tensor, the buffer that holds it, and the values it was given."""
 
     tensor: Any
     buffer: Any
-    #: Of the buffer: all of these must be the same for it to be used again.
+    #: Dtype, device and shape of the buffer: a buffer is reused only if all of these are equal.
     kind: tuple[Any, ...]
     values: np.ndarray
 
@@ -34,9 +34,10 @@ class Handed:
         self._places: dict[int, Made] = {}
 
     def tensors(self, own: Framework, device: str, every: list[Header], blobs: list[np.ndarray]) -> list[Any]:
-        """Make the tensors of a call, in the buffers of the call before where their places are the same.
+        """Make the tensors of a call, in the buffers of the call before if places and kinds are equal.
 
-        Raises ``MemoryError``, and :class:`NotTaken` where the system has no room for one that lies far apart.
+        Raises ``MemoryError``, and :class:`NotTaken` if the system has no memory for a tensor whose elements are far
+        apart.
         """
         used = {described["place"] for described in every}
         self._places = {place: made for place, made in self._places.items() if place in used}
@@ -58,7 +59,7 @@ class Handed:
             try:
                 tensor = own.vast(_given(own, values, dtype, device), described["apart"])
             except (MemoryError, OSError, RuntimeError) as error:
-                raise NotTaken(f"no buffer can be had whose elements lie so far apart: {error}") from error
+                raise NotTaken(f"no buffer can be allocated with elements this far apart: {error}") from error
             return Made(tensor, None, (), values)
         whole = shape if "strides" not in described else sent.shape
         kind = (dtype, device, whole)
@@ -76,7 +77,10 @@ class Handed:
         return Made(own.placed(buffer, shape, strides, offset), buffer, kind, places)
 
     def changed(self, own: Framework) -> dict[int, np.ndarray]:
-        """The values, as float64, of the tensors that the call has changed, by their numbers."""
+        """Return the values, as float64, of the tensors that the call has changed, by their numbers.
+
+        A tensor whose shape has changed is reported as NaN in its old shape.
+        """
         found = {}
         for number, made in enumerate(self._made):
             now, before = own.take(made.tensor).astype(np.float64), made.values.astype(np.float64)
@@ -85,12 +89,12 @@ class Handed:
         return found
 
     def forget(self, *, recorded: bool) -> None:
-        """Let go of what no further call may lie in: recorded tensors belong to their graph."""
+        """Forget the tensors of this call, and the buffers if ``recorded``: a graph keeps recorded tensors."""
         self._places = {} if recorded else self._places
         self._made = []
 
 
 def _given(own: Framework, values: np.ndarray, dtype: str, device: str) -> Any:
-    """A new tensor."""
+    """Return a new tensor of these values."""
     exact = values if values.dtype.kind in "bi" else values.astype(np.float64)
     return own.give(exact, dtype, device)

@@ -1,6 +1,6 @@
-"""What a kernel is made of, as its process has it: files that belong to no installed package, and the packages.
+"""Parts that a kernel is made of, found in its process: files outside installed packages, and the packages.
 
-Files are those of imported modules, and libraries that are mapped into the process, however they were loaded.
+Files are those of imported modules, and of libraries that are mapped into the process, however they were loaded.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
-#: Folders that package managers install into, wherever they lie.
+#: Names of folders that package managers install into, wherever these folders are.
 INSTALLED = {"site-packages", "dist-packages"}
-#: Folders of the libraries of the system.
+#: Folders of the system's libraries.
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
-#: Where Linux tells what is mapped.
+#: File in which Linux lists the mapped files.
 MAPS = Path("/proc/self/maps")
 
 
 def files() -> list[str]:
-    """Paths of every module and library here that no package manager installed, but for those of attn-spec."""
+    """Return the files of loaded modules and libraries outside packages, standard library and attn-spec."""
     own = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
     own.append(Path(__file__).resolve().parents[1])
     found = _libraries()
@@ -35,9 +35,9 @@ def files() -> list[str]:
 
 
 def packages() -> dict[str, str]:
-    """Each installed package but attn-spec of which a module is imported: its version, and a digest of all its files.
+    """Return each installed package, except attn-spec, of which a module is imported, with its version and a digest.
 
-    The digest is that of the list of its files, which has a SHA-256 of each.
+    The digest is that of the package's RECORD, which lists a SHA-256 of each file.
     """
     by_module = _by_module()
     imported = {name.partition(".")[0] for name in list(sys.modules)}
@@ -51,12 +51,12 @@ def packages() -> dict[str, str]:
 
 @cache
 def _by_module() -> Mapping[str, list[str]]:
-    """Names of the distributions that have a module, by its name."""
+    """Return the distributions that provide each top-level module, by its name."""
     return packages_distributions()
 
 
 def _libraries() -> set[Path]:
-    """Shared libraries in memory that are not the system's; none where it does not say."""
+    """Return the shared libraries mapped into memory that are not the system's; none if /proc is missing."""
     try:
         lines = MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Values that are no tensors, as JSON and back: a tuple stays a tuple, and what is none of them is told apart."""
+"""Values that are not tensors, as JSON and back: tuples stay tuples, other types become :class:`Opaque`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Opaque:
-    """Stands for a value of the worker that is none of plain types, such as the default of a parameter."""
+    """Stand-in for a value of the worker that is of no plain type, such as the default of a parameter."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -18,7 +18,7 @@ class Opaque:
 
 
 def encoded(value: Any) -> Any:
-    """A plain value as JSON."""
+    """Return a value as JSON; a value of no plain type is replaced by the first 100 characters of its repr."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -30,7 +30,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(document: Any) -> Any:
-    """The value of what :func:`encoded` gave. Raises ``ValueError`` for anything else."""
+    """Return the value of a document that :func:`encoded` made. Raises ``ValueError`` for anything else."""
     match document:
         case None | bool() | int() | float() | str():
             return document
@@ -38,4 +38,4 @@ def decoded(document: Any) -> Any:
             return tuple(decoded(one) for one in every)
         case {"opaque": str(text)}:
             return Opaque(text)
-    raise ValueError(f"{document!r:.100} stands for no plain value")
+    raise ValueError(f"{document!r:.100} is not the document of a plain value")

@@ -1,4 +1,4 @@
-"""The judge's side of a kernel's process: it is started, asked, ended where it does not answer, and started again."""
+"""The judge's side of a kernel's process: start it, ask it, end it if it does not answer, and start it again."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from attn_spec.isolation.channel import Channel, ChannelError, ClosedError, Head
 from attn_spec.isolation.sources import Sources
 from attn_spec.kernels.kernel import KernelError
 
-#: What the new interpreter runs.
+#: Program that the new interpreter runs.
 PROGRAM = "from attn_spec.isolation.worker import main; main()"
-#: Seconds in which a kernel must load, and in which its process must answer what is no call of it.
+#: Time limits in seconds: for loading a kernel, and for an answer to a message that is not a call.
 LOADS, ANSWERS = 600.0, 60.0
 #: Seconds in which a process that closed its pipes must end.
 GRACE = 5.0
-#: How lines begin that the interpreter prints of a crash, which its signal tells better.
+#: Prefixes of lines that the interpreter prints after a crash; the signal's name says more than they do.
 OF_A_STACK = ("File ", "Thread ", "Extension modules", "Current thread", "Fatal Python error", "<no Python frame>")
-#: Messages that are calls, whose time whoever sends them limits.
+#: Messages that are calls; the sender of a call limits its time.
 CALLS = ("call", "pull")
-#: Bytes of what it printed that are kept, and of which the last are shown.
+#: Largest number of printed bytes that are kept, and number of last bytes that an error message is taken from.
 MOST_PRINTED, LAST_WORDS = 2**20, 2000
 
 
 class DiedError(Exception):
-    """A process that ended, or broke the rules of the channel and was ended; the text says how."""
+    """A process that ended, or that broke the rules of the channel and was ended; the text says how."""
 
 
 class Process:
-    """The process of one kernel. Nothing of this one is inherited but three pipes."""
+    """The process of one kernel, which inherits nothing from this process but three pipes."""
 
     def __init__(self, spec: str, declared: Mapping[str, Any], memory: float | None, sources: Sources) -> None:
         self.sources = sources
         self.load = {"do": "load", "spec": spec, "declared": dict(declared), "memory": memory, "path": _path()}
         self._number = 0
         self._running: _Running | None = None
-        #: What the kernel's process told of it when it began.
+        #: Declaration that the kernel's process sent when it began.
         self.told: Header | None = None
 
     def begin(self) -> None:
-        """Start the process if there is none, without waiting until it has loaded the kernel.
+        """Start the process unless it runs, without waiting until it has loaded the kernel.
 
         Raises :class:`ChangedError`.
         """
@@ -63,14 +63,14 @@ class Process:
     def ask(self, header: Header, blobs: Sequence[np.ndarray] = ()) -> tuple[Header, list[np.ndarray]]:
         """Send a message and wait for the answer to it.
 
-        Raises :class:`DiedError`, and :class:`KernelError` for a kernel that does not load. After these, and whatever
-        else is raised meanwhile, as where time is up, the process is ended, and another one begun.
+        Raises :class:`DiedError`, and :class:`KernelError` if the kernel does not load, which ends the process. After
+        any other exception, such as the end of the caller's time limit, the process is ended and another one started.
         """
         self.loaded()
         return self._exchange(header, blobs, seconds=None if header["do"] in CALLS else ANSWERS)
 
     def loaded(self) -> Header:
-        """What the process tells of the kernel, once it has loaded it. Raises :class:`KernelError`."""
+        """Return the process's declaration of the kernel, waiting until it has loaded. Raises :class:`KernelError`."""
         self.begin()
         if self.told is None:
             try:
@@ -79,7 +79,7 @@ class Process:
                 raise KernelError(f"{error} while the kernel was loaded") from None
             if "kernel" not in answer:
                 self.end()
-                raise KernelError(str(answer.get("refused", "the kernel's process tells nothing of it")))
+                raise KernelError(str(answer.get("refused", "the kernel's process sent no declaration")))
             self.told = answer["kernel"]
         assert self.told is not None
         return self.told
@@ -94,13 +94,13 @@ class Process:
             running.channel.send(header | {"number": self._number}, blobs)
             answer, found = running.channel.receive(seconds)
             if answer.pop("number", None) != self._number:
-                raise ChannelError("an answer to nothing that was asked")  # noqa: TRY301 -- told as all of these are
+                raise ChannelError("its answer has another number than the message")  # noqa: TRY301 -- caught below
         except ChannelError as error:
             try:
                 raise DiedError(running.cause(error)) from None
             finally:
                 self._replace(again=again)
-        except BaseException:  # time is up, or somebody presses Ctrl-C
+        except BaseException:  # time is up, or the user pressed Ctrl-C
             self._replace(again=again)
             raise
         return answer, found
@@ -111,7 +111,7 @@ class Process:
             self.begin()
 
     def end(self) -> None:
-        """End the process, and those that it started."""
+        """End the process, and the processes that it started."""
         if self._running is not None:
             self._running.end()
             self._running = None
@@ -139,12 +139,12 @@ class _Running:
         self._end = weakref.finalize(self, _ended, self.process, folder, self.printed)
 
     def forget_prints(self) -> None:
-        """Keep what it prints from growing without end."""
+        """Empty the file of printed output if it is above its limit."""
         if os.fstat(self.printed.fileno()).st_size > MOST_PRINTED:
             self.printed.truncate(0)
 
     def cause(self, error: ChannelError) -> str:
-        """Say how the process ended, in a sentence; if it did not, what it sent."""
+        """Return a sentence on how the process ended or, if it still runs, on what it sent."""
         try:
             code = self.process.wait(GRACE if isinstance(error, ClosedError) else 0)
         except subprocess.TimeoutExpired:
@@ -156,7 +156,7 @@ class _Running:
         return f"the kernel ended the process (exit code {code}){said}"
 
     def _last_words(self) -> str:
-        """The last line that it printed, of an error rather than of a stack."""
+        """Return the last printed line outside a stack trace, at most 200 printable characters; or ""."""
         size = os.fstat(self.printed.fileno()).st_size
         text = os.pread(self.printed.fileno(), LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -164,12 +164,12 @@ class _Running:
         return "".join(x if x.isprintable() else "?" for x in told[-1])[:200] if told else ""
 
     def end(self) -> None:
-        """End it."""
+        """End the process, and remove its folder and output."""
         self._end()
 
 
 def _ended(process: subprocess.Popen[bytes], folder: str, printed: IO[bytes]) -> None:
-    """End a process with its session, and clean up after it."""
+    """End a process with its session, close its pipes and remove its folder."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
@@ -181,5 +181,5 @@ def _ended(process: subprocess.Popen[bytes], folder: str, printed: IO[bytes]) ->
 
 
 def _path() -> list[str]:
-    """The folder that this process works in, and those in which it finds modules."""
+    """Return the working folder of this process, and the folders in which it finds modules, as absolute paths."""
     return [os.path.abspath(folder) for folder in ["", *sys.path]]  # noqa: PTH100 -- "" is the working folder

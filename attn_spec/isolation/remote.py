@@ -1,4 +1,4 @@
-"""A kernel in another process as the judge has it: a declaration, calls that travel, and NumPy arrays for tensors."""
+"""The judge's view of a kernel in another process: a declaration, calls that are sent, and NumPy arrays for tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from attn_spec.kernels.frameworks.framework import framework as framework_named
 from attn_spec.kernels.frameworks.numpy import NUMPY
 from attn_spec.kernels.kernel import KernelError
 
-#: What a framework says of itself; of each kernel its own.
+#: Attributes that are copied from a kernel's framework, because each kernel has its own.
 FACTS = ("name", "usual", "abilities", "script_gives", "script_takes", "script_differentiates")
 
 
 class Remote(Strided):
-    """The framework of a kernel in another process: its tensors are NumPy arrays here, and its own there."""
+    """The framework of a kernel in another process: its tensors are NumPy arrays here, and its own tensors there."""
 
     def __init__(self, name: str, wire: Wire) -> None:
         self.there = framework_named(name)
@@ -33,7 +33,7 @@ class Remote(Strided):
             "script_gives",
             "script_takes",
             "script_differentiates",
-        )  # of each kernel its own
+        )  # each kernel has its own
         vars(self).update({fact: getattr(self.there, fact) for fact in facts})
 
     @property
@@ -44,7 +44,7 @@ class Remote(Strided):
         return isinstance(tensor, StandIn) and tensor.named is not None
 
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> StandIn:
-        """The array that stands for a new tensor. Raises :class:`FrameworkError` where there is no such dtype."""
+        """Return the array that stands for a new tensor. Raises :class:`FrameworkError` for unknown dtypes."""
         self.wire.device = device
         if values.dtype == np.float64 and (dtype, device) not in self._can_give:
             try:
@@ -79,7 +79,7 @@ class Remote(Strided):
         self.wire.process.end()
 
     def imported(self) -> tuple[list[str], dict[str, str]]:
-        """Files and packages that the process has imported, by its own account; none where it does not answer."""
+        """Return the files and packages that the process reports as imported; both are empty if it does not answer."""
         try:
             answer, _ = self.wire.process.ask({"do": "imported"})
         except (DiedError, KernelError):
@@ -108,14 +108,14 @@ class Remote(Strided):
         return NUMPY.placed(buffer, shape, strides, offset)
 
     def free_nan(self, tensor: Any, shapes: Sequence[Sequence[int]]) -> Any:
-        """The tensor, with a note for the worker, in whose memory they are to be freed."""
+        """Return the tensor with a note of the buffers to free, since they must be freed in the worker's memory."""
         noted = tensor.view(StandIn)
         noted.freed = [list(shape) for shape in shapes]
         return noted
 
 
 class RemoteDifferentiating(Remote, Differentiating):
-    """The same of a framework that differentiates."""
+    """The framework of a kernel in another process, for frameworks that differentiate."""
 
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
         self.wire.recording = {id(x): name for name, x in inputs.items()}
@@ -132,19 +132,19 @@ class RemoteDifferentiating(Remote, Differentiating):
 
 
 class RemoteFunction:
-    """A function of the kernel's process, as a callable of this one."""
+    """A function of the kernel's process, as a callable of this process."""
 
     def __init__(self, wire: Wire, what: str, name: str) -> None:
         self.wire, self.what = wire, what
         self.__name__ = name
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
-        """What it returns there."""
+        """Call the function in the kernel's process and return its result."""
         return self.wire.call(self.what, tensors, options)
 
 
 def remote_framework(name: str, wire: Wire) -> Remote:
-    """The framework of that name in another process. Raises :class:`FrameworkError`."""
+    """Return the framework of this name in another process. Raises :class:`FrameworkError`."""
     kind: Callable[[str, Wire], Remote] = Remote
     if isinstance(framework_named(name), Differentiating):
         kind = RemoteDifferentiating

@@ -1,8 +1,8 @@
-"""Digests of the files that a kernel is made of, taken before its process starts: what ran is what a certificate names.
+"""Digests of a kernel's files, taken before its process starts, so that a certificate names the files that ran.
 
-A module may write another text over its own file once it is loaded. So the file of the kernel, and the Python files
-below its folder, are read before any process of the kernel starts. A file from elsewhere is read when the process first
-tells that it has imported it. Whatever was imported must be the same at every start and at the end.
+A module may overwrite its own file once it is loaded. Therefore the kernel's file, and the Python files below its
+folder, are read before any process of the kernel starts. A file from elsewhere is read when the process first reports
+that it has imported it. Every imported file must be unchanged at each start and at the end.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from attn_spec.isolation.imported import INSTALLED
 from attn_spec.kernels.kernel import KernelError
 
-#: Files below a kernel's folder that are read before it starts, the nearest first, and folders that are looked into.
+#: Largest number of files read below a kernel's folder, nearest first, and largest number of folders searched.
 MOST_FILES, MOST_FOLDERS = 2000, 500
 
 
 class ChangedError(KernelError):
-    """A file that a kernel is made of is no longer what it was when the examination began."""
+    """A file that a kernel is made of has changed since the examination began."""
 
 
 class Sources:
@@ -36,11 +36,11 @@ class Sources:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the kernel's own file; empty where there is none."""
+        """SHA-256 of the kernel's own file; empty if there is none."""
         return self._first.get(self.file, "") if self.file else ""
 
     def imported(self, names: Iterable[str]) -> dict[Path, str]:
-        """First digests of these files, which the process has imported. Raises :class:`ChangedError`."""
+        """Return the first digests of these files, which the process has imported. Raises :class:`ChangedError`."""
         paths = [path for path in map(Path, names) if path.is_file()]
         self._used |= set(paths)
         for path in paths:
@@ -62,12 +62,12 @@ class Sources:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The Python files below a folder, nearest first, but for hidden folders and those of installed packages."""
+    """Yield the Python files below a folder, nearest first, without hidden folders and those of installed packages."""
     level, looked, found = [folder], 0, 0
     while level:
         deeper: list[Path] = []
@@ -88,7 +88,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder, sorted by name; none of a folder that this process may not read."""
+    """Return the entries of a folder, sorted by name; none if this process may not read the folder."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

@@ -1,6 +1,6 @@
-"""How a tensor travels to the worker: the bytes of the buffer it lies in, and where in that it lies.
+"""Encoding of tensors for the worker: the bytes of the buffer, and the tensor's position and strides in it.
 
-The judge holds tensors as NumPy arrays, whatever their framework: laid in memory there, they lie so in the worker.
+The judge holds tensors as NumPy arrays, whatever their framework. The worker gives each tensor the same memory layout.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-#: Dtypes of the arrays that travel, by name.
+#: Dtypes of the arrays that are sent, by name.
 DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in ("float64", "float32", "float16", "bool", "int64")},
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-#: Times its own bytes that the buffer of a tensor may take to travel whole; a larger one is laid out in the worker.
+#: A buffer is sent whole up to this many times the tensor's own bytes; above that, the worker makes the layout.
 WIDEST = 4
-#: Bytes of a buffer that travels whole in any case.
+#: Size in bytes up to which a buffer is always sent whole.
 SMALL = 2**20
 
 
 class Places:
-    """Numbers of the buffers that tensors lie in: a buffer that the call before used too has the number it had."""
+    """Numbers of buffers: a buffer that the previous call used too keeps its number."""
 
     def __init__(self) -> None:
         self._last: list[tuple[weakref.ref[np.ndarray], int]] = []
         self._next = 0
 
     def described(self, arrays: Sequence[np.ndarray]) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-        """The descriptions of the tensors of one call, and the arrays whose bytes go with them."""
+        """Return the descriptions of the tensors of one call, and the arrays whose bytes go with them."""
         now: list[tuple[weakref.ref[np.ndarray], int]] = []
         every, sent = [], []
         for array in arrays:
@@ -47,7 +47,7 @@ class Places:
 
 
 def _described(array: np.ndarray) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """What is said of a tensor, the array to send, and the buffer that it lies in."""
+    """Return the description of a tensor, the array to send, and the tensor's buffer."""
     shape, size = array.shape, array.itemsize
     found: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(shape), "freed": getattr(array, "freed", [])}
     buffer = _buffer_of(array)
@@ -64,7 +64,7 @@ def _described(array: np.ndarray) -> tuple[dict[str, Any], np.ndarray, np.ndarra
 
 
 def _buffer_of(array: np.ndarray) -> np.ndarray:
-    """The array whose memory this is a view of; ``as_strided`` puts an object in between."""
+    """Return the array whose memory this one is a view of; ``as_strided`` puts an object in between."""
     while True:
         base = array.base if isinstance(array.base, np.ndarray) else getattr(array.base, "base", None)
         if not isinstance(base, np.ndarray):
@@ -73,7 +73,7 @@ def _buffer_of(array: np.ndarray) -> np.ndarray:
 
 
 def _span(array: np.ndarray) -> int:
-    """Bytes from the first to the last element, both with."""
+    """Return the number of bytes from the start of the first element to the end of the last; 0 without elements."""
     if not array.size:
         return 0
     return array.itemsize + sum((n - 1) * abs(stride) for n, stride in zip(array.shape, array.strides, strict=True))
@@ -84,5 +84,5 @@ def _address(array: np.ndarray) -> int:
 
 
 def array_of(blob: np.ndarray, dtype: str) -> np.ndarray:
-    """Bytes as an array of one axis."""
+    """Return bytes as an array of this dtype with one axis."""
     return blob.view(DTYPES[dtype])

@@ -1,4 +1,4 @@
-"""The calls of a kernel in another process: what is sent, and what comes back or is raised."""
+"""Calls of a kernel in another process: what is sent, and what is returned or raised."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from attn_spec.kernels.misbehaviour import CallFailed, Crashed, OutOfMemory, Rai
 
 
 class Wire:
-    """A kernel's process, and what of its last call further ones refer to."""
+    """A kernel's process, and what later calls refer to of its last call."""
 
     def __init__(self, process: Process) -> None:
         self.process, self.device = process, "cpu"
         self._places, self._calls = Places(), 0
-        #: The library whose arrays stand for the kernel's tensors.
+        #: Library whose arrays stand for the kernel's tensors.
         self.library: Framework | None = None
-        #: Names of the tensors in which the call under way is recorded, by identity.
+        #: Names of the tensors that the current call records for differentiation, by identity.
         self.recording: dict[int, str] = {}
-        #: What of the state of their process calls have changed, as it told.
+        #: Global state of the kernel's process that calls have changed, as the process reports it.
         self.noted: dict[str, None] = {}
 
     def call(self, what: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -57,7 +57,11 @@ class Wire:
         return self._answered("backward", {"do": "pull", "device": self.device, "again": again}, cotangents)
 
     def _not_taken(self, reason: str, header: Header) -> Exception:
-        """What it means that the process has no room for the tensors: what may be true, and no way out of a problem."""
+        """Return the exception for a process that has no memory for the tensors.
+
+        :class:`NotTaken` if the user limited the memory, or it is that of a device, and a tensor has elements far
+        apart; :class:`OutOfMemory` otherwise, so that a kernel cannot avoid a problem this way.
+        """
         limited = self.process.load["memory"] is not None or self.device != "cpu"
         if limited and any("apart" in tensor for tensor in header["tensors"]):
             return NotTaken(line(reason))
@@ -80,8 +84,8 @@ class Wire:
             raise Crashed(str(error)) from None
         except KernelError as error:
             raise CallFailed(f"the kernel does not load again: {error}") from None
-        except ValueError as error:  # pydantic's too
+        except ValueError as error:  # pydantic's ValidationError is a ValueError
             self.process.end()
             told = line(str(error).splitlines()[0])
-            raise CallFailed(f"the kernel's process gave an answer to its {what} that is none: {told}") from None
+            raise CallFailed(f"the kernel's process sent an invalid answer to its {what}: {told}") from None
         return found

@@ -1,6 +1,6 @@
-"""The process that a kernel runs in: it loads the kernel, is sent tensors, calls, and answers with what was returned.
+"""The process that a kernel runs in: load the kernel, receive tensors, call the kernel, and send its result.
 
-It is told nothing of problems, properties, seeds, truths or reports. The judge trusts nothing that it answers.
+The process receives nothing about problems, properties, seeds, truths or reports. The judge trusts none of its answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import OutOfMemory, end_process, failed
 from attn_spec.kernels.resolve import attribute_of, resolve
 
-#: Values of a second result of more axes than a log-sum-exp has are not sent: nobody reads them.
+#: Second results with more axes than this are sent without values: no log-sum-exp has more, so nobody reads them.
 MOST_AXES = 3
 
 Blobs = list[np.ndarray]
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _own_channel() -> Channel:
-    """The pipes that stdin and stdout are, moved away: what a kernel reads is empty, what it prints is a log."""
+    """Return a channel over stdin and stdout, and replace both: the kernel reads nothing, and prints to a log."""
     pipes = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -60,19 +60,19 @@ def _own_channel() -> Channel:
 
 
 class Serving:
-    """A kernel, and what of its last call may be asked for again."""
+    """A kernel, and what later messages may refer to of its last call."""
 
     def __init__(self) -> None:
         self.kernel: Kernel | None = None
         self.handed = Handed()
-        #: What the last forward call returned.
+        #: Result of the last forward call.
         self.returned: Any = None
-        #: Pulls cotangents back through the last recorded call.
+        #: Function that pulls cotangents back through the last recorded call.
         self.pull: Pull | None = None
         self.state = GlobalState()
 
     def answer(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-        """Do what a message asks for."""
+        """Do what a message asks for, and return the answer's header and arrays."""
         tasks: dict[str, Callable[[Header, Blobs], tuple[Header, Blobs]]] = {
             "load": self._load,
             "give": self._give,
@@ -85,12 +85,12 @@ class Serving:
 
     @property
     def own(self) -> Framework:
-        """The library of the kernel's tensors."""
+        """Library of the kernel's tensors."""
         assert self.kernel is not None
         return framework(self.kernel.framework)
 
     def _load(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-        """Find the kernel and tell what it declares."""
+        """Find the kernel and return its declaration."""
         del blobs
         sys.path[:0] = header["path"][:1]
         sys.path += [folder for folder in header["path"] if folder not in sys.path]
@@ -104,7 +104,7 @@ class Serving:
             return {"refused": str(failed(f"loading {header['spec']}", error))}, []
 
     def _give(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-        """Whether there are tensors of a dtype."""
+        """Answer whether the library has tensors of a dtype."""
         del blobs
         try:
             self.own.give(np.zeros(1), header["dtype"], header["device"])
@@ -113,12 +113,12 @@ class Serving:
         return {}, []
 
     def _missing(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-        """Why nothing can run on a device."""
+        """Answer why nothing can run on a device; empty text if something can."""
         del blobs
         return {"missing": self.own.missing(header["device"])}, []
 
     def _call(self, header: Header, blobs: Blobs) -> tuple[Header, Blobs]:
-        """Call the kernel or its backward function; of a call that is recorded keep the way back."""
+        """Call the kernel or its backward function; keep the pull-back of a recorded call."""
         assert self.kernel is not None
         try:
             tensors = self.handed.tensors(self.own, header["device"], header["tensors"], blobs)
@@ -174,7 +174,7 @@ class Serving:
         return decoded(one["plain"])
 
     def _guarded(self, device: str, call: Callable[[], Any], *, keep: bool) -> tuple[Header, Blobs]:
-        """What a call returned, copied at once, or what it raised."""
+        """Return what a call returned, copied at once, or what it raised."""
         try:
             with self.state.kept():
                 returned = call()
@@ -193,7 +193,7 @@ class Serving:
         return {"noted": list(self.state.changes)[:MOST_NOTED]}
 
     def _shown(self, returned: Any, *, every_value: bool) -> tuple[Header, Blobs]:
-        """A result as its parts: what each is, and the values of those that are tensors and may be read."""
+        """Return a result as its parts: the type of each part, and the values of tensors that the judge may read."""
         if isinstance(returned, Mapping):
             kind, every = "dict", {str(name): x for name, x in returned.items()}
         elif isinstance(returned, tuple | list):

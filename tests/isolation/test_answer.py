@@ -57,7 +57,7 @@ def test_changes_are_of_what_was_given():
     np.testing.assert_array_equal(arrays[0], np.arange(6.0).reshape(2, 3))
     with pytest.raises(ValueError, match="a change of tensor 2"):
         answer.change(arrays, [2], [SIX])
-    with pytest.raises(ValueError, match="bytes of nothing that was returned"):
+    with pytest.raises(ValueError, match="more bytes than its header announced"):
         answer.change(arrays, [], [SIX])
     with pytest.raises(Misbehaviour, match="changed an expanded input in place"):
         answer.change(arrays, [1], [SIX])
@@ -65,11 +65,11 @@ def test_changes_are_of_what_was_given():
 
 MESSAGES = {
     b"": "the other end is closed",
-    (2**40).to_bytes(8, "little"): "a header of 1099511627776 bytes, of",
-    (3).to_bytes(8, "little") + b"{]}": "a header that is no JSON",
-    (2).to_bytes(8, "little") + b"[]": "a header without the sizes",
-    (15).to_bytes(8, "little") + b'{"sizes": [-1]}': "a header without the sizes",
-    (26).to_bytes(8, "little") + b'{"sizes": [1000000000000]}': "bytes of tensors, of",
+    (2**40).to_bytes(8, "little"): "a header of 1099511627776 bytes, above",
+    (3).to_bytes(8, "little") + b"{]}": "the header is not valid JSON",
+    (2).to_bytes(8, "little") + b"[]": "the header does not give the sizes",
+    (15).to_bytes(8, "little") + b'{"sizes": [-1]}': "the header does not give the sizes",
+    (26).to_bytes(8, "little") + b'{"sizes": [1000000000000]}': "bytes of tensors, above",
 }
 
 
@@ -92,7 +92,7 @@ def test_messages_pass_whole_and_in_time():
     with pytest.raises(ChannelError, match="no answer in time"):
         channel.receive(0.01)
     os.close(reading)
-    with pytest.raises(ClosedError, match="nobody reads"):
+    with pytest.raises(ClosedError, match="the other end does not read"):
         channel.send({})
     os.close(writing)
 
@@ -102,10 +102,10 @@ def test_plain_values_come_back():
     assert decoded(encoded(values)) == values
     assert encoded(np.float64(0.5)) == 0.5
     assert isinstance(decoded(encoded(object())), Opaque)
-    with pytest.raises(ValueError, match="stands for no plain value"):
+    with pytest.raises(ValueError, match="is not the document of a plain value"):
         decoded({"list": [1]})
 
 
 def test_a_declaration_that_is_none_is_refused():
-    with pytest.raises(KernelError, match="what the kernel's process tells of it is no declaration"):
+    with pytest.raises(KernelError, match="the kernel's process sent an invalid declaration"):
         declaration({"name": "kernel"})

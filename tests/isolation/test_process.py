@@ -117,7 +117,7 @@ def test_a_kernel_that_does_not_load_is_refused(folder):
 def test_a_class_is_known_to_be_one(folder):
     (folder / "layer.py").write_text("class Layer:\n    def __init__(self, q, k, v):\n        pass\n")
     kernel = isolated("layer.py:Layer", framework="numpy")
-    with pytest.raises(MisfitError, match="it is a class, which makes an instance where it is called"):
+    with pytest.raises(MisfitError, match="it is a class: calling it makes an instance"):
         first_look(preflight(kernel, ["float32"]).subjects)
     kernel.host.end()
 
