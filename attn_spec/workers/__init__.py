@@ -1,1 +1,1 @@
-"""Who runs many tasks: this process, several, or the workers of a Dask cluster."""
+"""Executors of many tasks: this process, several processes, or the workers of a Dask cluster."""

@@ -1,7 +1,7 @@
-"""The workers of a Dask cluster, as an executor.
+"""An executor that runs tasks at the workers of a Dask cluster.
 
-A worker gives each task to a process of its own (:mod:`.processes`): tasks of Dask run in threads, where no call of a
-kernel can be limited in time, and a kernel that crashes would take the worker with it. Workers need the same attn-spec.
+Each worker runs a task in a process of its own (:mod:`.processes`). Dask runs tasks in threads, where a kernel's call
+cannot be limited in time, and a kernel that crashes would end the worker. Workers need the same attn-spec.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import Any
 from .processes import Processes
 from .task import LostTaskError, SchedulerError, Task
 
-#: Seconds in which a scheduler must answer, and have a worker.
+#: Seconds in which a scheduler must answer, and in which it must have a worker.
 PATIENCE = 5.0
 
-#: Of a worker: kept for the next task, from whomever.
+#: Processes of this worker, kept for the next task of any client.
 _PROCESSES = Processes()
 
 
 @contextlib.contextmanager
 def at(address: str, patience: float | None = None) -> Iterator[Executor]:
-    """An executor of tasks at the cluster of a scheduler. Raises :class:`SchedulerError`.
+    """Yield an executor of tasks at the cluster of this scheduler. Raises :class:`SchedulerError`.
 
-    With the block, tasks that no worker has begun are cancelled. What one has begun it finishes, for nobody.
+    At the end of the block, tasks that no worker has begun are cancelled. A worker finishes the task that it has begun,
+    and its result is dropped.
     """
     patience = PATIENCE if patience is None else patience
     try:
@@ -40,7 +41,7 @@ def at(address: str, patience: float | None = None) -> Iterator[Executor]:
     except ModuleNotFoundError as error:
         raise SchedulerError(f"--scheduler needs Dask: pip install 'attn-spec[dask]' ({error})") from None
     try:
-        resolve_address(address)  # a client of what is no address takes 20 s to go away
+        resolve_address(address)  # a client of an invalid address takes 20 s to close
         client = Client(address, timeout=patience, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise SchedulerError(
@@ -69,16 +70,16 @@ class _Cluster(Executor):
         self._engine = client.get_executor(pure=False)  # of two equal tasks each is run
 
     def submit(self, task: Task) -> Future[Any]:  # type: ignore[override]
-        """Run a task in a process of a worker; Dask gives it to another when the worker dies, some times."""
+        """Run a task in a process of a worker; if the worker dies, Dask runs it at another, some times."""
         return self._engine.submit(_at_worker, task, self.source)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Forget the tasks that have not returned."""
+        """Close the executor, and cancel tasks that have not returned if asked to."""
         self._engine.shutdown(wait=wait and not cancel_futures)
 
 
 def explained(task: Task, error: BaseException) -> BaseException:
-    """The error of a task at a cluster, in words of ours where Dask has its own."""
+    """Return the error of a task at a cluster, as an error of attn-spec where Dask has its own."""
     from distributed import KilledWorker
 
     match error:
@@ -93,7 +94,7 @@ def explained(task: Task, error: BaseException) -> BaseException:
 
 
 def _at_worker(task: Task, source: str) -> Any:
-    """Run a task in a process of this worker. Raises :class:`SchedulerError` where attn-spec is another one."""
+    """Run a task in a process of this worker. Raises :class:`SchedulerError` if attn-spec differs."""
     if source != source_digest():
         raise SchedulerError(
             "a Dask worker has another attn-spec than this process; install the same one there, and start it again"
@@ -104,14 +105,14 @@ def _at_worker(task: Task, source: str) -> Any:
 
 @functools.cache
 def _may_have_children() -> None:
-    """Let this worker start processes, and end them when it ends: a nanny makes it a daemon, which may have none."""
+    """Let this worker start processes, and end them with it: a nanny makes it a daemon, which may have no children."""
     multiprocessing.current_process().daemon = False
     util.Finalize(None, _PROCESSES.end, exitpriority=0)
 
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of the sources of attn-spec, wherever they lie, as they were when this process first asked."""
+    """Return a digest of attn-spec's sources, wherever they are installed, computed at this process's first call."""
     files: dict[str, Path] = {}
     for name in ("", "implementations", "properties", "reports"):
         spec = importlib.util.find_spec(f"attn_spec.{name}".rstrip("."))

@@ -1,8 +1,8 @@
-"""Processes of this machine: each runs one task at a time, and a task whose process dies is run again in another.
+"""Processes of this machine: each runs one task at a time, and a task whose process dies runs again in another.
 
-A process is a ``ProcessPoolExecutor`` of one, so that a death concerns one task and says which. It is spawned: forked,
-it would inherit locks that threads of PyTorch hold. It ends with whoever started it, whatever that one dies of: both
-have one end of a pipe, its *lifeline*.
+Each process is a ``ProcessPoolExecutor`` of one process, so that a death concerns one task and names it. Processes are
+spawned, because a forked process would inherit locks that threads of PyTorch hold. A process ends with its parent, for
+whatever reason the parent ends: both hold one end of a pipe, the *lifeline*.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any, NoReturn
 from . import threads
 from .task import LostTaskError, Task
 
-#: Processes that a task may take down; memory that ran out says nothing of it.
+#: Largest number of processes that one task may bring down; a process that ran out of memory says nothing of the task.
 TRIES = 3
-#: Seconds in which a task that is to end may end what it has begun.
+#: Seconds that a task has, when its process must end, to end what it has begun.
 GRACE = 5.0
 
 
 class Processes:
-    """As many processes as there are calls of :meth:`run` at once, each kept for the next call."""
+    """A pool with one process for each concurrent call of :meth:`run`; processes are kept for later calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,10 @@ class Processes:
         self._ended = False
 
     def run(self, task: Task) -> Any:
-        """What the task returns or raises. Raises :class:`LostTaskError`, and ``BrokenProcessPool`` after the end."""
+        """Run a task and return what it returns. Raises what the task raises, and :class:`LostTaskError`.
+
+        Raises ``BrokenProcessPool`` after :meth:`end`.
+        """
         for _ in range(TRIES):
             process = self._take()
             try:
@@ -51,7 +54,7 @@ class Processes:
         raise LostTaskError(f"{task.name} was lost: each of {TRIES} processes that ran it died")
 
     def end(self) -> None:
-        """End every process, and with it what it runs."""
+        """End every process, and with it the task that it runs."""
         with self._lock:
             self._ended, every = True, list(self._all)
         for process in every:
@@ -83,7 +86,7 @@ class Processes:
 
 @contextlib.contextmanager
 def here(jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """An executor of tasks with so many processes; with the block they end, and what they run."""
+    """Yield an executor of tasks with ``jobs`` processes; the end of the block ends processes and tasks."""
     processes = Processes()
     threads = _Threads(jobs, processes)
     try:
@@ -107,10 +110,10 @@ class _Threads(ThreadPoolExecutor):
 
 
 class _Process:
-    """One process, with a folder of its own to work in: cases in flight are written there."""
+    """One process, which works in a folder of its own: cases in flight are written there."""
 
     def __init__(self) -> None:
-        os.environ |= threads.share(threads.cores())  # of which as many run
+        os.environ |= threads.share(threads.cores())  # as many processes run as there are cores
         spawned = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="attn-spec-", ignore_cleanup_errors=True)
         self._theirs, self._lifeline = spawned.Pipe(duplex=False)
@@ -119,16 +122,16 @@ class _Process:
         self._engine = ProcessPoolExecutor(1, spawned, initializer=_begin, initargs=given)
 
     def run(self, task: Task) -> Any:
-        """What the task returns or raises. Raises ``BrokenProcessPool``."""
+        """Run a task in the process and return what it returns. Raises ``BrokenProcessPool`` if the process dies."""
         return self._engine.submit(_run, task).result()
 
     def cut(self) -> None:
-        """Tell the process to end; whoever ends all of them and whoever waits for this one may at the same time."""
+        """Tell the process to end; several threads may do so at the same time."""
         with self._cutting:
             self._lifeline.close()
 
     def end(self) -> None:
-        """Wait until the process has ended, and clean up after it."""
+        """Wait until the process has ended, then remove its pipe and its folder."""
         self.cut()
         self._engine.shutdown(cancel_futures=True)
         self._theirs.close()
@@ -136,11 +139,11 @@ class _Process:
 
 
 class _Ended(SystemExit):
-    """Raised where the process is when its lifeline is cut, so that what a task has begun is ended too."""
+    """Raised in the process when its lifeline is closed, so that what a task has begun is ended too."""
 
 
 def _begin(lifeline: Connection, folder: str) -> None:
-    """What a process does first."""
+    """Prepare a new process: its folder, its signals and the thread that watches the lifeline."""
     os.chdir(folder)
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches all processes; the first of them ends the others
     signal.signal(signal.SIGTERM, _leave)
@@ -148,7 +151,7 @@ def _begin(lifeline: Connection, folder: str) -> None:
 
 
 def _hold(lifeline: Connection) -> None:
-    """Wait until the other end of the lifeline is closed, then end the process, gently at first."""
+    """Wait until the other end of the lifeline is closed, then end the process: by SIGTERM, and at once if it stays."""
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -164,4 +167,4 @@ def _run(task: Task) -> Any:
     try:
         return task()
     except _Ended:
-        os._exit(1)  # the pool would go on with the next call
+        os._exit(1)  # else the pool would go on with the next call

@@ -1,7 +1,7 @@
-"""Run many tasks and take what they return in their own order, whoever is faster.
+"""Sweeps: run many tasks and return their results in the order of the tasks, whichever ends first.
 
-So a sweep gives the same in one process, in several and on many machines. Every task is counted once: a task that is
-run again, because a worker was lost, has returned nothing before.
+A sweep therefore gives the same results in one process, in several, and on many machines. Every task is counted once: a
+task that runs again, because a worker was lost, has returned nothing before.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from . import cluster
 from .processes import here
 from .task import Task, WorkersError
 
-#: What commands say of their option ``--scheduler``.
+#: Help text of the option ``--scheduler``.
 SCHEDULER = "Dask scheduler whose workers do the work, e.g. tcp://host:8786, instead of processes here."
 
 
 def sweep(
     tasks: Iterable[Task], *, jobs: int = 1, scheduler: str | None = None, ahead: int | None = None, apart: bool = False
 ) -> Generator[Any, None, None]:
-    """What each task returns, in the order of the tasks; the first that raises ends the sweep.
+    """Yield what each task returns, in the order of the tasks; the first task that raises ends the sweep.
 
-    They run in ``jobs`` processes, or by the workers of the Dask ``scheduler`` at an address. One job runs in this
-    process, unless ``apart``. ``ahead`` is how many tasks are drawn from an endless stream before the first has
-    returned; without it all are. Close the iterator to end what still runs. Raises :class:`LostTaskError` and
+    Tasks run in ``jobs`` processes, or at the workers of the Dask ``scheduler`` at this address. A single job runs in
+    this process, unless ``apart``. ``ahead`` is the number of tasks taken from an endless stream before the first has
+    returned; None takes all. Close the iterator to end running tasks. Raises :class:`LostTaskError` and
     :class:`SchedulerError`.
     """
     if scheduler is None and jobs == 1 and not apart:
@@ -55,7 +55,7 @@ def _in_order(executor: Executor, tasks: Iterable[Task], ahead: int | None, *, r
 
 @contextlib.contextmanager
 def _named(task: Task, *, remote: bool = False) -> Iterator[None]:
-    """Say which task raised."""
+    """Add the name of the task to an error that it raises."""
     try:
         yield
     except Exception as error:
@@ -68,7 +68,7 @@ def _named(task: Task, *, remote: bool = False) -> Iterator[None]:
 
 
 def add_options(parser: argparse.ArgumentParser, jobs: int = 1) -> None:
-    """Add ``--jobs`` and ``--scheduler``, of which a command takes one."""
+    """Add the options ``--jobs`` and ``--scheduler``, which exclude each other."""
     workers = parser.add_mutually_exclusive_group()
     workers.add_argument("--jobs", type=_jobs, default=jobs, help=f"processes (default {jobs})")
     workers.add_argument("--scheduler", metavar="ADDRESS", help=SCHEDULER)
@@ -82,7 +82,7 @@ def _jobs(text: str) -> int:
 
 @contextlib.contextmanager
 def refusals(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """End a command with status 2 and one line where workers cannot do what they are asked."""
+    """End a command with status 2 and one line if the block raises :class:`WorkersError`."""
     try:
         yield
     except WorkersError as error:

@@ -1,4 +1,4 @@
-"""A task: a call as plain data, which another process or machine can make; and how it may be lost."""
+"""Tasks: calls as plain data, which another process or machine can make, and the errors of losing them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, Self
 
 
 class WorkersError(RuntimeError):
-    """Workers that cannot do what they are asked; the text says why and what to do next."""
+    """An error of the workers; the text says why they cannot do what was asked, and what to do next."""
 
 
 class LostTaskError(WorkersError):
-    """A task that took down every worker that tried it; the text names it."""
+    """A task that brought down every worker that tried it; the text names it."""
 
 
 class SchedulerError(WorkersError):
-    """A Dask cluster that cannot be used, or is gone."""
+    """A Dask cluster that cannot be used, or that is gone."""
 
 
 @dataclass(frozen=True)
 class Task:
     """A call of a function that a module defines. Arguments and result must be picklable."""
 
-    #: What messages call it.
+    #: Name of the task in messages.
     name: str
-    #: ``package.module:function``.
+    #: Function to call, as ``package.module:function``.
     function: str
     arguments: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any], *arguments: Any) -> Self:
-        """The call of a function that stands at the top of its module, found there by its name."""
+        """Return the task that calls a function at the top level of its module, to be found there by its name."""
         module = function.__module__
-        if module == "__main__":  # under python -m, and another module anywhere else
+        if module == "__main__":  # under python -m; the same name means another module in another process
             module = sys.modules[module].__spec__.name  # pyright: ignore[reportOptionalMemberAccess]
         return cls(name, f"{module}:{function.__qualname__}", arguments)
 
     def __call__(self) -> Any:
-        """Make the call, here."""
+        """Call the function in this process and return its result."""
         return pkgutil.resolve_name(self.function)(*self.arguments)
