@@ -1,1 +1,1 @@
-"""What is said of a kernel before any property is searched: that it is called in other ways than it expects."""
+"""Checks of a kernel before the search: a kernel that expects other calls than those of its declaration."""

@@ -15,7 +15,7 @@ from attn_spec.problem.problem import Problem
 
 
 def explain_window(subject: Subject) -> None:
-    """Find out whether -1 is meant where a side of a window is unbounded. Raises :class:`MisfitError`."""
+    """Test whether -1 means an unbounded side of a window. Raises :class:`MisfitError` if it does."""
     word = subject.kernel.keyword("window")
     changed = _passing(word, lambda window: tuple(-1 if side is None else side for side in window))
     if _is_the_remedy(subject, changed, "window", [(2, None), (1, None)]):
@@ -25,25 +25,26 @@ def explain_window(subject: Subject) -> None:
 
 
 def explain_mask(subject: Subject) -> None:
-    """Find out whether a mask is added to scores, or hides where it is True. Raises :class:`MisfitError`."""
+    """Test whether a mask is added to scores, or masks keys where it is True. Raises :class:`MisfitError` if so."""
     word, own = subject.kernel.keyword("mask"), subject.framework
 
     def added(mask: Any) -> Any:
         return own.give(np.where(own.take(mask), 0.0, -np.inf), subject.dtype, subject.device)
 
     if _is_the_remedy(subject, _passing(word, added), "mask", MASKS):
-        cause = f"its {word} is added to scores, -inf hides a key; it is given a bool mask, True = attend"
-        remedy = f"rename {word} to bias, and {declaring(subject.kernel, merge='bias')}: what hides keys is then added"
+        cause = f"its {word} is added to scores, -inf masks a key; it is given a bool mask, True = attend"
+        remedy = f"rename {word} to bias, and {declaring(subject.kernel, merge='bias')}: masks are then added to scores"
         raise MisfitError(subject.kernel, cause, remedy)
     if _is_the_remedy(subject, _passing(word, lambda mask: ~mask), "mask", MASKS):
-        cause = f"its {word} hides a key where it is True; it is given a bool mask, True = attend"
+        cause = f"its {word} masks a key where it is True; it is given a bool mask, True = attend"
         raise MisfitError(subject.kernel, cause, f"wrap it in a function that passes {word}=~{word}")
 
 
 def _is_the_remedy(subject: Subject, changed: Callable[[Kernel], Kernel], name: str, values: Sequence[Any]) -> bool:
-    """Whether the kernel is wrong with the first value of an option, and right with each in the other form.
+    """Return whether the kernel is wrong with an option's first value, and right with all values in the other form.
 
-    One that gives old answers is right where it is asked for something the second time, but not for the next value.
+    A second value is needed: a kernel that returns old answers can be right at the second call with a value, but not
+    with the next value.
     """
     seen = look(subject, **{name: values[0]})
     if seen is None or seen.is_right:
@@ -53,7 +54,7 @@ def _is_the_remedy(subject: Subject, changed: Callable[[Kernel], Kernel], name: 
 
 
 def _passing(word: str, changed: Callable[[Any], Any]) -> Callable[[Kernel], Kernel]:
-    """Makes a kernel that passes an argument in another form."""
+    """Return a function that wraps a kernel so that it passes the argument ``word`` in another form."""
 
     def around(kernel: Kernel) -> Kernel:
         def called(*tensors: Any, **options: Any) -> Any:
@@ -65,7 +66,10 @@ def _passing(word: str, changed: Callable[[Any], Any]) -> Callable[[Kernel], Ker
 
 
 def _mask(hidden: int) -> Callable[[Problem], np.ndarray]:
-    """Of three keys every query sees two; by the inverse it sees one, which is no mask of another number."""
+    """Return a mask by which each query sees two of three keys.
+
+    The inverted mask shows one of three keys, which is the mask of no other ``hidden``.
+    """
 
     def made(problem: Problem) -> np.ndarray:
         rows, columns = np.ogrid[: problem.query_length, : problem.key_length]

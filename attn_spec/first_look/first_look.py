@@ -1,8 +1,12 @@
-"""A first look at a kernel, of a few plain calls: it ends where a known misfit explains what comes back.
+"""A first look at a kernel by a few plain calls: the run ends here if a known misfit explains the answers.
 
-It accuses nobody. A kernel whose answers are within their bounds is asked no further; of another a misfit is told only
-if its answer, read or asked for in the other way, is within its bound, or if what came back is no answer at all. What
-is not explained so is left to the properties.
+A first look refutes nothing. A kernel whose answers are within their bounds is asked no further. For any other kernel a
+misfit is reported only in two cases:
+
+- the answer is within its bound if it is read, or asked for, in the other way;
+- the kernel returned something that is no answer at all.
+
+Every other wrong answer is left to the properties.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from attn_spec.kernels.misbehaviour import CallFailed
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import FORMATS
 
-#: Seconds that a plain call may take, where others are made too, for each of which a kernel may have to be compiled.
+#: Longest plain call, in seconds, after which calls with options are made: each may have to compile the kernel.
 QUICK = 1.0
 
 
@@ -35,7 +39,7 @@ def first_look(subjects: Sequence[Subject]) -> None:
 
 
 def explain_failure(subjects: Sequence[Subject], failures: Mapping[str, str]) -> None:
-    """Say why no plain call returns, if that is known. Raises :class:`MisfitError`."""
+    """Explain why no plain call returns. Raises :class:`MisfitError` if the reason is known."""
     failed_calls.explain(subjects[0].kernel, failures.values())
     failed_calls.explain_class(subjects[0].kernel)
     for subject in subjects:
@@ -56,7 +60,7 @@ def _explain(seen: Look) -> None:
 
 
 def _look_at_options(subject: Subject) -> None:
-    """Explain calls with options that libraries mean in several ways. Raises :class:`MisfitError`."""
+    """Explain calls with options to which libraries give several meanings. Raises :class:`MisfitError`."""
     if subject.supports("causal", "cross"):
         seen = look(subject, causal=True)
         if seen is not None and seen.answer is not None and not seen.is_right:

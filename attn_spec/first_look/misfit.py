@@ -1,4 +1,4 @@
-"""A misfit: a kernel and its declaration do not go together, in a way that is known and mended in one line."""
+"""Misfits: known ways in which a kernel and its declaration disagree, each with a remedy of one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attn_spec.problem.options import OPTIONS
 
 
 class MisfitError(KernelError):
-    """A kernel that no property is searched of as it is declared: a line of cause, a line of remedy."""
+    """A kernel that cannot be examined as it is declared: a line of cause, a line of remedy."""
 
     def __init__(self, kernel: Kernel, cause: str, remedy: str) -> None:
         super().__init__(f"{kernel.name}: {cause}\n{remedy[:1].upper()}{remedy[1:]}")
@@ -18,9 +18,9 @@ class MisfitError(KernelError):
 
 
 def declaring(kernel: Kernel, **facts: Any) -> str:
-    """A remedy: arguments of ``@kernel(...)`` to add, or the whole decorator for a callable that has none.
+    """Return a remedy: arguments to add to ``@kernel(...)``, or the whole decorator for an undecorated callable.
 
-    That has the options of the callable's signature; what calls in the wrong way seemed to show is left out.
+    The whole decorator lists only the options of the callable's signature, not abilities that misread calls suggested.
     """
     if kernel.declared:
         return f"add {_arguments(facts)} to its @kernel(...)"

@@ -1,4 +1,4 @@
-"""What came back of a call is no answer: of another type, shape, dtype or device than an answer has."""
+"""Results that are no answer: of another type, shape, dtype or device than an answer has."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from attn_spec.kernels.presentation import PRESENTATIONS
 
 
 def explain(seen: Look) -> None:
-    """Say what is wrong with what came back, and what would be right. Raises :class:`MisfitError`.
+    """Say what is wrong with the result of a call, and what to return instead. Raises :class:`MisfitError`.
 
-    Says nothing of a kernel that changed its inputs: its answer is one, and the properties refute it.
+    Returns without an error for a kernel that changed its inputs: its result is an answer, and the properties refute
+    it.
     """
     kernel, result, lse = seen.subject.kernel, seen.returned[-1], seen.subject.supports("lse")
     if kernel.of_class and type(result).__name__ == kernel.function.__name__:
@@ -31,13 +32,13 @@ def explain(seen: Look) -> None:
 
 
 def _remedy(seen: Look, name: str, tensor: Any, out: Any) -> str | None:
-    """What to return instead of a tensor that is no answer; None for one that is. Raises :class:`MisfitError`."""
+    """Return the remedy for a tensor that is no answer; None for a valid one. Raises :class:`MisfitError`."""
     subject, own = seen.subject, seen.subject.framework
     if not own.is_own(tensor):
         return _of_framework(subject.kernel, tensor)
     if tuple(tensor.shape) != (shape := _shape(seen, name)):
         _explain_order(seen, out)
-        if name == "lse":  # the properties refute it, here as where it shows at some lengths alone
+        if name == "lse":  # the properties refute it, also if it shows at some lengths only
             return None
         return f"return {name} in the shape {shape} for these inputs"
     if name == "out" and (dtype := own.dtype_of(tensor)) != subject.contract.output:
@@ -48,20 +49,20 @@ def _remedy(seen: Look, name: str, tensor: Any, out: Any) -> str | None:
 
 
 def _shape(seen: Look, name: str) -> tuple[int, ...]:
-    """The shape that the kernel must return in one call."""
+    """Return the shape that the kernel must return in one call."""
     shown = seen.subject.presentation
     part = next(shown.parts(seen.problem))
     return shown.shape(part.output_shape) if name == "out" else part.score_shape[len(shown.looped) : 3]
 
 
 def _explain_order(seen: Look, out: Any) -> None:
-    """Of an output in another order of axes. Raises :class:`MisfitError` for one that is right in that order."""
+    """Test whether an output is right in another order of axes. Raises :class:`MisfitError` if it is."""
     subject, problem, own = seen.subject, seen.problem, seen.subject.presentation
     other = readings.ALIKE.get(subject.kernel.presentation)
     if other is None or out.ndim != 4:
         return
     values = subject.framework.take(out)
-    if tuple(out.shape) == own.shape(problem.output_shape):  # that of the log-sum-exp is not
+    if tuple(out.shape) == own.shape(problem.output_shape):  # the log-sum-exp has another shape than it must have
         readings.explain_swap(subject, problem, own.back(values, problem.query_heads))
     elif tuple(out.shape) == PRESENTATIONS[other].shape(problem.output_shape):
         output = PRESENTATIONS[other].back(values, problem.query_heads)
@@ -72,7 +73,7 @@ def _explain_order(seen: Look, out: Any) -> None:
 
 
 def _of_framework(kernel: Kernel, tensor: Any) -> str:
-    """The remedy for a tensor of another framework, or for what is none."""
+    """Return the remedy for a tensor of another framework, or for a value that is no tensor."""
     own = frameworks.framework(kernel.framework)
     try:
         other = frameworks.of(tensor).name

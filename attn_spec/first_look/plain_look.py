@@ -1,4 +1,4 @@
-"""One plain call of a kernel, with what the callable itself returned."""
+"""One plain call of a kernel, recorded with what the callable itself returned."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from attn_spec.search.plain_calls import plain
 
 @dataclass
 class Look:
-    """One call, and what is known of it."""
+    """One call of a kernel: its problem, its results, and its answer or error."""
 
     subject: Subject
     problem: Problem
-    #: What the callable returned, in turn; more than once where it is called for each head.
+    #: Results of the callable in the order of its calls; several if it is called for each head.
     returned: list[Any] = field(default_factory=list)
-    #: The answer; None where there was none, with what kept it from being one.
+    #: Answer to the problem; None if there was none, with ``error`` as the reason.
     answer: Answer | None = None
     error: Misbehaviour | None = None
     seconds: float = 0.0
 
     @cached_property
     def is_right(self) -> bool:
-        """Whether there is an answer, and every element of it is within its bound."""
+        """True if there is an answer, and every element of it is within its bound."""
         return self.answer is not None and is_right(self.subject, self.problem, self.answer)
 
 
 def is_right(subject: Subject, problem: Problem, answer: Answer) -> bool:
-    """Whether every element of an answer is within its bound, and one of them is measured at all."""
+    """Return whether every element of an answer is within its bound, and at least one element is measured."""
     return explains(judged(subject, problem, answer))
 
 
 def look(subject: Subject, around: Callable[[Kernel], Kernel] | None = None, **options: Any) -> Look | None:
-    """Call a kernel on a plain problem with some options; None where that is none of its problems.
+    """Call a kernel on a plain problem with these options; return None if the kernel does not take the problem.
 
-    ``around`` makes another kernel of it to call, which is given the same problem. A problem of causal attention has
-    twice as many keys as queries.
+    ``around`` wraps the kernel; the wrapped kernel is called with the same problem. A causal problem has twice as many
+    keys as queries.
     """
     try:
         problem = plain(subject.kernel, subject.dtype, "cross" if "causal" in options else None)

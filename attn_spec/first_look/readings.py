@@ -1,4 +1,4 @@
-"""Answers that are right when they are read in another way than declared: no call is made to find out."""
+"""Answers that are right under another reading than the declared one: no further call is needed to test this."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from attn_spec.kernels.subject import Answer, Subject
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
-#: Presentations of the same shapes: a kernel of one takes the tensors of the other for heads of other lengths.
+#: Presentations with the same shapes: a kernel of one takes tensors of the other for heads of other lengths.
 ALIKE = {"BHSD": "BSHD", "BSHD": "BHSD"}
 
 
 def explain(subject: Subject, problem: Problem, answer: Answer) -> None:
-    """Find what explains an answer without options. Raises :class:`MisfitError`."""
+    """Test readings that explain an answer without options. Raises :class:`MisfitError` if one does."""
     explain_swap(subject, problem, answer["output"])
     _explain_convention(subject, problem, answer, "its log-sum-exp is to the base 2, not e", lse_base="2")
 
 
 def explain_diagonal(subject: Subject, problem: Problem, answer: Answer) -> None:
-    """Find what explains the answer to a causal problem with more keys than queries. Raises :class:`MisfitError`."""
+    """Test whether a bottom-right diagonal explains a causal answer. Raises :class:`MisfitError` if it does.
+
+    The problem has more keys than queries.
+    """
     cause = "with more keys than queries its causal diagonal ends in the bottom right corner, not at the top left"
     _explain_convention(subject, problem, answer, cause, causal_alignment="bottom_right")
 
 
 def explain_swap(subject: Subject, problem: Problem, output: np.ndarray) -> None:
-    """Find out whether heads and lengths are swapped in tensors and output. Raises :class:`MisfitError`."""
+    """Test whether heads and lengths are swapped in tensors and output. Raises :class:`MisfitError` if they are."""
     kernel = subject.kernel
     if kernel.presentation not in ALIKE or problem.projects:
         return
@@ -46,14 +49,14 @@ def explain_swap(subject: Subject, problem: Problem, output: np.ndarray) -> None
 
     try:
         swapped = problem.replace(**{name: read(getattr(problem, name)) for name in ("q", "k", "v")})
-    except ProblemError:  # no group of heads, or a tensor of an option that does not go with these
+    except ProblemError:  # head counts do not divide, or an option's tensor does not fit
         return
     if is_right(subject, swapped, {"output": read(output)}):
         raise MisfitError(kernel, *_presented(kernel, ALIKE[kernel.presentation]))
 
 
 def presentations(kernel: Kernel) -> Iterator[tuple[Kernel, str, str]]:
-    """The kernel in every other presentation, with the cause and the remedy if that is its own."""
+    """Yield the kernel in every other presentation, with the cause and the remedy if that presentation is its own."""
     for name in PRESENTATIONS:
         if name != kernel.presentation:
             yield replace(kernel, presentation=name), *_presented(kernel, name)
@@ -66,7 +69,10 @@ def _presented(kernel: Kernel, other: str) -> tuple[str, str]:
 
 
 def _explain_convention(subject: Subject, problem: Problem, answer: Answer, cause: str, **changed: Any) -> None:
-    """Read an answer by another convention, if that of the kernel is what nothing said stands for."""
+    """Test an answer under another convention. Raises :class:`MisfitError` if it is right under that convention.
+
+    A convention that the kernel declares otherwise than by default is not questioned.
+    """
     ((name, value),) = changed.items()
     own, unsaid = getattr(subject.conventions, name), getattr(Conventions(), name)
     if own != unsaid or (name == "lse_base" and "lse" not in answer):

@@ -84,13 +84,13 @@ MISFITS = {
     ),
     "additive mask": (
         declared(adding, supports=("mask",)),
-        "its mask is added to scores, -inf hides a key; it is given a bool mask, True = attend",
-        "Rename mask to bias, and add merge='bias' to its @kernel(...): what hides keys is then added",
+        "its mask is added to scores, -inf masks a key; it is given a bool mask, True = attend",
+        "Rename mask to bias, and add merge='bias' to its @kernel(...): masks are then added to scores",
         declared(lambda q, k, v, *, bias=None: adding(q, k, v, mask=bias), supports=("mask",), merge="bias"),
     ),
     "mask of what is hidden": (
         declared(hiding, supports=("mask",)),
-        "its mask hides a key where it is True; it is given a bool mask, True = attend",
+        "its mask masks a key where it is True; it is given a bool mask, True = attend",
         "Wrap it in a function that passes mask=~mask",
         declared(
             lambda q, k, v, *, mask=None: hiding(q, k, v, mask=None if mask is None else ~mask), supports=("mask",)
@@ -176,9 +176,9 @@ def no_driver(q, k, v):
 @pytest.mark.parametrize(
     ("function", "cause", "remedy"),
     [
-        (Layer, "it is a class, which makes an instance where it is called", "Make an instance in its file, mine = "),
-        (Applied, "it is a class, which makes an instance where it is called", "Write a function that calls Applied."),
-        (no_driver, "Triton finds no driver of a GPU", "Set TRITON_INTERPRET=1 to have it interpreted on the CPU, or "),
+        (Layer, "it is a class: calling it makes an instance", "Make an instance in its file, mine = "),
+        (Applied, "it is a class: calling it makes an instance", "Write a function that calls Applied."),
+        (no_driver, "Triton finds no driver of a GPU", "Set TRITON_INTERPRET=1 to interpret it on the CPU, or "),
         (one_head, "it takes tensors [S, D], one head at a time: length, dimension, and is given [B, H, S, D]", "Decl"),
     ],
 )
