@@ -1,1 +1,1 @@
-"""How far an answer may lie from the truth under a contract: theorems, and what they are evaluated on."""
+"""Theorems that bound the error of an answer under a contract, and the quantities that they are evaluated on."""

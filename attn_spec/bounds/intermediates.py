@@ -166,7 +166,7 @@ def intermediates(problem: Problem, score: Score | None = None) -> Intermediates
 
 @kept
 def in_all_orders(x: Intermediates) -> tuple[Intermediates, ...]:
-    """Those of the same problem for each further order in which kernels evaluate its score."""
+    """Return the intermediates of the problem for each further order in which kernels evaluate its score."""
     return () if x.score.otherwise is None else (intermediates(x.problem, x.score.otherwise),)
 
 
@@ -198,7 +198,7 @@ def _joined(problem: Problem, O: np.ndarray) -> np.ndarray:
 
 
 def _of_pairs(problem: Problem, score: Score, *operands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What each pair of ``operands`` q', k', |q'| and |k'| becomes, and the sizes of its terms."""
+    """Return the score of each pair of ``operands`` q', k', |q'| and |k'|, and the sizes of its terms."""
     pairs, form, (q, k, q_size, k_size) = score.pairs, FORMATS["float64"], operands
     if pairs is None:
         return q @ k.swapaxes(-1, -2), q_size @ k_size.swapaxes(-1, -2)

@@ -1,4 +1,4 @@
-"""How far the operands of a score, and the gradients of q and k behind them, may lie from the truth under a contract.
+"""Bounds on the errors of a score's operands, and of the gradients of q and k behind them, under a contract.
 
 q' = f(q, p) and k' = g(k, p) of ``attention.scores``, evaluated with a running error bound. A plain score has none:
 its operands are q and k. So are the values v' of a layer, and what of a cotangent arrives at its heads.
@@ -34,7 +34,7 @@ class OperandError:
     k_rows: RowErrors | None
 
     def moves(self, x: Intermediates) -> np.ndarray:
-        """How far they move the product q'.k', [B, Hq, Sq, Sk]: what a vector has in common, by that share of it."""
+        """Bound the error that these errors make in q'.k', [B, Hq, Sq, Sk]; one common to a vector scales q'.k'."""
         e, f = self.q, self.k.swapaxes(-1, -2)
         moved = term("errors of keys in a score", x.q_size @ f) + term(
             "errors of queries in a score",
@@ -178,7 +178,7 @@ def values_pulled_back(x: Intermediates, gradient: Approximation) -> tuple[Appro
 
 
 def operands_are_bounded(x: Intermediates, c: ResolvedContract) -> bool:
-    """Whether the error of every operand, and so its size, has a bound."""
+    """Return whether the error of every operand, and so its size, has a bound."""
     errors = operand_error(x, c)
     return errors is None or bool(np.isfinite(errors.q).all() and np.isfinite(errors.k).all())
 

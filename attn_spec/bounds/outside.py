@@ -49,7 +49,7 @@ def _reasons(problem: Problem, c: ResolvedContract) -> Iterator[str]:
 
 
 def _conditions(x: Intermediates, c: ResolvedContract) -> Iterator[tuple[str, np.ndarray | bool]]:
-    """What holds of the numbers that a row is made of, in the order in which a kernel meets them."""
+    """Return the conditions on the numbers that a row is made of, in the order in which a kernel meets them."""
     form, far, largest = c.score_accumulation, c.reference_range, x.magnitude.max(initial=0.0)
     yield f"the scale, the softcap or the inverse of one is no normal number of {form}", constants_fit(x, c)
     yield "1 - p of dropout, or its inverse, is no normal number", factor_fits(x, c)

@@ -28,7 +28,7 @@ from attn_spec.numbers.formats import Format
 
 
 def operation(c: ResolvedContract, roundings: int = 1, stores: int = 1) -> Rounding:
-    """So many roundings in the accumulator of scores, and stores as scores are stored, one after the other."""
+    """Return the rounding of so many steps in the accumulator of scores, then stores in the format of scores."""
     work, stored = c.stages.score_accumulation, c.stages.stored_scores
     relative = growth(
         (work.u, term("the roundings of an operation", roundings)),
@@ -81,7 +81,7 @@ class Approximation:
     rows: RowErrors | None = None
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Approximation:
-        """The same numbers in other places, or sums of them without a rounding."""
+        """Return these numbers in other places, or sums of them without a rounding."""
         value, size, error = map(change, (self.value, self.size, self.error))
         return Approximation(value, size, error, self.form, self.contract)
 
@@ -221,7 +221,7 @@ class RunningErrors:
         return finished(c, x.value @ y.value, size, error, roundings=0)
 
     def _enters(self, x: Approximation) -> np.ndarray:
-        """Where a factor fits the format of multiplicands, as all numbers of a narrower range do."""
+        """Return where a factor fits the format of multiplicands, as all numbers of a narrower range do."""
         largest = self.contract.largest("multiplicands")
         return (x.form.largest <= largest) | (x.largest < largest)
 

@@ -45,7 +45,7 @@ def _forward_bound(
 
 
 def _largest(found: list[ForwardBound]) -> ForwardBound:
-    """What is allowed in some order, where the domain holds in all."""
+    """Return the largest bound of any order, and the domain that all orders share."""
     return ForwardBound(
         {name: np.maximum.reduce([bound.allowed[name] for bound in found]) for name in found[0].allowed},
         np.logical_and.reduce([bound.in_domain for bound in found]),
@@ -81,7 +81,7 @@ def gradient_bound(
 
 @kept
 def _gradients(x: Intermediates, g: GradientIntermediates) -> GradientIntermediates:
-    """Those of another order for the same cotangents."""
+    """Return the gradient intermediates of another order for the same cotangents."""
     return gradient_intermediates(x, g.of_output, g.lse_cotangent)
 
 

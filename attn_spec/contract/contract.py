@@ -202,7 +202,7 @@ class Contract:
 
     @property
     def reference_distance(self) -> float:
-        """How far what is subtracted from the scores may lie from the maximum of those seen so far."""
+        """Return a bound on the distance of the subtracted reference from the maximum of the scores seen so far."""
         return self.reference_slack if self.reference == "maximum" else self.reference_range
 
 

@@ -28,7 +28,7 @@ Factors = tuple[tuple[float, float | np.ndarray], ...]
 
 
 def on_matrix_unit(c: ResolvedContract) -> bool:
-    """Whether products are summed as a matrix unit does that aligns and cuts; wider formats add one by one."""
+    """Return whether products are summed by a matrix unit that aligns and truncates; wider formats add one by one."""
     return c.stages.multiplicands.format.precision <= WIDEST and c.matrix_rounding == "toward_zero"
 
 
@@ -85,7 +85,7 @@ def probability_store(c: ResolvedContract) -> Rounding:
 
 
 def casts_row_sum(c: ResolvedContract) -> bool:
-    """Whether the row sum adds probabilities that the cast has changed."""
+    """Return whether the row sum adds probabilities after their cast."""
     return guard(
         "the cast in the row sum",
         c.row_sum_of == "cast"
@@ -136,8 +136,9 @@ def sums(c: ResolvedContract, stage: str, n: np.ndarray | float, blocks: np.ndar
 
 
 def _size_of_pieces(c: ResolvedContract) -> float:
-    """How much larger the products of pieces are together than the product: 1 + g to this power is 1 + this g or more.
+    """Bound the sum of the sizes of the products of pieces, relative to the product of their factors.
 
+    It is at least 1, so 1 + g to this power is at least 1 + this times g.
     Pieces that round to nearest may have other signs: sum |x_i| <= (1 + u)(1 + u + u^2 + ..) |x|, for each factor.
     """
     if c.multiplicand_pieces == 1:

@@ -38,7 +38,7 @@ def readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedC
 
 
 def gradient_readings_of(c: ResolvedContract, problem: Problem | None) -> tuple[ResolvedContract, ...]:
-    """The same of the backward pass."""
+    """Return the readings of the contract for the backward pass of a problem."""
     return _of_problem(gradient_readings(c), problem)
 
 
@@ -50,7 +50,7 @@ def _of_problem(found: tuple[ResolvedContract, ...], problem: Problem | None) ->
 
 @remembered(64)
 def gradient_readings(c: ResolvedContract) -> tuple[ResolvedContract, ...]:
-    """The same for the backward pass, which has more fields that leave a choice."""
+    """Return the readings for the backward pass, which has more fields that leave a choice."""
     return tuple(
         reading
         for one in _alternatives(c)

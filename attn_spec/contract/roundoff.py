@@ -33,6 +33,6 @@ def row_sum_store(c: ResolvedContract) -> float:
 
 
 def is_power_of(base: int, x: float) -> bool:
-    """Whether x is an integer power of 2 or of 4."""
+    """Return whether x is an integer power of ``base``, which is 2 or 4."""
     significand, exponent = math.frexp(x)
     return significand == 0.5 and (exponent - 1) % {2: 1, 4: 2}[base] == 0

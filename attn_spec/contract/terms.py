@@ -20,7 +20,7 @@ Arguments = ParamSpec("Arguments")
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked about terms."""
+    """State of the questions about terms: which are struck, which were met."""
 
     #: Struck names, and how many of the roundings of each stay.
     struck: Mapping[str, int]

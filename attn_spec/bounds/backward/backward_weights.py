@@ -1,4 +1,4 @@
-"""How far the weights that the backward pass computes may lie from the truth under a contract."""
+"""Bounds on the errors of the weights that the backward pass computes or reads, under a contract."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BackwardWeights:
 
 
 def is_stored(c: ResolvedContract) -> bool:
-    """Whether the weights of the backward pass are those that the forward pass divided by their own sum."""
+    """Return whether the backward pass reads the weights that the forward pass stored, divided by their row sum."""
     return c.backward_weights == "stored" and c.normalize != "by_lse"
 
 

@@ -23,5 +23,5 @@ class BlockSums:
         return replace(self, **{name: by(getattr(self, name), getattr(other, name)) for name, by in both})
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """The same change of every field."""
+        """Return these sums with ``change`` applied to every field."""
         return replace(self, **{part.name: change(getattr(self, part.name)) for part in fields(self)})

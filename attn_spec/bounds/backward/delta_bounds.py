@@ -1,4 +1,4 @@
-"""How far delta may lie from the truth under a contract: D = rowsum(dO O), or rowsum(P dP), less dL."""
+"""Bounds on the error of delta under a contract: D = rowsum(dO O), or rowsum(P dP), less dL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from attn_spec.contract.terms import count, term, times
 
 @dataclass(frozen=True)
 class Setting:
-    """What the theorems of a row share."""
+    """Inputs that all theorems about a row of score gradients share."""
 
     x: Intermediates
     #: Those of weights and outputs, which leave far keys out.
@@ -132,7 +132,7 @@ def _delta_of_output(row: Setting) -> np.ndarray:
 
 
 def _mean_of_products(row: Setting, e: OutputTerms, size: np.ndarray) -> np.ndarray:
-    """How far a mean of the products dP_j of a row may lie from D, [.., Sq, 1].
+    """Return a bound on the distance of any weighted mean of a row's dP_j from D, [.., Sq, 1].
 
     They are values of one column, as those of :func:`output_bounds.output_error`.
     """

@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Block:
-    """What some rows of one head [1, 1, ..] tell."""
+    """Sums over a block of rows of one head, and the rows' own bounds; arrays are [1, 1, ..]."""
 
     x: Intermediates
     g: GradientIntermediates
@@ -152,7 +152,7 @@ def bound_of(
     keys: np.ndarray | None = None,
     whole: bool = True,
 ) -> GradientBound:
-    """As the judge reads it: of gradients of rows, of keys or of an option alone."""
+    """Return the bound as the judge reads it, with the gradients of rows, of keys or of one option alone."""
     none = np.zeros((1, 1, 0), dtype=bool)
     return GradientBound(
         allowed,

@@ -1,4 +1,4 @@
-"""How far each element of dQ, dK, dV, dBias may lie from the truth under a contract.
+"""Bounds on the error of each element of dQ, dK, dV and dBias under a contract.
 
 With dS, dA and P the gradients of the scores and the weights (``score_gradient_bounds``) and dO the cotangent,
 
@@ -78,7 +78,7 @@ class GradientBound:
     whole: bool
 
     def domain_of(self, name: str) -> np.ndarray:
-        """Where the domain holds, broadcastable to a gradient.
+        """Return where the domain holds, broadcastable to the gradient.
 
         That of an option is a sum of terms of any rows and heads: it is inside where all are and cannot overflow.
         """
@@ -451,5 +451,5 @@ def value_growth(x: Intermediates, c: ResolvedContract, n: np.ndarray) -> np.nda
 
 
 def _queries(x: Intermediates) -> np.ndarray:
-    """How many queries of the head group see each key, [B, Hkv, Sk, 1]."""
+    """Count the queries of the head group that see each key, [B, Hkv, Sk, 1]."""
     return x.over_group(x.visible.sum(axis=-2)[..., None])

@@ -1,4 +1,4 @@
-"""Where the bounds of gradients hold: nothing on the way to them overflows, of itself or of hidden keys.
+"""The domain of the bounds of gradients: the elements on whose way nothing overflows, hidden keys included.
 
 Rows and keys are judged apart: one row that may overflow silences no other.
 """
@@ -67,7 +67,7 @@ def score_gradients_fit(
 def sums_fit(
     x: Intermediates, c: ResolvedContract, sums: np.ndarray, growth: np.ndarray, last: float | None = None
 ) -> np.ndarray:
-    """Where gradients are in the domain whose terms add up to sizes of ``sums`` [.., rows, D], [.., rows].
+    """Return where gradients whose terms have sizes that add up to ``sums`` [.., rows, D] cannot overflow, [.., rows].
 
     They grow by the roundings of sums; ``last`` multiplies them, by default what may multiply dS.
     """

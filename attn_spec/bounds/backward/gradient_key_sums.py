@@ -1,4 +1,4 @@
-"""What the gradients of keys, values and a bias sum over rows, and the terms of their bounds.
+"""Sums over query rows that the gradients of keys, values and a bias are, and the terms of their bounds.
 
 dQ of a row is made of that row alone. dK, dV and the gradient of a broadcast bias are sums over rows and over the head
 group, and so is every term of their bounds that depends on a row. Blocks of rows add up to the whole; the bounds in
@@ -26,7 +26,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class ProductSums(BlockSums):
-    """Of a product of dS with k or q, [.., rows, D] or [.., rows, 1]."""
+    """Row sums that the bound of a product of dS with k or q is made of, [.., rows, D] or [.., rows, 1]."""
 
     #: What the errors of dS make of it, and the sum of sizes of its products.
     own: np.ndarray
@@ -40,7 +40,7 @@ class ProductSums(BlockSums):
 
 @dataclass(frozen=True)
 class ValueSums(BlockSums):
-    """Of P^T dO, [.., Sk, Dv] or [.., Sk, 1]."""
+    """Sums that the bound of P^T dO is made of, [.., Sk, Dv] or [.., Sk, 1]."""
 
     #: What the errors of its factors make of it, the sum of sizes of its products, and that of |dO| times underflow.
     own: np.ndarray
@@ -53,7 +53,7 @@ class ValueSums(BlockSums):
 
 @dataclass(frozen=True)
 class BiasSums(BlockSums):
-    """Of dA over the axes along which a bias was broadcast, of its shape: dA, its errors, its sizes, how many."""
+    """Sums of dA over the axes along which a bias was broadcast, of the bias's shape: values, errors, sizes, counts."""
 
     value: np.ndarray
     own: np.ndarray
@@ -79,12 +79,12 @@ class KeySums(BlockSums):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSums(KeySums):
-    """Those of some heads of each group, or all: [B, Hkv, ..]."""
+    """Sums over some query heads of each group, or over all of them: [B, Hkv, ..]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSums(KeySums):
-    """Those of each head, [B, Hq, ..]."""
+    """Sums of each query head, [B, Hq, ..]."""
 
     def over_group(self, x: Intermediates) -> GroupSums:
         """The sums over the query heads of ``x`` that share a kv head, when all rows have been added."""
@@ -102,7 +102,7 @@ class HeadSums(KeySums):
 
 @np.errstate(all="ignore")
 def key_sums(b: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
-    """What the rows of ``b`` add to the gradients of some keys, per head."""
+    """Return the share of the rows of ``b`` in the gradients of some keys, per query head."""
     x, g = b.x, b.g
     return HeadSums(
         of_k=g.of_k[:, :, keys],
@@ -116,7 +116,7 @@ def key_sums(b: ScoreGradientError, keys: Keys = ALL) -> HeadSums:
 
 
 def _product_sums(b: ScoreGradientError, keys: Keys) -> ProductSums:
-    """Of sum over queries of dS_ij q_i."""
+    """Return the sums that the bound of dk_j = sum_i dS_ij q_i is made of."""
     size = b.x.q_size
     dS = _of_keys(np.abs(b.g.dS) + b.dS, keys)
     return ProductSums(
@@ -130,7 +130,7 @@ def _product_sums(b: ScoreGradientError, keys: Keys) -> ProductSums:
 
 
 def _value_sums(b: ScoreGradientError, keys: Keys) -> ValueSums:
-    """Of sum over queries of c_ij P_ij dO_i."""
+    """Return the sums that the bound of dv_j = sum_i c_ij P_ij dO_i is made of."""
     c, w, dropped = b.c, b.weights, b.x.dropped
     factor_eta = factor_underflow(b.x, c, *weight_stages(c), "gradients")
     size, given = cotangent_entering(b.near, b.g, c)
@@ -152,7 +152,7 @@ def _value_sums(b: ScoreGradientError, keys: Keys) -> ValueSums:
 
 @np.errstate(all="ignore")
 def bias_sums(b: ScoreGradientError) -> BiasSums:
-    """What the rows of ``b`` add to the gradient of a bias; along axes that it has, each row stands alone."""
+    """Return the share of the rows of ``b`` in a bias's gradient; along axes that it has, each row stands alone."""
     axes = b.x.problem.broadcast_axes("bias")
     return BiasSums(
         value=b.g.gradients["dbias"],

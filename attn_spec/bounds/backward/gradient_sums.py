@@ -25,7 +25,7 @@ def accumulated(c: ResolvedContract, n: np.ndarray | np.float64) -> Factors:
 
 
 def stored_sums(c: ResolvedContract, n: np.ndarray | np.float64) -> tuple[np.ndarray, Rounding]:
-    """How often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum rounds nothing."""
+    """Return how often a partial sum of n terms is stored, and the rounding: adding 0 to a stored sum is exact."""
     return np.minimum(c.gradient_stores - 1 + count("one store of a gradient", 1), n), stored_sum(c)
 
 

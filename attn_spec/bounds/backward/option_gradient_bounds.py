@@ -1,4 +1,4 @@
-"""How far the gradients of options may lie from the truth: of a bias, and of the parameters of a score."""
+"""Bounds on the errors of the gradients of options: of a bias, and of the parameters of a score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding leaves of the gradient of what is subtracted from scores, where a framework differentiates that too.
+"""Errors that rounding leaves where a framework also differentiates the reference that is subtracted from scores.
 
 Such a gradient is 0 in exact arithmetic. Of m = max s of some keys W it is - sum_W p g from their weights, for
 g = (dP - D) / l the gradient of a weight, and + sum_W p g from what l and p v are multiplied by for m's sake. But the
@@ -48,7 +48,7 @@ from attn_spec.contract.terms import count, stands, term, times
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """What is known of dP and D; arrays are [.., Sq, Sk] or [.., Sq, 1]."""
+    """Values and error bounds of dP and D that the theorems below use; arrays are [.., Sq, Sk] or [.., Sq, 1]."""
 
     x: Intermediates
     c: ResolvedContract
@@ -67,7 +67,7 @@ class _Row:
 
     @property
     def in_parts(self) -> bool:
-        """Whether parts of a row are divided by row sums of their own."""
+        """Return whether the contract divides parts of a row by row sums of their own."""
         return self.c.lse_merges > 0 or self.c.normalize == "every_tile"
 
     @property
@@ -79,7 +79,7 @@ class _Row:
 
     @property
     def divided(self) -> np.ndarray:
-        """What the division of an output by its row sum makes of sum_c dO_c o_c, of one key."""
+        """Bound the error that dividing an output by its row sum leaves in sum_c dO_c o_c, for one key."""
         softmax = self.c.stages.softmax
         narrowing = softmax.of(self.c.stages.output_accumulation.format)
         of_tiles = term("roundings of the divisions of each tile", 3 * renormalizations(self.x, self.c))
@@ -98,7 +98,7 @@ class _Row:
 
     @property
     def lost(self) -> float:
-        """What underflows where a factor of dropout multiplies a weight."""
+        """Bound the underflow where a factor of dropout multiplies a weight."""
         return factor_underflow(self.x, self.c, *weight_stages(self.c))
 
     def summed(self, n: np.ndarray | float) -> np.ndarray:
@@ -122,7 +122,7 @@ def left_of_references(
     edP: np.ndarray,
     eD: np.ndarray,
 ) -> np.ndarray:
-    """What is left of the gradients of references and of log-sum-exps of parts, in dA of each key, [.., Sq, Sk].
+    """Bound what is left of the gradients of references and of log-sum-exps of parts, in dA of each key, [.., Sq, Sk].
 
     ``x`` leaves far keys out; ``e`` are the terms of the output's error, ``most`` is the largest that each weight may
     be, ``edP`` and ``eD`` are the errors of dP and of D less dL.
@@ -175,7 +175,7 @@ def left_of_references(
 
 
 def _in_run(row: _Row) -> np.ndarray:
-    """What a key adds to what is left of a maximum, over its weight."""
+    """Bound the share of a key in what is left of a maximum's gradient, divided by the key's weight."""
     x, c = row.x, row.c
     each = (
         row.own
@@ -249,7 +249,7 @@ def _in_run(row: _Row) -> np.ndarray:
 
 
 def _underflow_in_run(row: _Row) -> np.ndarray:
-    """What a key adds beside: what underflows before it is divided by l, and where it is stored."""
+    """Bound a key's share of underflow in that gradient: before the division by l, and where it is stored."""
     x, c = row.x, row.c
     work, stored, softmax = c.stages.score_accumulation.eta, c.stages.stored_scores.eta, c.stages.softmax.eta
     rescalings = row.w.R.max(axis=-1, keepdims=True, initial=0.0)
@@ -298,7 +298,7 @@ def _underflow_in_run(row: _Row) -> np.ndarray:
 
 
 def _in_part(row: _Row) -> np.ndarray:
-    """How far dO o_t lies from D_t at most, where a part is that key alone."""
+    """Bound the distance of dO o_t from D_t where the part t is one key alone."""
     x, c = row.x, row.c
     merged = (
         times("merges of a part", 1 + merged_growth(x, c))
@@ -330,7 +330,7 @@ def _in_part(row: _Row) -> np.ndarray:
 
 
 def _cast_underflow(row: _Row) -> np.ndarray:
-    """What the cast of a weight may lose to underflow, [.., Sq, Sk]: nothing of one that is surely a normal number."""
+    """Bound the loss to underflow in the cast of a weight, [.., Sq, Sk]: 0 for one that is surely a normal number."""
     x, c = row.x, row.c
     delta = log_weight_error(x, c).delta
     smallest = max(form.smallest_normal for form in c.formats("probabilities", "multiplicands"))
@@ -359,7 +359,7 @@ def _over_runs(x: Intermediates, c: ResolvedContract, terms: np.ndarray) -> np.n
 
 
 def reach(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """How many keys directly before each have a ``low`` of at most its ``high``, [.., n]; by halves, widest first."""
+    """Count the keys directly before each key whose ``low`` is at most its ``high``, [.., n]; halves, widest first."""
     n = low.shape[-1]
     widest = [low]  # of 1, 2, 4, .. keys, ending with each
     while 2 ** len(widest) < n:

@@ -1,4 +1,4 @@
-"""How far the gradients of the scores may lie from the truth: of X = dP - D + dL, of dA = P X and of dS.
+"""Bounds on the errors of the gradients of scores: of X = dP - D + dL, of dA = P X and of dS.
 
 With dO the cotangent of the output and dL that of the LSE,
 

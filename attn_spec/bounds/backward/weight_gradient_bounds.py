@@ -1,4 +1,4 @@
-"""How far dP = dO v^T, the gradient of the weights, may lie from the truth, and what dO is where it enters products.
+"""Bounds on the error of dP = dO v^T, the gradient of the weights, and the rounding of dO where it enters products.
 
 A framework that differentiates p.to(dtype) @ v leaves dP in that dtype. Where weights are divided by their row sum l
 after that product, out = (p v) / l, it multiplies v^T and p^T by dO / l, which is rounded to the dtype as well. What is
@@ -32,7 +32,7 @@ from attn_spec.numbers.formats import DTYPES, Format
 
 
 def divides_cotangent(c: ResolvedContract) -> bool:
-    """Whether products have dO / l in the format of dP, as a framework makes them.
+    """Return whether products read dO / l in the format of dP, as a framework that differentiates makes them.
 
     It keeps dP in the format of the weights that met v, which is told by a narrow dP, or where these weights are
     stored. tf32 is no format that weights are stored in.
@@ -96,7 +96,7 @@ def cotangent_entering(
 
 
 def division_underflow(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
-    """What underflows in dO / l, or in D / l, times l, [.., Sq, 1]."""
+    """Return the underflow of dO / l, or of D / l, times l, [.., Sq, 1]."""
     return term(
         "underflow of D / l",
         times("underflow of D / l, raised", x.largest_factor)

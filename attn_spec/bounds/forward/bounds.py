@@ -1,4 +1,4 @@
-"""How far each element of an attention output may lie from the truth under a contract.
+"""Bounds on the error of each element of an attention output under a contract.
 
 Every bound is deterministic and per element, and holds for every tiling and order of summation, with or without
 fused multiply-add: ``output_bounds`` of the output, ``row_sum_bounds`` of the log-sum-exp, which also tells what stands
@@ -41,7 +41,7 @@ class ForwardBound:
     projected: np.ndarray | None = None
 
     def domain_of(self, name: str) -> np.ndarray:
-        """Where the bound of a quantity holds."""
+        """Return where the bound of a quantity holds."""
         apart = self.output_domain if name == "output" else self.lse_domain
         return self.in_domain if apart is None else apart
 

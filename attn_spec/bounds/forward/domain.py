@@ -1,4 +1,4 @@
-"""Where a contract says something: the rows in which nothing can overflow, and every constant is a normal number."""
+"""The domain of a contract: rows in which nothing can overflow, and every constant is a normal number."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _largest_of(tensor: np.ndarray) -> float:
 
 
 def constants_fit(x: Intermediates, c: ResolvedContract) -> bool:
-    """Whether the scale, the softcap and the inverse of each that is needed are normal numbers of their format."""
+    """Return whether the scale, the softcap and each inverse that is needed are normal numbers of their format."""
     form, sigma, cap = c.stages.score_accumulation.format, abs(x.problem.scale_value), x.problem.softcap
     constants = [sigma] if sigma else []
     if sigma and x.problem.has_addends:
@@ -235,7 +235,7 @@ def weights_fit(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 
 def _depth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """How far below the maximum the computed scores of a row reach, [.., Sq]; inf where some are far."""
+    """Bound how far below the maximum the computed scores of a row reach, [.., Sq]; inf where some keys are far."""
     reach = np.where(x.visible, x.M - x.s + score_error(x, c), 0.0).max(axis=-1, initial=0.0)
     return np.where(np.any(x.seen & ~x.visible, axis=-1), np.inf, reach)
 

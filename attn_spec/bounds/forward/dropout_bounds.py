@@ -1,4 +1,4 @@
-"""What rounds where weights that dropout keeps are multiplied by 1 / (1 - p), and where that fits a format.
+"""Roundings of kept weights times 1 / (1 - p) under dropout, and the condition that the product fits a format.
 
 A kernel may multiply the weights before their cast, or after it those that are normalized; the finished output; or,
 where a product of the softmax's format enters that with weights as it is, the values. A backward pass may multiply dP
@@ -32,7 +32,7 @@ def weight_stages(c: ResolvedContract) -> tuple[str, ...]:
 
 
 def factor_underflow(x: Intermediates, c: ResolvedContract, *stages: str) -> float:
-    """What such a product loses to underflow, at most; 0 where it is not rounded."""
+    """Bound the loss to underflow of a product with 1 / (1 - p); 0 where it is not rounded."""
     return max(c.stage(stage).eta for stage in stages) if factor_roundings(x, c, *stages) else 0.0
 
 
@@ -70,7 +70,7 @@ def late_roundings(x: Intermediates, c: ResolvedContract) -> Factors:
 
 
 def factor_fits(x: Intermediates, c: ResolvedContract) -> bool:
-    """Whether 1 - p, its inverse and the product of that with any value are normal numbers wherever they are held.
+    """Return whether 1 - p, its inverse and the inverse times any value are normal numbers wherever they are held.
 
     So must what is left of 1 - p be when p is rounded: at least half of it.
     """

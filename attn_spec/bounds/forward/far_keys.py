@@ -27,7 +27,7 @@ FARTHEST, NEGLIGIBLE = 700.0, -600.0
 
 
 def without_far_keys(x: Intermediates, c: ResolvedContract) -> Intermediates:
-    """The same row sums, weights and outputs with far keys hidden; ``x`` itself where there are none."""
+    """Return the row sums, weights and outputs with far keys hidden; ``x`` itself where there are none."""
     return _without_far_keys(x, c) or x
 
 

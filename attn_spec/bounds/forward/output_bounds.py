@@ -1,4 +1,4 @@
-"""How far the output of a row may lie from the truth: one that its row sum divides, and one made by its log-sum-exp.
+"""Bounds on the error of a row's output: of one that its row sum divides, and of one made by its log-sum-exp.
 
 Symbols as in ``bounds``: P = exp(s - L) weights, o = P v, n visible keys of a row, A = e^alpha - 1.
 """
@@ -88,7 +88,7 @@ def output_error(
 
 @dataclass(frozen=True, kw_only=True)
 class OutputTerms:
-    """What makes up the error of the output beside sum P a (v - o)."""
+    """Terms of the output's error beside sum P a (v - o)."""
 
     #: The other terms of the numerator, [.., Sq, Dv], and the least denominator, [.., Sq, 1].
     rest: np.ndarray
@@ -260,7 +260,7 @@ def merged_growth(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 
 def renormalizations(x: Intermediates, c: ResolvedContract) -> int:
-    """How often a weight is divided by one row sum and multiplied by another, under normalize="every_tile".
+    """Return how often a weight is divided by one row sum and multiplied by another, under normalize="every_tile".
 
     The ratios of row sums telescope; each rounds a reciprocal, the quotient and its product with the rescale factor,
     and then what that multiplies.
@@ -301,7 +301,7 @@ def left_out_of_output(x: Intermediates, c: ResolvedContract) -> float:
 def _terms_by_lse(
     x: Intermediates, c: ResolvedContract, w: WeightError, o: np.ndarray, slack: np.ndarray
 ) -> OutputTerms:
-    """Those of O_hat = sum_j exp(s_j - LSE) v_j, whose weights need not add up to 1.
+    """Return the terms of O_hat = sum_j exp(s_j - LSE) v_j, whose weights need not add up to 1.
 
     To first order the error of the LSE multiplies the whole row; all others are those of single terms. Or each weight
     is its share of the sum of all, but for its own roundings, and O_hat a mean of values that these have moved. Scores
@@ -389,7 +389,7 @@ def _terms_by_lse(
 
 @np.errstate(all="ignore")
 def _mean_error(x: Intermediates, c: ResolvedContract, w: WeightError, e: OutputTerms, of: Columns) -> np.ndarray:
-    """How far the output lies from the truth before its last roundings, [.., Sq, C]."""
+    """Bound the error of the output before its last roundings, [.., Sq, C]."""
     if e.first is None:
         off = value_spread.slack(x, c)
         around = of.of_each(e.slack + term("an output that values carry", off))
@@ -415,7 +415,7 @@ def _mean_error(x: Intermediates, c: ResolvedContract, w: WeightError, e: Output
 
 @np.errstate(all="ignore")
 def _farthest_mean(x: Intermediates, w: WeightError, e: OutputTerms, of: Columns, rows: np.ndarray) -> np.ndarray:
-    """How far a mean of the values may lie from the output, [.., Sq, C], in ``rows`` [.., Sq]; inf in all others.
+    """Bound the distance of any mean of the values from the output, [.., Sq, C], in ``rows`` [.., Sq]; inf elsewhere.
 
     The output is X off where sum w ((1 + b)(v + f) - o - c o - (1 + c) X) = 0, over weights w in their intervals, with
     |f_j| the error of a value. With |c o| <= C |o| and c X >= -C X, and C the largest of a row,

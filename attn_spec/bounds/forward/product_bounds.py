@@ -1,4 +1,4 @@
-"""How far products of q and k may lie from the truth under a contract: operands that are scaled, and their products."""
+"""Bounds on the errors of products of q and k under a contract: operands, scaled or not, and their products."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def operand_format(x: Intermediates, c: ResolvedContract) -> Format:
 
 
 def _unscaling(x: Intermediates, c: ResolvedContract) -> float:
-    """What turns an absolute error of a scaled operand, or of its product, into one of the unscaled."""
+    """Return the factor from an absolute error of a scaled operand, or of its product, to one of the unscaled."""
     sigma = abs(x.problem.scale_value)
     return 1.0 if c.scale_on == "scores" or not sigma else last_factor(x) / sigma
 
@@ -154,7 +154,7 @@ def shared_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 @kept
 @np.errstate(all="ignore")
 def exact_scores(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """Where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
+    """Return where q.k is exact in any order: every partial sum is a multiple of g = 2^(low q + low k) below 2^p g.
 
     ``low`` is the exponent of the lowest set bit of a vector's entries; p the accumulator's precision. Neither a
     product nor an operand may be subnormal where such numbers round or are flushed.

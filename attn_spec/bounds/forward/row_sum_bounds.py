@@ -1,4 +1,4 @@
-"""How far the weights of a row, their sum and its logarithm may lie from the truth under a contract.
+"""Bounds on the errors of a row's weights, of their sum, and of the sum's logarithm under a contract.
 
 Symbols: P = exp(s - L) weights, n visible keys of a row, A = e^alpha - 1. The formulas are evaluated in float64 on
 rounded intermediates. All summands are non-negative, so their rounding is covered by the factor INFLATION; the error
@@ -234,7 +234,7 @@ def row_sum_error(x: Intermediates, w: WeightError) -> np.ndarray:
 
 
 def divided(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """What an absolute error becomes when the row sum divides it, at most, whatever the errors of scores, [.., Sq, 1].
+    """Bound the factor that an absolute error gets when the row sum divides it, whatever scores err by, [.., Sq, 1].
 
     The row sum is at least about its largest term, exp(0) but for the rounding of the reference. Where the reference is
     no maximum of the scores as they are computed, their errors are added to its distance.

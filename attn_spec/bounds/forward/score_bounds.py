@@ -1,4 +1,4 @@
-"""How far a score may lie from the truth under a contract: one function per theorem.
+"""Bounds on the error of a score under a contract: one function per theorem.
 
 Symbols: s scores, Delta error of a score, sigma the scale. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
 """
@@ -37,7 +37,7 @@ def score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 @kept
 @np.errstate(all="ignore")
 def repeated_score_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """How far a score that is computed again may lie from the first one, of the same operands, [.., Sq, Sk].
+    """Bound the difference of a score computed again from the first one, of the same operands, [.., Sq, Sk].
 
     Each is off by its own roundings. What operands are off by is the same number in both, and so it is less what a
     softcap makes of that.
@@ -59,7 +59,7 @@ def softcapped_error(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 
 def narrows_scores(c: ResolvedContract) -> bool:
-    """Whether scores are stored in a format that does not hold what they are accumulated in."""
+    """Return whether scores are stored in a format that does not hold all numbers of their accumulator's."""
     return not contains(c.stages.stored_scores.format, c.stages.score_accumulation.format)
 
 
@@ -125,7 +125,7 @@ def _softcap_error(x: Intermediates, c: ResolvedContract, delta: np.ndarray, cap
 
 
 def may_add_bias_first(x: Intermediates, c: ResolvedContract) -> bool:
-    """Whether the scale may multiply the score after bias and ALiBi, which are divided by it."""
+    """Return whether the scale may multiply the score after bias and ALiBi, which are divided by it."""
     return not narrows_scores(c) and x.problem.has_addends and x.problem.softcap is None and x.problem.scale_value != 0
 
 
@@ -226,7 +226,7 @@ def farthest_key(x: Intermediates, c: ResolvedContract) -> np.ndarray:
 
 
 def row_shift(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """How far all scores of a row may be from those of the definition by one number, [.., Sq, 1].
+    """Bound the number by which all scores of a row may differ from those of the definition alike, [.., Sq, 1].
 
     ALiBi may count the keys from any of them: - m (i - j) and m j differ by m i.
     """
@@ -242,7 +242,7 @@ def _farthest_key(x: Intermediates) -> np.ndarray:
 
 
 def shift_error(x: Intermediates, c: ResolvedContract, error: np.ndarray) -> np.ndarray:
-    """By how much the ``error`` of a log-sum-exp grows when it is moved by m i, [.., Sq, 1].
+    """Bound the growth of the ``error`` of a log-sum-exp that is moved by m i, [.., Sq, 1].
 
     From the scores of a kernel to those of the definition, or back. m is rounded as it is loaded, the product with its
     constants and the sum are rounded, and that is stored.

@@ -1,4 +1,4 @@
-"""How the values of a row lie around its output, as a kernel may have them: sums and ends of |c_ij v_jc - o_ic|.
+"""The spread of a row's values around its output, as a kernel may have them: sums and ends of |c_ij v_jc - o_ic|.
 
 Columns are those of the values, or those that a projection W makes of them: an error of a weight moves all columns of a
 value together, and so what the projection makes of that, while errors of single columns meet |W|.
@@ -21,7 +21,7 @@ AT_A_TIME = 2**18
 
 
 def slack(x: Intermediates, c: ResolvedContract) -> np.ndarray | float:
-    """How far errors of the values carry the output of exact weights, [.., Sq, Dv]."""
+    """Bound the error of the output of exact weights that errors of the values make, [.., Sq, Dv]."""
     error = value_error(x, c)
     return 0.0 if error is None else term("errors of values carry the output", x.dropped(x.P) @ error)
 
@@ -52,7 +52,7 @@ class Columns:
     projection: np.ndarray | None = None
 
     def of_each(self, errors: np.ndarray | float) -> np.ndarray | float:
-        """What errors of single columns [.., rows, Dv] or [.., rows, 1] make of these."""
+        """Return ``errors`` of single columns, [.., rows, Dv] or [.., rows, 1], projected as the values are."""
         if self.projection is None:
             return errors
         W = self.projection.swapaxes(-1, -2)
@@ -110,7 +110,7 @@ def weighed(weights: np.ndarray) -> slice:
 
 
 def rows_at_a_time(x: Intermediates, v: np.ndarray) -> int:
-    """How many rows of a head have AT_A_TIME products of keys and columns of ``v``, one at least."""
+    """Return the number of rows of a head with AT_A_TIME products of keys and columns of ``v``, one at least."""
     return max(min(AT_A_TIME // max(v.shape[-2] * v.shape[-1], 1), x.s.shape[-2]), 1)
 
 

@@ -1,4 +1,4 @@
-"""How far a softmax weight may lie from the truth under a contract: one function per theorem.
+"""Bounds on the error of a softmax weight under a contract: one function per theorem.
 
 Symbols: s scores, M row maximum, Delta error of a score, alpha error of the logarithm of a weight, R rescalings one
 weight can see. All arrays are [B, Hq, Sq, Sk] and 0 where a key is hidden.
@@ -113,7 +113,7 @@ def log_weight_error(x: Intermediates, c: ResolvedContract) -> LogWeightError:
 
 @np.errstate(all="ignore")
 def reference_rounding(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """How far the exponent of the largest weight may lie from 0, or from the reference's own distance, [.., Sq, 1].
+    """Bound the distance of the largest weight's exponent from 0, or from the reference's own distance, [.., Sq, 1].
 
     With base 2 it may be one s c - fl(m c), of the same c: the rounding of m c stays. Unless the contract says that it
     may overflow, a kernel keeps it within FARTHEST_REFERENCE, as those do that round s c too.

@@ -1,4 +1,4 @@
-"""How far the output of a layer, and the gradients behind its projections, may lie from the truth under a contract.
+"""Bounds on the errors of a layer's output, and of the gradients behind its projections, under a contract.
 
     v' = W_V v + b_V        out = b_O + sum_h W_O o_h        dO_h = W_O^T dOut        dW_O = dOut^T o_h
 
@@ -94,7 +94,7 @@ def _at_once(x: Intermediates, o: Approximation) -> Approximation:
 
 
 def _one_by_one(x: Intermediates, o: Approximation) -> Approximation:
-    """The same as a product for each head, and their sum: partial sums are no larger than all products together."""
+    """Return the output as a product for each head, and their sum: partial sums never exceed all products together."""
     c, added = o.contract, x.problem.query_heads - 1
     each = _projected(x, o, parameters_given(x, c))
     total = _shifted(x, each.changed(lambda part: part.sum(axis=1, keepdims=True)), o)
@@ -144,7 +144,7 @@ def _side_by_side(per_head: np.ndarray) -> np.ndarray:
 
 
 def _together(b: ScoreGradientError) -> np.ndarray:
-    """What errors of columns apart make of dV more than those of weights, [B, Hq, Sk, Dv].
+    """Return by how much a bound of dV column by column exceeds one by the errors of weights, [B, Hq, Sk, Dv].
 
     An error of P_ij moves all columns of the gradient of v' together, by dO_i, of which W_V makes dO_i W_V.
     """

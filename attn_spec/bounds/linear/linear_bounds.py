@@ -1,4 +1,4 @@
-"""How far the output and the log-sum-exp of linear attention may lie from the truth under a contract.
+"""Bounds on the errors of output and log-sum-exp of linear attention under a contract.
 
 With a = phi(q), b = phi(k), w_ij = a_i.b_j and N_i = epsilon + sum_j w_ij over the visible keys,
 
@@ -52,7 +52,7 @@ LARGEST_LOSS = 0.5
 
 @dataclass(frozen=True, eq=False)
 class LinearError:
-    """What the errors of features make of the sums of each row."""
+    """Errors of the sums of each row that errors of the features make."""
 
     #: The intermediates, which results are kept with: one that held them would keep them for ever.
     of: ref[Intermediates]
@@ -242,7 +242,7 @@ def chained(x: Intermediates, c: ResolvedContract, columns: int) -> np.ndarray:
 
 
 def state_rounding(c: ResolvedContract) -> Rounding:
-    """What a state loses while it waits for the next tile, and when it enters the product with a."""
+    """Return the rounding of a state that waits for the next tile, and that enters the product with a."""
     state = c.stages.partial_outputs
     return Rounding(
         term("the rounding of a state that waits", state.of(c.stages.output_accumulation.format).u),

@@ -1,4 +1,4 @@
-"""How far each element of dQ, dK, dV of linear attention may lie from the truth under a contract.
+"""Bounds on the error of each element of dQ, dK, dV of linear attention under a contract.
 
 With a, b, w, N, o of ``linear_bounds``, P = w / N, and dO and dL the cotangents of output and log-sum-exp,
 
@@ -47,7 +47,7 @@ from attn_spec.numbers.formats import FORMATS
 
 @dataclass(frozen=True, eq=False)
 class RowGradientError:
-    """What rows of the backward pass have in common. Sizes include errors."""
+    """Errors and sizes that the gradients of all operands read of the backward pass's rows. Sizes include errors."""
 
     e: LinearError
     #: 1 / N at most, [.., Sq, 1]; 0 in rows that see no key.
