@@ -14,7 +14,7 @@ from attn_spec.attention.rotations import Rotation
 
 
 class _Arrays(ABC):
-    """What is the same in arrays of any numbers."""
+    """Operations that arrays of numbers of any arithmetic share."""
 
     #: The sum of nothing.
     zero: Any

@@ -66,7 +66,7 @@ def scores(problem: Problem, precision: int) -> np.ndarray:
 
 
 def _of_pairs(problem: Problem, pairs: Pairs, q: PerHead, k: PerHead) -> PerHead:
-    """What each pair of operands becomes, [Sq, Sk]."""
+    """Return the score of each pair of operands, [Sq, Sk]."""
     return {at: pairs.value(REALS, q[at], k[at], parameters(problem, *at)) for at in q}
 
 

@@ -43,7 +43,7 @@ class Enclosed:
     radius: np.ndarray
 
 
-#: What attention is, for one problem, by name: "output", o [B, Hq, Sq, Dv], and "lse", L [B, Hq, Sq], the natural
+#: Results of attention for one problem, by name: "output", o [B, Hq, Sq, Dv], and "lse", L [B, Hq, Sq], the natural
 #: logarithm. Rows that see no key are exactly 0 and -inf. The output of a layer is [B, 1, Sq, O], and 0 that of a head.
 Truth = dict[str, Enclosed]
 
@@ -186,7 +186,7 @@ def exact(x: np.ndarray) -> arb_mat:
 
 
 def exact_table(x: np.ndarray) -> np.ndarray:
-    """The same as an object array."""
+    """Return ``x`` as an object array of balls of radius 0; NaN and infinities become 0."""
     return _exact_table(_without_nonfinite(x), *x.shape)
 
 
@@ -222,12 +222,12 @@ def floats(balls: list[arb]) -> np.ndarray:
 
 
 def _matrix_floats(balls: arb_mat) -> np.ndarray:
-    """The same of a matrix, [3, rows, columns]."""
+    """Return value, low part and radius of a matrix of balls, [3, rows, columns]."""
     return floats(balls.entries()).reshape(3, balls.nrows(), balls.ncols())
 
 
 def sees_nonfinite(problem: Problem) -> np.ndarray:
-    """Which queries [B, Hq, Sq] are, or see a key or value that is, NaN or infinite."""
+    """Return which queries [B, Hq, Sq] are NaN or infinite, or see such a key or value."""
     q = ~np.isfinite(problem.q).all(axis=-1, keepdims=True)
     kv = ~np.isfinite(np.concatenate([problem.k, problem.v], axis=-1)).all(axis=-1)
     kv = kv.repeat(problem.group, axis=1)[:, :, None, :]

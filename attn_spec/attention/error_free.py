@@ -64,7 +64,7 @@ class Block:
     head: Head
     #: [1, 1, R, ..]
     problem: Problem
-    #: Which rows.
+    #: Query rows of the block.
     index: np.ndarray
 
     @cached_property
@@ -149,7 +149,7 @@ class Weights:
 
 
 def applies(problem: Problem) -> bool:
-    """Whether scores are products of q and k with terms that are known here, and there is something to weigh."""
+    """Return whether scores are products of q and k with terms known here, and some query and key exist."""
     known = score_of(problem).plain and not not_handled(problem, HANDLES)
     return known and not problem.projects and min(problem.score_shape) > 0
 

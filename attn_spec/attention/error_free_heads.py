@@ -59,23 +59,23 @@ class Head:
 
     @cached_property
     def keep_factor(self) -> DoubleDouble:
-        """What dropout multiplies the weights that it keeps by."""
+        """The factor of dropout for the weights that it keeps."""
         p = self.problem.dropout_p if self.problem.dropout_keep is not None else None
         return number(1.0) / (number(1.0) - number(p or 0.0))
 
     @cached_property
     def largest_value(self) -> np.ndarray:
-        """Of each column of v, [1, Dv]."""
+        """The largest magnitude of each column of v, [1, Dv]."""
         return np.abs(self.v).max(axis=0, keepdims=True, initial=0.0)
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether all keys and values are."""
+        """Return whether all keys and values are finite."""
         return bool(np.isfinite(self.problem.k).all() and np.isfinite(self.problem.v).all())
 
     @cached_property
     def is_safe(self) -> bool:
-        """Whether no input, and no parameter, is so large or small that something may under- or overflow."""
+        """Return whether no input, and no parameter, is so large or small that something may under- or overflow."""
         p = self.problem
         given = [p.q, p.k, p.v, *(x for x in (p.scale, p.softcap, p.alibi_slopes) if x is not None)]
         if p.bias is not None:  # what is far below is clipped
@@ -97,6 +97,6 @@ def finite(x: np.ndarray) -> np.ndarray:
 
 
 def is_safe(x: np.ndarray | float) -> bool:
-    """Whether the largest magnitude is 0 or far from the ends of float64; small ones beside it do no harm."""
+    """Return whether the largest magnitude is 0 or far from the ends of float64; small ones beside it do no harm."""
     largest = np.abs(finite(np.asarray(x, dtype=np.float64))).max(initial=0.0)
     return bool(largest == 0 or SMALLEST <= largest <= LARGEST)

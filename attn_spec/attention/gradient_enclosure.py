@@ -81,7 +81,7 @@ def _over_queries(problem: Problem, dq: list[arb_mat]) -> np.ndarray:
 
 
 def _undefined(problem: Problem, dO: np.ndarray, dL: np.ndarray) -> np.ndarray:
-    """Which pairs [B, Hq, Sq, Sk] are visible, in a row where some number that matters is NaN or infinite."""
+    """Return which pairs [B, Hq, Sq, Sk] are visible in a row where a number that matters is NaN or infinite."""
     finite = np.isfinite(dO).all(axis=-1) & np.isfinite(dL) & ~sees_nonfinite(problem)  # dO may be that of all heads
     return problem.visible & ~finite[..., None]
 

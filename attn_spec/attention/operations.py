@@ -13,7 +13,7 @@ from attn_spec.attention.rotations import Rotation
 
 
 class Arithmetic(Protocol):
-    """What numbers can do beside ``*``, ``+`` and ``-``."""
+    """Operations of numbers beside ``*``, ``+`` and ``-``."""
 
     def product(self, x: Any, y: Any) -> Any:
         """The matrix product."""
@@ -75,7 +75,7 @@ class Arithmetic(Protocol):
 
 
 class Elementary(Arithmetic, Protocol):
-    """What formulas of weights ask for besides; rows are arrays [1, n]."""
+    """Further operations that formulas of weights use; rows are arrays [1, n]."""
 
     def log(self, x: Any) -> Any:
         """The natural logarithm."""
@@ -87,7 +87,7 @@ class Elementary(Arithmetic, Protocol):
         """A number near enough to the largest of a row that exponentials of the differences do not overflow."""
 
     def heaviest(self, P: Any) -> Any:
-        """Where the largest of a row of weights is, or one as good as that."""
+        """Return the place of a row's largest weight, or of one that serves as well."""
 
     def less(self, x: Any, at: int) -> Any:
         """A row less its entry ``at``, which becomes exactly 0."""

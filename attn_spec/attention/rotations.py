@@ -30,7 +30,7 @@ BASE = 10000.0
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """How the rows of one side are turned."""
+    """Rotation of the rows of one side, queries or keys."""
 
     #: Integers [.., S].
     positions: np.ndarray
@@ -86,7 +86,7 @@ def turned_columns(head_dim: int, rotary_dim: int | None) -> int:
 
 
 def rotations_of(problem: Problem, entry: int | None = None) -> dict[str, Rotation]:
-    """Those of "queries" and "keys", of all batch entries or of one; none without rotary positions.
+    """Return the rotations of "queries" and "keys", of all batch entries or of one; none without rotary positions.
 
     Where no positions are given key j stands at j, query i at the key that it is aligned with: i, or i + Sk - Sq from
     the bottom-right corner.
@@ -125,7 +125,7 @@ def rotations(
     rotary_key_positions: np.ndarray | None = None,
     causal_alignment: str = "top_left",
 ) -> dict[str, Rotation]:
-    """The same for options as a call has them; given positions are [B, 1, S, 1] and [B, 1, 1, S], or one entry's."""
+    """Return the rotations of a call's options; given positions are [B, 1, S, 1] and [B, 1, 1, S], or one entry's."""
     first = diagonal_offset(causal_alignment, query_length, key_length)
     base, turned = rotary_base or BASE, turned_columns(columns, rotary_dim)
     found = {}

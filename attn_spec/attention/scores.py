@@ -22,7 +22,7 @@ from attn_spec.problem.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Operand:
-    """What q or k becomes before the product, and what the gradient of that becomes."""
+    """Formula that makes an operand of the product out of q or k, and its gradient."""
 
     #: (arithmetic, x [rows, D], parameters by option) -> x' [rows, ..].
     value: Callable[[Arithmetic, Any, Mapping[str, Any]], Any]
@@ -34,7 +34,7 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """What each pair of operands becomes, in place of their product, and what the gradient of that becomes."""
+    """Formula of the score of each pair of operands, in place of their product, and its gradient."""
 
     #: (arithmetic, q', k', parameters) -> s before the scale, [rows of q', rows of k'].
     value: Callable[[Arithmetic, Any, Any, Mapping[str, Any]], Any]
@@ -52,19 +52,19 @@ class Score:
     """All that is known of one score function."""
 
     formula: str
-    #: Where it comes from.
+    #: Source of the formula.
     source: str
     queries: Operand
     keys: Operand
-    #: What v becomes before it is weighted.
+    #: Formula that v becomes before it is weighted.
     values: Operand = AS_GIVEN
-    #: What the output of each head becomes before all are added up, with ``output_projection_bias``; None: they stay.
+    #: Formula of each head's output before heads are added, with ``output_projection_bias``; None: outputs stay apart.
     outputs: Operand | None = None
     #: None is the product.
     pairs: Pairs | None = None
     #: The norm of q and k below which kernels differ: libraries clamp it, each at a number of its own.
     shortest: float = 0.0
-    #: Whether the operands are q and k themselves.
+    #: True if the operands are q and k themselves.
     plain: bool = False
     #: The score as a product of other operands, where kernels multiply its factors in another order; None: they do not.
     otherwise: Score | None = None
@@ -109,7 +109,7 @@ def _transposed_layer(option: str) -> Operand:
 
 
 def _with_bias(layer: Operand, option: str = "score_bias") -> Operand:
-    """That, and the bias of an option, if there is one."""
+    """Return ``layer`` followed by the bias of an option, if the problem has one."""
 
     def value(A: Arithmetic, x: Any, p: Mapping[str, Any]) -> Any:
         found = layer.value(A, x, p)

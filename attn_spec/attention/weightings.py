@@ -1,4 +1,4 @@
-"""How the scores of one query become weights, and the gradients of the weights those of the scores.
+"""Weightings: formulas from the scores of a query to its weights, and from gradients of weights to those of scores.
 
     P_j = w(s)_j / N        N = epsilon + sum_l w(s)_l        L = log N        over the keys that the query sees
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Weighting:
-    """What is known of one weighting. Scores and weights of a query are arrays [1, n] of its n >= 1 visible keys."""
+    """A weighting. Scores and weights of a query are arrays [1, n] of its n >= 1 visible keys."""
 
     formula: str
-    #: Where it comes from.
+    #: Source of the formula.
     source: str
     #: (arithmetic, s) -> P and L.
     value: Callable[[Elementary, Any], tuple[Any, Any]]

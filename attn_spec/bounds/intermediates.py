@@ -104,7 +104,7 @@ class Intermediates:
         return per_head.reshape(B, self.problem.kv_heads, self.problem.group, *rest).sum(axis=2)
 
 
-#: How many results of one function are kept for intermediates: those of readings of a contract that are compared.
+#: Results of one function kept for intermediates: those of readings of a contract that are compared.
 KEPT = 4
 
 
@@ -241,7 +241,7 @@ class GradientIntermediates:
     #: Gradients of the operands q' and k', per query head, before the scale.
     of_q: np.ndarray
     of_k: np.ndarray
-    #: That of v' of each query head.
+    #: Gradient of v' of each query head.
     of_v: np.ndarray
     #: The gradients of q, k, v and bias, if there is one, by name ("dq"), each of its input's shape.
     gradients: dict[str, np.ndarray]

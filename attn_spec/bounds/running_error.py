@@ -74,7 +74,7 @@ class Approximation:
     value: np.ndarray
     size: np.ndarray
     error: np.ndarray
-    #: What they are stored in.
+    #: Format in which the numbers are stored.
     form: Format
     contract: ResolvedContract
     #: The error once more, where a part of it is common to a row.

@@ -1,1 +1,1 @@
-"""What roundings and keep masks do by chance: models and tests with a stated probability of a false alarm."""
+"""Models of roundings and keep masks by chance, and tests with a stated probability of a false alarm."""

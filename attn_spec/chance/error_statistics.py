@@ -69,7 +69,7 @@ SIGNIFICANT = 1e-6
 class Statistic:
     """One test of one answer: it fails when ``value`` exceeds ``threshold``."""
 
-    #: What was measured, for a sentence.
+    #: Name of the measured quantity, as a sentence has it.
     name: str
     value: float
     threshold: float
@@ -137,7 +137,7 @@ def most_terms(contract: ResolvedContract) -> float:
 
 
 def enough(rows: np.ndarray) -> bool:
-    """Whether there are enough valid rows for a test."""
+    """Return whether there are enough valid rows for a test."""
     return int(rows.sum()) >= FEWEST_ROWS
 
 

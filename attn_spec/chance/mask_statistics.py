@@ -1,4 +1,4 @@
-"""How likely a keep mask is, if each weight is kept with probability q, whatever becomes of the others.
+"""The probability of a keep mask, if each weight is kept with probability q, independently of the others.
 
 Of n such weights K are kept. On either side of q (Hoeffding 1963, J. Amer. Statist. Assoc. 58, theorem 1, (2.1))
 
@@ -23,7 +23,7 @@ import numpy as np
 
 #: Largest probability that a mask of independent weights is rejected by one test or more.
 FALSE_ALARM = 1e-12
-#: What masks [C, B, Hq, Sq, Sk] of several calls lie along.
+#: Names of the axes of masks [C, B, Hq, Sq, Sk] of several calls.
 AXES = ("call", "batch entry", "head", "query", "key")
 #: Fewer trials reject nothing: 64 that all come out alike are too likely, but for q near 1/2.
 FEWEST = 64
@@ -43,7 +43,7 @@ class Counts:
 
     @property
     def told(self) -> np.ndarray:
-        """Which counts are of enough trials."""
+        """Return which counts are of enough trials."""
         return self.number // self.classes >= FEWEST
 
     @property
@@ -57,7 +57,7 @@ class Counts:
 class Finding:
     """The least likely of several counts."""
 
-    #: Its surprise over the one from which on the mask is rejected.
+    #: Ratio of the mask's surprise to the least one that rejects it.
     ratio: float
     text: str
 
@@ -78,7 +78,7 @@ def least_likely(found: Iterable[Counts]) -> Finding:
 
 
 def shares(kept: np.ndarray, seen: np.ndarray, q: float) -> Iterator[Counts]:
-    """How many weights are kept of the whole, of each call, head, row, column ..: for every choice of axes.
+    """Count the weights kept of the whole, and of each call, head, row, column ..: for every choice of axes.
 
     ``kept`` and ``seen``, what is visible at all, are numbers of weights [C, B, Hq, Sq, Sk], or bool for one each.
     """
@@ -89,7 +89,7 @@ def shares(kept: np.ndarray, seen: np.ndarray, q: float) -> Iterator[Counts]:
 
 
 def likenesses(kept: np.ndarray, seen: np.ndarray, q: float) -> Iterator[Counts]:
-    """How many weights agree: of any two calls, batch entries, heads, queries or keys, all others being equal.
+    """Count the weights that agree between any two calls, batch entries, heads, queries or keys, all else being equal.
 
     ``kept`` and ``seen`` are bool [C, B, Hq, Sq, Sk], here and below.
     """
@@ -101,7 +101,7 @@ def likenesses(kept: np.ndarray, seen: np.ndarray, q: float) -> Iterator[Counts]
 
 
 def translations(kept: np.ndarray, seen: np.ndarray, q: float) -> Iterator[Counts]:
-    """How many weights agree of the first head and of any head, moved by any number of queries and keys.
+    """Count the weights that agree between the first head and any head moved by any number of queries and keys.
 
     The heads of all batch entries and calls. What a counter of random numbers gives twice is found so.
     """

@@ -1,4 +1,4 @@
-"""How large the error of an output is when roundings are random: variances to first order.
+"""Variances, to first order, of the error of an output whose roundings are random.
 
 The model is that of Connolly, Higham and Mary (2021, SIAM J. Sci. Comput. 43): each rounding is fl(x) = x(1 + e)
 with |e| <= u and mean 0 whatever the earlier roundings were. A sum of c_i e_i is then sub-Gaussian with variance
@@ -43,17 +43,17 @@ from attn_spec.contract.stages import contains
 class Roundings:
     """Squared sizes of the random roundings of one reading of a contract, each relative to what it multiplies."""
 
-    #: Of the logarithm of one weight, b_j, [.., Sq, Sk]: everything but the operands of q.k.
+    #: Variance of the logarithm of one weight, b_j, [.., Sq, Sk]: everything but the operands of q.k.
     weight: np.ndarray
-    #: Of one entry of q or of k on entry to q.k.
+    #: Variance of one element of q or of k on entry to q.k.
     operand: float
-    #: Of one weight in the numerator alone, n_j, and of one entry of v.
+    #: Variances of one weight in the numerator alone, n_j, and of one element of v.
     numerator: float
     value: float
-    #: Of all partial sums of P v: coefficients of o^2 and of sum_j P_j^2 v_j^2, [.., Sq, 1].
+    #: Variance of all partial sums of P v: coefficients of o^2 and of sum_j P_j^2 v_j^2, [.., Sq, 1].
     whole: np.ndarray
     parts: np.ndarray
-    #: Of what multiplies a row, l_t and r, [.., Sq, 1]; of what multiplies one element, f.
+    #: Variance of the factors of a row, l_t and r, [.., Sq, 1]; and of the factor of one element, f.
     row: np.ndarray
     element: float
 
@@ -62,12 +62,12 @@ class Roundings:
 class Systematic:
     """Errors that need not have mean 0, as bounds."""
 
-    #: Of the exponential of one weight.
+    #: Variance of the exponential of one weight.
     exponential: float
-    #: How many exponentials a weight is made of: mean and mean square over orders.
+    #: Number of exponentials that a weight is made of: mean and mean square over orders.
     factors: float
     squared_factors: float
-    #: Of the score, relative and the same for all scores: rounded constants.
+    #: Relative variance that all scores share: rounded constants.
     constants: float
 
 
@@ -119,7 +119,7 @@ def roundings(x: Intermediates, c: ResolvedContract) -> Roundings:
 
 
 def rescaled_partial_sums(x: Intermediates, c: ResolvedContract) -> np.ndarray:
-    """What the products with rescale factors add to either coefficient of :func:`partial_sums`, [.., Sq, 1].
+    """Return the share of rescale factors in either coefficient of :func:`partial_sums`, [.., Sq, 1].
 
     At the k-th of n keys the maximum rises with probability 1/k, and the sum so far holds k of n terms: the sum of
     (1/k)(k/n)^2 is (1 + 1/n)/2, that of (1/k)(k/n)(1 - k/n) is less. If exp(0) is not 1, every tile counts.

@@ -17,7 +17,7 @@ from attn_spec.contract.stages import contains
 from attn_spec.contract.terms import remembered
 from attn_spec.problem.problem import Problem
 
-#: What "either" stands for in fields that both passes read, and in those of the backward pass.
+#: Words that "either" stands for, in fields that both passes read, and in those of the backward pass.
 _FORWARD: dict[str, tuple[str, str]] = {"row_sum_of": ("uncast", "cast")}
 _BACKWARD: dict[str, tuple[str, str]] = {
     "backward_weights": ("stored", "recomputed"),

@@ -28,7 +28,7 @@ class Stage(Rounding):
     """The rounding of one result of a stage, and the format that it is rounded to."""
 
     format: Format
-    #: Whether a result below the smallest normal number may become 0.
+    #: True if a result below the smallest normal number may become 0.
     flushes: bool
 
     def of(self, source: Format) -> Rounding:

@@ -26,7 +26,7 @@ class _Asked:
     struck: Mapping[str, int]
     #: The names of terms that are met, in order; None while nobody asks.
     met: dict[str, None] | None
-    #: What keeps results apart from those of other questions: names are met again where a result was known.
+    #: Key that keeps results of this question apart: names are met again where a result was known.
     key: Hashable
 
 

@@ -35,7 +35,7 @@ class Setting:
     """Inputs that all theorems about a row of score gradients share."""
 
     x: Intermediates
-    #: Those of weights and outputs, which leave far keys out.
+    #: Intermediates of weights and outputs, which leave far keys out.
     near: Intermediates
     g: GradientIntermediates
     c: ResolvedContract

@@ -47,12 +47,12 @@ class Block:
 
     x: Intermediates
     g: GradientIntermediates
-    #: How far dQ may be off, and the float64 one is; rows where the one and the other is known, bool [1, 1, rows].
+    #: Bounds on the error of dQ and of the float64 dQ; rows where each bound holds, bool [1, 1, rows].
     dq: np.ndarray
     dq_evaluated: np.ndarray
     in_domain: np.ndarray
     evaluated_in_domain: np.ndarray
-    #: What the rows add to other gradients.
+    #: Share of the rows in the other gradients.
     keys: Pair
     bias: tuple[BiasSums, BiasSums] | None
 

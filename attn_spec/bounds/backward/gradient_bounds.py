@@ -67,14 +67,14 @@ OfLayer = Callable[[ScoreGradientError, ResolvedContract, Approximation], dict[s
 class GradientBound:
     """The largest errors allowed, and the rows and keys for which the domain holds."""
 
-    #: Of each gradient, by name.
+    #: Allowed error of each gradient, by name.
     allowed: dict[str, np.ndarray]
     #: Error of X = dP - D + dL, [B, Hq, Sq, Sk].
     X: np.ndarray
     #: Queries whose dQ is in the domain, bool [B, heads of dQ, Sq]; keys whose dK and dV are, bool [B, Hkv, Sk].
     rows: np.ndarray
     keys: np.ndarray
-    #: Whether all rows are, and so what is a sum over rows, keys and heads.
+    #: True if all rows are in the domain, and so is what is a sum over rows, keys and heads.
     whole: bool
 
     def domain_of(self, name: str) -> np.ndarray:

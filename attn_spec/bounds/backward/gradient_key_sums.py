@@ -28,7 +28,7 @@ ALL = slice(None)
 class ProductSums(BlockSums):
     """Row sums that the bound of a product of dS with k or q is made of, [.., rows, D] or [.., rows, 1]."""
 
-    #: What the errors of dS make of it, and the sum of sizes of its products.
+    #: The part of its error that errors of dS make, and the sum of the sizes of its products.
     own: np.ndarray
     total: np.ndarray
     #: Over the same ``n`` terms: the sum of |k| or |q|, that of its products with what underflows early, that of |dS|.
@@ -42,7 +42,7 @@ class ProductSums(BlockSums):
 class ValueSums(BlockSums):
     """Sums that the bound of P^T dO is made of, [.., Sk, Dv] or [.., Sk, 1]."""
 
-    #: What the errors of its factors make of it, the sum of sizes of its products, and that of |dO| times underflow.
+    #: The error that errors of its factors make; sums of the sizes of its products, and of |dO| times underflow.
     own: np.ndarray
     total: np.ndarray
     eta: np.ndarray
@@ -73,7 +73,7 @@ class KeySums(BlockSums):
     #: The largest error of a weight's own evaluation, [B], and the largest factor of dropout.
     alpha: np.ndarray = field(metadata=MAXIMUM)
     raised: float = field(metadata=MAXIMUM)
-    #: Whether all that is added is in the domain, bool [B, heads].
+    #: True where all that is added is in the domain, bool [B, heads].
     inside: np.ndarray = field(metadata=CONJUNCTION)
 
 

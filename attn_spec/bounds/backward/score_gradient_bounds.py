@@ -49,7 +49,7 @@ class ScoreGradientError:
     """Errors of a row of score gradients, and what they are made of; arrays are [B, Hq, Sq, Sk] or [B, Hq, Sq, 1]."""
 
     x: Intermediates
-    #: Those of weights, which leave far keys out.
+    #: Intermediates of weights, which leave far keys out.
     near: Intermediates
     g: GradientIntermediates
     c: ResolvedContract
@@ -59,13 +59,13 @@ class ScoreGradientError:
     X: np.ndarray
     dA: np.ndarray
     dS: np.ndarray
-    #: Of dS, a key's own.
+    #: Error of dS that is a key's own.
     own: np.ndarray
     #: Common to a row: the factor of dS, less 1; the error of D with it; and P slope, which that is multiplied by.
     G: np.ndarray
     D: np.ndarray
     P_slope: np.ndarray
-    #: Of sigma dS, what underflows only where constants multiply dS before its products.
+    #: Underflow of sigma dS, where constants multiply dS before its products.
     early: np.ndarray
     #: Rows in the domain, bool [B, Hq, Sq]: none of all that overflows.
     inside: np.ndarray

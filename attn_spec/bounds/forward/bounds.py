@@ -28,14 +28,14 @@ HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_
 class ForwardBound:
     """The largest errors allowed, and the rows they hold for."""
 
-    #: Of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq].
+    #: Allowed errors of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq].
     allowed: dict[str, np.ndarray]
     #: bool [B, Hq, Sq]: of those that see a key; and those that see none, whose answer a convention decides.
     in_domain: np.ndarray
     empty_in_domain: np.ndarray
     #: Rows whose log-sum-exp is in the domain, bool [B, Hq, Sq]; None: those whose output is.
     lse_domain: np.ndarray | None = None
-    #: That of the output of a layer, bool [B, 1, Sq]; None: that of its heads.
+    #: Domain of the output of a layer, bool [B, 1, Sq]; None: that of its heads.
     output_domain: np.ndarray | None = None
     #: Error of the output of each head times a matrix W, [B, Hq, Sq, C], where the bound was asked for such a W.
     projected: np.ndarray | None = None

@@ -22,7 +22,7 @@ from attn_spec.bounds.intermediates import Intermediates, kept
 from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.terms import guard
 
-#: How far below the maximum keys are looked at, and the logarithm of what one beyond adds to sums of terms of size 1.
+#: Depth below the maximum to which keys count, and the logarithm of what one beyond adds to sums of terms of size 1.
 FARTHEST, NEGLIGIBLE = 700.0, -600.0
 
 

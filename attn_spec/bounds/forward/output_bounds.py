@@ -96,10 +96,10 @@ class OutputTerms:
     #: Relative growth of a weight in the numerator only, and in the row sum only, [.., Sq, Sk or 1].
     B: np.ndarray
     C: np.ndarray
-    #: Of the normalized output: relative, [.., Sq, 1], and absolute.
+    #: Roundings of the normalized output: relative, [.., Sq, 1], and absolute.
     finish: np.ndarray
     tiny: np.ndarray | float
-    #: How far underflow may carry a weighted mean of the values, [.., Sq, Dv or 1].
+    #: Error that underflow may make in a weighted mean of the values, [.., Sq, Dv or 1].
     outside_hull: np.ndarray
     #: The output that all of this is about, and how far that may lie from the truth itself, [.., Sq, Dv].
     o: np.ndarray

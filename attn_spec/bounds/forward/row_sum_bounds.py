@@ -59,7 +59,7 @@ class WeightError:
     #: Absolute error of one unnormalized weight in the numerator, and in the row sum, [.., Sq, 1].
     eta: np.ndarray
     eta_sum: np.ndarray
-    #: How far the reference m, as the exponents have it, may lie from M, [.., Sq, 1].
+    #: Bound on the distance of the reference m, as the exponents have it, from M, [.., Sq, 1].
     top: np.ndarray
     #: Factor for sums over P that covers the error of P's own evaluation, [.., Sq, 1].
     widen: np.ndarray

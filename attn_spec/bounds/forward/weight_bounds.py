@@ -18,7 +18,7 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error, growth, is_power_of
 from attn_spec.contract.terms import count, guard, term, times
 
-#: How far the exponent of the largest weight may lie from 0 by the rounding of a reference, natural units: whatever is
+#: Distance of the largest weight's exponent from 0 by the rounding of a reference, natural units: whatever is
 #: divided by the row sum is then far above what underflows.
 FARTHEST_REFERENCE = 16.0
 
@@ -27,9 +27,9 @@ FARTHEST_REFERENCE = 16.0
 class LogWeightError:
     """Bounds on |log(w_hat / w)| of a weight w = exp(s - m), and what they were made of."""
 
-    #: Of a weight that is rescaled whenever the reference moves.
+    #: Bound on |log(w_hat / w)| of a weight that is rescaled whenever the reference moves.
     rescaled: np.ndarray
-    #: Of a weight that is computed once, from the last reference of its row.
+    #: Bound on |log(w_hat / w)| of a weight that is computed once, from the row's last reference.
     direct: np.ndarray
     #: Rescalings.
     R: np.ndarray

@@ -459,7 +459,7 @@ def _dv_error(r: RowGradientError) -> np.ndarray:
     return where_sums_fit(e.c, total, x.over_group(error))
 
 
-#: What holds the terms of gradients, and their sums.
+#: Stages that hold the terms of gradients, and their sums.
 _HOLD = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "partial_outputs"),
     *("weight_gradients", "score_gradients"),
