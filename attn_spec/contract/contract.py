@@ -35,7 +35,7 @@ class Contract:
     multiplicand_pieces: int = 1
     #: Rounding on entry to a product: "nearest", "toward_zero" (bits are cut), or None: as ``rounding`` says.
     entry_rounding: str | None = None
-    #: How a matrix unit, which multiplies formats of at most 11 bits, rounds its sums: "toward_zero" when it aligns a
+    #: Rounding of sums in a matrix unit, which multiplies formats of at most 11 bits: "toward_zero" when it aligns a
     #: block of products and the accumulator to the largest and cuts, or None: one by one, as ``rounding`` says.
     matrix_rounding: str | None = "toward_zero"
     #: Products in such a block, at least; 1 is a sum of two numbers, cut to the accumulator's format.
@@ -57,7 +57,7 @@ class Contract:
     #: Format of the cosines and sines of ``rotary``; their angles are found as q.k is accumulated,
     #: from positions that are exact integers.
     rotary_tables: str = "work"
-    #: What slopes of ALiBi multiply: the "distance" of a key from its query; or "positions": its distance from any key,
+    #: Factor of ALiBi's slopes: the "distance" of a key from its query; or "positions": its distance from any key,
     #: as where all rows add m j, so that the scores of a row are larger or smaller than they should by one number.
     alibi: str = "positions"
     #: Format in which terms of ALiBi are made before they are added, and slopes and distances for them: "input" of a
@@ -73,7 +73,7 @@ class Contract:
     row_sum: str = "work"
     #: Relative error of one exponential beyond its rounding to ``softmax``, in unit roundoffs of "work".
     exp_error: float = 8.0
-    #: Whether exp(0) is exactly 1, so that rescaling by an unchanged maximum is exact.
+    #: True if exp(0) is exactly 1, so that rescaling by an unchanged maximum is exact.
     exp_of_zero_is_one: bool = True
     #: "natural"; "base2": exp2 of arguments multiplied by a rounded log2(e); or "base2_fused": the same, and one fused
     #: operation s c - fl(m c) may overflow where the rounding of m c does, in float32 of a maximum m beyond 1e9.
@@ -82,14 +82,14 @@ class Contract:
     log_error: float = 4.0
     #: Error of one tanh, absolute (|tanh| <= 1), beyond its rounding to ``stored_scores``, in unit roundoffs of "work".
     tanh_error: float = 8.0
-    #: The same of one cosine or sine of an angle of ``rotary``.
+    #: Error of one cosine or sine of ``rotary``, absolute, beyond its rounding, in unit roundoffs of "work".
     sine_error: float = 8.0
-    #: What is subtracted from the scores of a row: their running "maximum"; "zero"; or "upper_bound": one number per
+    #: Reference subtracted from the scores of a row: their running "maximum"; "zero"; or "upper_bound": one number per
     #: row, from the maximum up to |scale| |q| max |k| (plus the largest bias, or the softcap if that is less).
     reference: str = "maximum"
-    #: How far a reference other than the maximum may lie from it, natural units; rows beyond are outside the domain.
+    #: Largest distance from the maximum of any other reference, natural units; rows beyond it are not in the domain.
     reference_range: float = 0.0
-    #: How far the reference "maximum" may stay from the running maximum (lazy rescaling), natural units.
+    #: Largest distance of the reference "maximum" from the running maximum (lazy rescaling), natural units.
     reference_slack: float = 0.0
     #: Format of the probabilities when they enter the product with v.
     probabilities: str = "input"
@@ -99,7 +99,7 @@ class Contract:
     #: in a second pass, whose scores may be computed again, of the same operands; where they are stored in a narrower
     #: format than they are accumulated in, they are read again.
     normalize: str = "after_product"
-    #: Whether the row sum adds the probabilities after their cast ("cast"), before it ("uncast"), or "either".
+    #: Probabilities that the row sum adds: after their cast ("cast"), before it ("uncast"), or "either".
     row_sum_of: str = "uncast"
     #: Format the products p.v are accumulated in.
     output_accumulation: str = "work"
@@ -109,7 +109,7 @@ class Contract:
     rounding: str = "nearest"
     #: "flushed": results below the smallest normal of float32, tf32, bfloat16 may become 0. "kept": never.
     subnormals: str = "flushed"
-    #: The same for float16: "kept", "flushed_on_entry" to a product (CDNA2 matrix units), or "flushed" everywhere.
+    #: Subnormals of float16: "kept", "flushed_on_entry" to a product (CDNA2 matrix units), or "flushed" everywhere.
     float16_subnormals: str = "kept"
     #: Most terms one partial sum passes through; None is any order at all.
     summation_depth: int | None = None
@@ -121,7 +121,7 @@ class Contract:
     #: kernel that splits the keys and combines once (split-KV), n - 1 for a ring of n, the depth of a tree. Merging
     #: (m, l, acc) is none.
     lse_merges: int = 0
-    #: How they are merged: "weighted", a o + b o' with a + b = 1; or "difference", o - b (o - o').
+    #: Formula that merges two outputs: "weighted", a o + b o' with a + b = 1; or "difference", o - b (o - o').
     merging: str = "weighted"
     #: Format in which a partial output, or one merged so far, waits for the next merge.
     partial_outputs: str = "work"
@@ -130,9 +130,9 @@ class Contract:
     #: forward pass divides by nothing: its weights are "recomputed". A function that a framework differentiates is
     #: judged by "either" where this says "recomputed".
     backward_weights: str = "recomputed"
-    #: What is subtracted from dP: rowsum(dO O) ("output"), rowsum(P dP) ("probabilities"), or "either".
+    #: Delta that is subtracted from dP: rowsum(dO O) ("output"), rowsum(P dP) ("probabilities"), or "either".
     delta: str = "output"
-    #: Whether dS = P (dP - delta) reads P after the cast that precedes P^T dO ("cast"), before ("uncast"), or "either".
+    #: P that dS = P (dP - delta) reads: after the cast that precedes P^T dO ("cast"), before ("uncast"), or "either".
     score_gradients_of: str = "uncast"
     #: Format dP = dO v^T is kept in, "either" that of stored_scores or of probabilities, whose gradient it is. A
     #: framework that differentiates p.to(v.dtype) @ v keeps both in one, and rounds dO / l to it where weights are
@@ -144,13 +144,13 @@ class Contract:
     gradient_accumulation: str = "work"
     #: Format partial sums of gradients are kept in between tiles or heads.
     partial_gradients: str = "work"
-    #: How often a partial sum is stored in that format before the last rounding, at most.
+    #: Largest number of times that a partial sum is stored in that format before the last rounding.
     gradient_stores: int = 2
     #: Dtype of the gradients of inputs that have no dtype of their own (``Problem.option_dtypes``).
     gradients: str = "input"
     #: Contracts, any one of which may explain an answer in place of this one.
     alternatives: tuple[Contract, ...] = ()
-    #: What a field may be in place of what ``CHOICES`` says.
+    #: Words that a field allows in place of those of ``CHOICES``.
     _wider: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def __post_init__(self) -> None:
@@ -310,7 +310,7 @@ STAGES = (
     "partial_gradients",
     "gradients",
 )
-#: What each stage may be that is one of several words.
+#: Words that each field allows that is one of several words.
 CHOICES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(STAGES, (*FORMATS, "input", "work")),
     **dict.fromkeys(("output", "gradients"), (*DTYPES, "input", "work")),

@@ -56,11 +56,11 @@ FP64 = Contract(
     kv_tile=1,
 )
 
-#: What a kernel that declares nothing is free to do, whatever its kind.
+#: Freedom of a kernel that declares nothing, whatever its kind.
 _FREE: dict[str, Any] = {"scale_on": "operands", "delta": "either", "score_gradients_of": "cast"}
 _FREE |= {"weight_gradients": "input", "partial_gradients": "input", "lse": "work"}
 _FREE |= {"alibi_terms": "input", "rotary_tables": "input"}
-#: What is held against a callable that declares nothing: one of these must explain all of an answer. First matmul,
+#: Contracts for a callable that declares nothing: one of these must explain all of an answer. First matmul,
 #: softmax and matmul, each in the inputs' dtype, as libraries call them one after the other. Then
 #: 1. the same compiled: a softmax in float32, whose row sum is found tile by tile;
 #: 2. one kernel with products of half and all else in float32, keys in tiles or in parts that are merged;
@@ -86,7 +86,7 @@ PRESETS: dict[str, Contract] = {
     "fp64": FP64,
 }
 
-#: What a kernel does, as its author would say it, and the contract to declare then; the plainest first.
+#: Descriptions of kernels, as their authors would say it, and the contract to declare then; the plainest first.
 CHOOSER: tuple[tuple[str, Contract], ...] = (
     ("tiles of keys, products of the inputs' dtype, softmax in float32: a flash kernel in Triton, CUDA, CuTe", FUSED),
     ("the same of float32 inputs on tensor cores, which multiply tf32", TF32),
