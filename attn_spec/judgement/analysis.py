@@ -1,4 +1,4 @@
-"""What is known of one problem, found once: intermediates, truth as sharp as anything has asked for, bounds."""
+"""Analysis of one problem, made once: intermediates, truth as sharp as anyone has asked for, and bounds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Analysis:
 
     @cached_property
     def of_equal_scores(self) -> Analysis:
-        """That of the same values without options but dropout, every score 0: attention is their mean.
+        """Return the analysis with every score 0 and no option but dropout: attention is then the mean of values.
 
         A layer stays one, without what would make its queries other than 0.
         """
@@ -113,7 +113,7 @@ def analysis_of(problem: Problem) -> Analysis:
 def gradient_analysis_of(
     problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None
 ) -> GradientAnalysis:
-    """The same of the backward pass, for equal cotangents."""
+    """Return the analysis of the backward pass, made once for equal cotangents."""
     return _gradient_analysis(problem, _frozen(cotangent), None if lse_cotangent is None else _frozen(lse_cotangent))
 
 

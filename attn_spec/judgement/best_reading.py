@@ -1,4 +1,4 @@
-"""Which reading of a contract explains an answer best: a kernel keeps to one of them.
+"""The reading of a contract that explains an answer best: a kernel keeps to one of them.
 
 A reading may be silent of an element, where its arithmetic could overflow. What it is silent of is not judged, whatever
 the other readings say: the kernel may keep to the silent one, and an overflow may leave any number behind, the largest
@@ -23,7 +23,7 @@ class _Judged(Protocol):
     def ratio(self) -> float: ...
     @property
     def silent(self) -> int:
-        """How many elements it says nothing of that another reading might."""
+        """The number of elements that this reading is silent of, and another may measure."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What an allowed error is made of: the named terms of its bound that weigh most.
+"""Make-up of an allowed error: the named terms of its bound that weigh most.
 
 Terms are struck one after the other in the order in which the bound meets them, those that a term is made of before the
 term. The share of each is what the allowed error loses when it goes: the shares of all terms add up to 1, but for what

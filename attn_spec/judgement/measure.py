@@ -1,4 +1,4 @@
-"""How large an error was: in ulps, relatively, and as a ratio to the bound, against the oracle's enclosure."""
+"""Measured errors: in ulps, relative, and as a ratio to the bound, against the oracle's enclosure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measurement:
 
     @property
     def silent(self) -> int:
-        """How many elements the bound does not speak about, though another may."""
+        """The number of elements that the bound is silent of, though another may not be."""
         return int((self.asked & ~self.measured).sum())
 
     @property
@@ -88,12 +88,12 @@ class Judgement:
     #: The reading of the declared contract that explains the answer best.
     contract: ResolvedContract
     measurements: tuple[Measurement, ...]
-    #: Whether the declared contract has other readings.
+    #: True if the declared contract has other readings.
     chosen: bool = False
 
     @property
     def refuted(self) -> bool:
-        """Whether some element lies outside its bound for certain."""
+        """Return whether some element lies outside its bound for certain."""
         return any(m.outside.any() for m in self.measurements)
 
     @property
@@ -103,16 +103,16 @@ class Judgement:
 
     @property
     def exercised(self) -> bool:
-        """Whether anything at all was measured."""
+        """Return whether any element was measured."""
         return any(m.measured.any() for m in self.measurements)
 
     @property
     def silent(self) -> int:
-        """How many elements the reading says nothing of, though another may."""
+        """The number of elements that the reading is silent of, though another may not be."""
         return sum(m.silent for m in self.measurements)
 
     def of_rows_with_keys(self) -> Judgement:
-        """The same of output and LSE without rows that see no key, which may be the mean of values that others see."""
+        """Return this judgement of output and LSE without rows that see no key, which may hold means of values."""
         sees = {"lse": ~self.problem.empty_rows, "output": ~self._blind_somewhere()[..., None]}
         left = ((m, np.broadcast_to(sees[m.name], m.got.shape)) for m in self.measurements)
         parts = (replace(m, measured=m.measured & at, outside=m.outside & at, asked=m.asked & at) for m, at in left)
@@ -154,7 +154,7 @@ def judge(
 
 
 def _best(judge: Callable[[ResolvedContract], Judgement], choices: Sequence[ResolvedContract]) -> Judgement:
-    """That of the reading that explains the answer best, and whether there are others."""
+    """Return the judgement under the reading that explains the answer best, and note whether there are others."""
     return replace(best(judge, choices), chosen=len(choices) > 1)
 
 
@@ -222,7 +222,7 @@ def judge_gradients(
 def measured_gradients(
     problem: Problem, reading: ResolvedContract, found: Mapping[str, np.ndarray], truth: Truth, bound: GradientBound
 ) -> Judgement:
-    """What gradients that were found are beside their truth and their bound."""
+    """Measure the kernel's gradients against their truth and their bounds."""
     measurements = [
         _measure(
             name,
@@ -280,7 +280,7 @@ def _with_empty_rows(
 def _with_empty_heads(
     known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
-    """The same of a layer, [B, 1, Sq]: what a head without a key adds to its output is no number, or 0.
+    """Return truth, bound and domain of a layer, [B, 1, Sq]: a head without a key adds NaN to its output, or 0.
 
     Where the convention is the mean, rows that only some heads see no key in are left out.
     """

@@ -134,7 +134,7 @@ def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
 
 
 def _is_long(problem: Problem) -> bool:
-    """Whether tier 1 is asked: where it can tell, and takes less time than balls."""
+    """Return whether tier 1 is asked: it applies, and takes less time than balls."""
     return error_free.applies(problem) and problem.query_length * problem.key_length * problem.head_dim >= LONG
 
 
@@ -145,16 +145,16 @@ def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
 
 
 def _all(test: Callable[[Enclosed, np.ndarray], bool], radii: Mapping[str, np.ndarray]) -> Callable[[Truth], bool]:
-    """Whether a test holds for every quantity of which a radius is wanted."""
+    """Return a predicate: the test holds for every quantity of which a radius is wanted."""
     return lambda truth: all(test(truth[name], wanted) for name, wanted in radii.items())
 
 
 def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:
-    """Whether every radius is small enough."""
+    """Return whether every radius is small enough."""
     return bool(np.all(quantity.radius <= np.maximum(wanted, SMALLEST_RADIUS)))
 
 
 def _settled(quantity: Enclosed, wanted: np.ndarray) -> bool:
-    """Whether every enclosure is sharp, or infinite or undefined, which no precision mends."""
+    """Return whether every enclosure is sharp, or infinite or undefined, which no precision mends."""
     hopeless = np.isinf(quantity.radius) & ~np.isfinite(quantity.value)
     return bool(np.all((quantity.radius <= np.maximum(wanted, SMALLEST_RADIUS)) | hopeless))

@@ -1,4 +1,4 @@
-"""Which other contracts an answer outside its bound keeps: presets, and the declared one with one field changed.
+"""Other contracts that an answer outside its bound keeps: presets, and the declared one with one field changed.
 
 A hint for whoever reads a refutation: no verdict depends on it.
 """
@@ -21,7 +21,7 @@ from attn_spec.problem.problem import Problem
 
 #: Contracts named at most.
 MOST = 3
-#: What sound kernels do that their authors did not declare, a field each, of the forward pass and of the backward pass.
+#: Fields by which sound kernels differ from what their authors declared, of the forward pass and the backward pass.
 FORWARD: dict[str, Any] = {
     "alibi_terms": "input",
     "rotary_tables": "input",

@@ -1,4 +1,4 @@
-"""Which other problems an answer outside its bound is right for, and so what a kernel may have done instead.
+"""Other problems that an answer outside its bound is right for, and so what a kernel may have done instead.
 
 A hint for whoever reads a refutation: no verdict depends on it.
 """
@@ -24,12 +24,12 @@ from attn_spec.problem.problem import Problem
 PRODUCTS = 2**20
 #: Problems named at most.
 MOST = 3
-#: How a hint begins that names a contract.
+#: Beginning of a hint that names a contract.
 _CONTRACT = "within the bound of contract"
 
 
 class Judged(Protocol):
-    """What a judgement says of an answer."""
+    """A judgement of an answer, as far as hints read it."""
 
     @property
     def refuted(self) -> bool: ...
@@ -43,7 +43,7 @@ def within(contract: str) -> str:
 
 
 def names_a_contract(hint: str) -> bool:
-    """Whether this is such a hint, which a small problem may earn by chance."""
+    """Return whether a hint names a contract, which a small problem may earn by chance."""
     return hint.startswith(_CONTRACT)
 
 

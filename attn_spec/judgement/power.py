@@ -27,15 +27,15 @@ from attn_spec.problem.problem import Problem
 
 #: Shares of the keys that are lost, in percent.
 SHARES = (1, 10)
-#: Where keys are lost, in words.
+#: Places of lost keys, in words.
 PLACES = {"start": "at the start", "middle": "in the middle", "end": "at the end"}
-#: Of how many keys of a row a share is lost that is no single key.
+#: Least number of keys in a share that is lost and is no single key.
 FEWEST = 2
 #: Words for a window whose edge is a key off.
 EDGE = "with an edge of its window a key off"
 #: Another scale, which a kernel mistakes for its own.
 OFF = 1.01
-#: Of the largest number of an answer, what float64's own roundings make at most.
+#: Bound on float64's own roundings, relative to the largest number of an answer.
 ROUNDOFF = 2.0**-44
 #: Answers by quantity.
 Answer = dict[str, np.ndarray]
@@ -49,7 +49,7 @@ class Planting:
     contract: ResolvedContract
     #: Conventions, as of :func:`judge`.
     agreed: Mapping[str, str]
-    #: Whether a log-sum-exp is judged too.
+    #: True if a log-sum-exp is judged too.
     lse: bool = False
     #: The cotangent [B, Hq, Sq, Dv] where gradients are judged, and which, and not the output.
     cotangent: np.ndarray | None = None
@@ -63,7 +63,7 @@ class Unseen:
     words: str
     #: Largest error / bound that it reached.
     ratio: float
-    #: What of the contract would have to say more for it to be refuted, and the ratio then; empty if nothing would.
+    #: Field of the contract that would have to say more for a refutation, and the ratio then; empty if none would.
     hidden_by: str
     sharper: float
 
@@ -74,7 +74,7 @@ class Unseen:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """What was planted in one place, and what of it would not have been refuted."""
+    """Errors planted in one place, and those of them that would not have been refuted."""
 
     #: A dtype, and "small problems" or a shape.
     dtype: str
@@ -94,7 +94,7 @@ class Power:
 
     @property
     def seen(self) -> int:
-        """How many would have been refuted."""
+        """The number of planted errors that would have been refuted."""
         return len(self.planted) - len(self.unseen)
 
     def __str__(self) -> str:
@@ -128,12 +128,12 @@ class _Tried:
         return self.judgement.refuted
 
     def beats(self, other: _Tried) -> bool:
-        """Whether this is nearer to a refutation."""
+        """Return whether this is nearer to a refutation."""
         return (self.refuted, self.judgement.ratio) > (other.refuted, other.judgement.ratio)
 
 
 def judged(one: Planting, contract: ResolvedContract, answer: Answer) -> Judgement:
-    """What is said of an answer to the problem under a contract."""
+    """Return the judgement of an answer to the problem under a contract."""
     if one.cotangent is not None:
         return judge_gradients(one.problem, contract, one.cotangent, answer)
     given: dict[str, Any] = {**answer, **one.agreed}
@@ -157,7 +157,7 @@ def planted(one: Planting) -> Iterator[tuple[str, Answer]]:
 
 @np.errstate(invalid="ignore")
 def _differs(wrong: np.ndarray, right: np.ndarray) -> bool:
-    """Whether some number is another, and not by the roundings of the float64 that both were found in."""
+    """Return whether some number differs by more than the roundings of the float64 that both were found in."""
     size = np.abs(np.where(np.isfinite(right), right, 0.0)).max(initial=0.0)
     return bool(np.any(~(np.abs(wrong - right) <= ROUNDOFF * size) & ~bits.identical(wrong, right)))
 
@@ -174,7 +174,7 @@ def _wrong(one: Planting) -> Iterator[tuple[str, Answer]]:
 
 
 def _answer(one: Planting, problem: Problem) -> Answer:
-    """What a kernel that solves a problem exactly returns."""
+    """Return the answer of a kernel that solves a problem exactly."""
     x = intermediates(problem)
     if one.cotangent is not None:
         found = gradient_intermediates(x, one.cotangent).gradients
@@ -263,7 +263,7 @@ def _sharper(c: ResolvedContract, one: Planting) -> Iterator[tuple[str, Resolved
             yield f"{name}={getattr(c, name)!r}", replace(c, **{name: value})
 
 
-#: What fields are where they cost least.
+#: Values of fields where they cost least.
 _WHOLE: dict[str, Any] = {"lse_merges": 0, "scale_on": "scores", "alibi": "distance", "matrix_rounding": None}
 #: Keys of a large tile.
 LARGE_TILE = 128

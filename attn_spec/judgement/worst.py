@@ -20,7 +20,7 @@ class WorstElement:
     #: A name of ``problem.quantities``.
     quantity: str
     index: tuple[int, ...]
-    #: What the kernel returned.
+    #: Number that the kernel returned.
     got: str
     #: The truth lies within ``radius`` of this.
     truth: str
@@ -51,7 +51,7 @@ class WorstElement:
         return ", ".join(f"{_AXES[axis]} {i}" for axis, i in zip(axes, self.index, strict=False))
 
     def lines(self, shown: tuple[int, ...] | None = None) -> list[str]:
-        """Where, what came, what the truth is, and how far that is beyond what is allowed.
+        """Return lines that say where, the answer, the truth, and how far the error is beyond what is allowed.
 
         The index is ``shown`` as the tensor has it whose axes are in another order.
         """
@@ -69,7 +69,7 @@ class WorstElement:
 
 
 def worst_element(measurement: Measurement) -> WorstElement:
-    """What is kept of a measurement that is not all inside its bound."""
+    """Return the worst element of a measurement that is not all inside its bound."""
     at = measurement.worst
     has_rows = QUANTITIES[measurement.name].has_rows
     return WorstElement(

@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(kw_only=True)
 class Tally:
-    """What was found of one quantity, in all parts together."""
+    """Results for one quantity, over all parts of the answer together."""
 
     name: str
     elements: int = 0
@@ -93,7 +93,7 @@ class Tally:
 
     @property
     def left_out(self) -> list[str]:
-        """What was not judged, in words."""
+        """Return in words which elements were not judged."""
         counts = ((self.unmeasured, ""), (self.undecided, " in rows that see no key"))
         return [f"{count:,} of {self.elements:,} elements of {self.name}{where}" for count, where in counts if count]
 
@@ -118,27 +118,27 @@ class RowJudgement:
     of: int = 0
     drawn: int = 0
     decided: int = 0
-    #: Which errors would have been refuted, where that was asked.
+    #: Planted errors that would have been refuted, where that was asked.
     power: Power | None = None
 
     @property
     def refuted(self) -> bool:
-        """Whether some element lies outside its bound for certain."""
+        """Return whether some element lies outside its bound for certain."""
         return any(tally.outside for tally in self.tallies.values())
 
     @property
     def exercised(self) -> bool:
-        """Whether anything at all was measured."""
+        """Return whether any element was measured."""
         return any(tally.measured for tally in self.tallies.values())
 
     @property
     def silent(self) -> int:
-        """How many elements were looked at that no reading of the contract says anything of."""
+        """The number of sampled elements of which no reading of the contract says anything."""
         return sum(tally.unmeasured for tally in self.tallies.values())
 
     @property
     def silent_share(self) -> float:
-        """Of the elements that were looked at, but for those whose answer no convention decides."""
+        """The share of silent elements among the sampled ones, without those whose answer no convention decides."""
         asked = sum(tally.elements - tally.undecided for tally in self.tallies.values())
         return self.silent / asked if asked else 0.0
 
@@ -164,7 +164,7 @@ class RowJudgement:
         )
 
     def __str__(self) -> str:
-        """What was looked at, in one sentence, and what of it was not judged."""
+        """Say in one sentence what was sampled, and what of it was not judged."""
         left = [words for tally in self.tallies.values() for words in tally.left_out]
         return f"{self._looked_at}; {', '.join(left)} not judged" if left else self._looked_at
 

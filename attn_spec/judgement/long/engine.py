@@ -1,4 +1,4 @@
-"""Who evaluates formulas in float64: NumPy, or PyTorch on a CPU or a GPU, by one code through the array API standard.
+"""Engines that evaluate formulas in float64: NumPy, or PyTorch on a CPU or a GPU, by one code in the array API.
 
 What is assumed of an engine is what ``row_sum_bounds.EVALUATION`` says: with u = 2^-53, an exponential is off by
 ``exp_error`` u of itself, a logarithm by ``log_error`` u (1 + |log|), a tanh by ``tanh_error`` u, and a product of

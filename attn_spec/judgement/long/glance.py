@@ -114,7 +114,7 @@ def shares(
     lse_base: str = "e",
     engine: Engine = NUMPY,
 ) -> np.ndarray:
-    """How much of the part of its bound the worst element of each row takes, at most, [B, Hq, Sq].
+    """Return an upper bound on max(error / part of the allowed error) of each row, [B, Hq, Sq].
 
     A row is within its bound for certain where this is 1 or less; it is inf where nothing is known. ``answer`` holds
     "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq] or both; ``c`` is one reading of a contract.

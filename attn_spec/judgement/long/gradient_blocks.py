@@ -39,7 +39,7 @@ from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
 from attn_spec.problem.problem import Problem
 
-#: How many times the memory that was allowed a problem may take that is judged whole.
+#: Largest factor of the allowed memory that a problem may take which has to be judged whole.
 FAR = 4
 
 
@@ -54,7 +54,7 @@ class GradientJudgement(RowJudgement):
     #: Keys of dK and dV of all kv heads that were looked at, of how many.
     keys: int = 0
     of_keys: int = 0
-    #: Those among them that were drawn at random, beside strata.
+    #: Keys among them that were drawn at random, beside strata.
     keys_drawn: int = 0
 
     def keys_missed(self, share: float) -> float:
@@ -178,7 +178,7 @@ class _Judging:
         return part.at[0] + b, first_head(part) + h
 
     def _summed(self, heads: Sequence[Given], keys: Keys) -> tuple[list[Head], FinishedKeys]:
-        """What the theorems say of the query heads of one kv head."""
+        """Apply the theorems to the query heads of one kv head; return the heads, and their sums for some keys."""
         c, found, total = self.judgement.contract, [], None
         for given in heads:
             head = worked_through(given, c, keys, self.memory)
@@ -189,7 +189,7 @@ class _Judging:
         return found, finished_keys(found[0].x, c, total.allowed, total.evaluated)
 
     def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given], every: np.ndarray) -> bool:
-        """Whether all that is looked at is within its bound: at a glance, or by the theorems where that left it open.
+        """Return whether all sampled elements are within their bounds: at a glance, or where it is open by the theorems.
 
         These are asked for the rows that a key is seen by, since others add nothing to it, and regardless of the
         domain: where something is outside they are asked again, for all rows.

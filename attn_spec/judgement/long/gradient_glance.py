@@ -51,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class KeysSeen(BlockSums):
-    """What rows of query heads add to dK and dV of the one kv head that they read."""
+    """Sums that rows of query heads add to dK and dV of the one kv head that they read."""
 
     #: dS^T q, |dS|^T |q|, P^T dO, P^T |dO|, [Sk, ..]; sums of c P and rho P, and of visible queries, [Sk, 1].
     of_k: np.ndarray
@@ -68,7 +68,7 @@ class KeysSeen(BlockSums):
     tiny: float = field(metadata=MAXIMUM)
 
     def of_first(self, length: int) -> KeysSeen:
-        """The same of so many keys, of which these are the first, others being hidden."""
+        """Return these sums padded with zeros to ``length`` keys, of which the further ones are masked."""
         missing = length - len(self.n)
         names = ("of_k", "k_size", "of_v", "v_size", "c", "rho", "n")
         return replace(self, **{name: np.pad(getattr(self, name), ((0, missing), (0, 0))) for name in names})
@@ -90,7 +90,7 @@ def _least(size: np.ndarray, roundings: np.ndarray | float, off: np.ndarray) -> 
 
 
 def is_glanced(problem: Problem) -> bool:
-    """Whether the formulas here are those of the problem's gradients."""
+    """Return whether the formulas of this module are those of the problem's gradients."""
     return is_plain(problem) and not not_handled(problem, HANDLES)
 
 
@@ -176,7 +176,7 @@ def _weights(s: np.ndarray) -> np.ndarray:
 
 @np.errstate(all="ignore")
 def share(x: Intermediates, c: ResolvedContract, name: str, seen: Seen, found: np.ndarray) -> np.ndarray:
-    """How much of the part of its bound the worst element of each row takes, at most; inf where nothing is known.
+    """Return an upper bound on max(error / part of the allowed error) of each row; inf where nothing is known.
 
     ``found`` and the result are [rows, D] and [rows]; ``x`` is any row of the problem, ``c`` one reading.
     """
@@ -189,7 +189,7 @@ def share(x: Intermediates, c: ResolvedContract, name: str, seen: Seen, found: n
 
 @dataclass(frozen=True)
 class Open:
-    """What of one kv head was not cleared."""
+    """Rows and keys of one kv head that were not cleared."""
 
     #: Rows of dQ of each query head, the one nearest to its bound among them.
     rows: list[np.ndarray]

@@ -46,7 +46,7 @@ class OfRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Summed(BlockSums):
-    """What rows of query heads that share a kv head add up to, under the contract and under that of float64."""
+    """Sums over rows of the query heads that share a kv head, under the contract and under that of float64."""
 
     allowed: GroupSums
     evaluated: GroupSums
@@ -60,7 +60,7 @@ class Head:
     x: Intermediates
     sums: Summed
     of_rows: list[OfRows]
-    #: What it adds to dBias, [1, 1, Sq or 1, Sk or 1], under the contract and under that of float64.
+    #: Share in dBias, [1, 1, Sq or 1, Sk or 1], under the contract and under that of float64.
     bias: tuple[BiasSums, BiasSums] | None
 
 
@@ -114,7 +114,7 @@ def _below(blocks: list[BiasSums]) -> BiasSums:
 
 
 class BiasOfGroups:
-    """What all heads of a problem add to dBias, of the shape of the bias."""
+    """Sums over all heads of a problem that dBias is, of the shape of the bias."""
 
     def __init__(self, problem: Problem) -> None:
         self.shape = np.shape(problem.bias)
@@ -153,7 +153,7 @@ def enclosed(of: Finished, in_domain: np.ndarray | bool) -> Enclosed:
 
 
 def is_sharp(of: Finished, in_domain: np.ndarray | bool) -> bool:
-    """Whether float64 is fine enough for the bound."""
+    """Return whether float64 is precise enough for the bound."""
     return _sharp(enclosed(of, in_domain).radius, of.allowed)
 
 

@@ -52,7 +52,7 @@ def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
 
 
 def is_additive(problem: Problem) -> bool:
-    """Whether the gradients of a problem are made of sums over rows here."""
+    """Return whether the gradients of a problem can be made of sums over blocks of rows."""
     return score_of(problem).plain and problem.feature_map is None and not problem.projects
 
 

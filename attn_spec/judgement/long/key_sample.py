@@ -1,4 +1,4 @@
-"""Which keys of a long problem are looked at in dK and dV; ``row_sample`` says how likely a defect is to be missed."""
+"""The sample of keys of a long problem for dK and dV; ``row_sample`` says how likely a defect is to be missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a long problem are looked at, and how likely a defect of some rows is to be missed."""
+"""The sample of rows of a long problem, and how likely it is to miss a defect of some rows."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Sampled:
     """Rows, or keys, of one head, in order."""
 
     index: np.ndarray
-    #: How many of them were drawn at random, at least: as many in each head, whatever its strata; of how many in all.
+    #: Least number of them drawn at random, equal for all heads whatever the strata; and the number in all.
     drawn: int
     of: int
 
     @property
     def is_whole(self) -> bool:
-        """Whether no row is left out."""
+        """Return whether the sample holds all rows."""
         return len(self.index) == self.of
 
 
@@ -77,7 +77,7 @@ def check_count(name: str, count: object) -> None:
 
 
 def drawn_beside(strata: Sequence[int], count: int, n: int, rng: np.random.Generator) -> Sampled:
-    """So many of n: half of them, at most, the first that the strata name, and the rest at random."""
+    """Sample ``count`` of n places: at most half are the first that the strata name, and the rest are random."""
     chosen = list(dict.fromkeys(int(place) for place in strata))[: count // 2]
     others = np.setdiff1d(np.arange(n), sorted(chosen))
     drawn = rng.choice(others, count - len(chosen), replace=False)
@@ -105,7 +105,7 @@ def chance(share: float, drawn: int) -> str:
 
 
 def extremes(sizes: np.ndarray, few: int) -> list[int]:
-    """Where the smallest and the largest of some sizes are."""
+    """Return the places of the smallest and the largest of some sizes."""
     order = np.argsort(sizes, kind="stable")
     return [*order[:few], *order[-few:]]
 
@@ -135,7 +135,7 @@ def _longest_and_shortest(head: Problem, rng: np.random.Generator, few: int) -> 
 
 
 def _seen_by_tensors(head: Problem) -> np.ndarray:
-    """How many keys each row sees of what masks that are tensors leave, at most, [Sq]."""
+    """Bound the number of keys that masks which are tensors leave to each row, [Sq]."""
     least = np.full(head.query_length, head.key_length)
     for name, row in OPTIONS.items():
         value = getattr(head, name)
