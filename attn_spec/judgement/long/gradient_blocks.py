@@ -189,7 +189,7 @@ class _Judging:
         return found, finished_keys(found[0].x, c, total.allowed, total.evaluated)
 
     def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given], every: np.ndarray) -> bool:
-        """Return whether all sampled elements are within their bounds: at a glance, or where it is open by the theorems.
+        """Return whether all sampled elements are within their bounds: at a glance, or where open by the theorems.
 
         These are asked for the rows that a key is seen by, since others add nothing to it, and regardless of the
         domain: where something is outside they are asked again, for all rows.
