@@ -39,7 +39,7 @@ def tensors(
 
 
 def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: str = "cpu", **declared: Any) -> Answer:
-    """What a kernel answers, in float64: output [B, Hq, Sq, Dv], and lse [B, Hq, Sq] if it declares that.
+    """Return a kernel's answer in float64: output [B, Hq, Sq, Dv], and lse [B, Hq, Sq] if it declares that.
 
     ``kernel`` is a declared one, its name as ``attn-spec certify`` takes it, or an undecorated callable, of which
     ``declared`` may say more. It is called as a search calls it. Raises :class:`KernelError` for a kernel that does not

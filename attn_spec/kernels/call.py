@@ -59,7 +59,7 @@ class Call:
 
     @property
     def layer(self) -> bool:
-        """Whether heads are made of q, k and v by projections, so that none is looked at alone."""
+        """Return whether projections make heads of q, k and v, so that no head can be judged alone."""
         return "query_projection" in self.options
 
     @property
@@ -116,7 +116,7 @@ class Call:
             yield from (self.part(answer, b, h) for h in range(self.q.shape[1]))
 
     def part(self, answer: Mapping[str, Any], b: int, h: int) -> Part:
-        """One of them."""
+        """Return one head, with its part of an ``answer`` in views [B, Hq, Sq, ..]."""
         of_head = {name: x[b : b + 1] if self.layer else x[b : b + 1, h : h + 1] for name, x in answer.items()}
         lse = values_of(answer["lse"][b, h]) if "lse" in answer and not self.layer else None
         return Part(
@@ -312,7 +312,7 @@ def with_all_axes(row: Option, word: str, x: Any) -> Any:
 
 
 def _at(row: Option, x: Any, at: Mapping[str, slice]) -> Any:
-    """Of a tensor of an option, what belongs to some heads or to a batch entry."""
+    """Return the part of an option's tensor that belongs to some heads or to a batch entry."""
     for place, axis in enumerate(row.axes):
         if axis in at and x.shape[place] != 1:
             x = x[(slice(None),) * place + (at[axis],)]

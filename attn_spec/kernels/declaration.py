@@ -1,4 +1,4 @@
-"""How a function is declared a kernel: the decorator, what an undecorated callable says of itself, and the checks."""
+"""Declaration of a function as a kernel: the decorator, readings of an undecorated callable, and the checks."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _package_of(value: Any) -> str:
 
 
 def _check_lists(**lists: Any) -> None:
-    """Whether each is several names: a text would be taken for its letters."""
+    """Check that each field is a sequence of names: a text would be taken for its letters."""
     for name, value in lists.items():
         if isinstance(value, str):
             raise KernelError(f"{name} must be several names, ({value!r},), not the text {value!r}")
@@ -198,7 +198,7 @@ def _check(declared: Kernel) -> None:
 
 
 def _check_contracts(declared: Kernel) -> None:
-    """Whether each contract says something of each family of problems that the kernel takes."""
+    """Check that each contract has a theorem for each family of problems that the kernel takes."""
     for contract in map(declared.contract_declared, declared.dtypes):
         for silence in silences(contract):
             if silence.option in declared.supports:
@@ -221,7 +221,7 @@ def _check_options(declared: Kernel) -> None:
 
 
 def _check_owners(declared: Kernel) -> None:
-    """Whether what is a parameter of something else is declared beside it."""
+    """Check that a parameter of another option is declared beside that option."""
     for name in sorted(declared.supports):
         owner = (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).of
         if owner and owner not in declared.supports:
@@ -267,7 +267,7 @@ def _check_always(declared: Kernel) -> None:
 
 
 def _check_defects(declared: Kernel) -> None:
-    """Whether each row of a kernel's own table is about it; which properties there are is not known here."""
+    """Check that each row of a kernel's own table is about this kernel; properties are not known here."""
     for defect in declared.known_defects:
         about = f"{declared.name}: the known defect of {defect.property}"
         if defect.kernel not in (None, declared.name):

@@ -43,7 +43,7 @@ def dropping(subject: Subject, p: float, seed: int | None = None) -> Subject:
 
 
 def needs_seed(kernel: Kernel) -> bool:
-    """Whether calls without a seed have no mask of their own: the seed is required, or another than None by default."""
+    """Return whether the kernel needs a seed: it is required, or its default is another than None."""
     if "dropout_seed" not in kernel.supports:
         return False
     parameter = kernel.parameters.get(kernel.keyword("dropout_seed"))

@@ -117,7 +117,7 @@ SPACES = (
 
 
 class GlobalState:
-    """What calls of one kernel were seen to change."""
+    """Global state that calls of one kernel were seen to change."""
 
     def __init__(self) -> None:
         self.changes: dict[str, None] = {}
@@ -186,7 +186,7 @@ def kept(kernel: Kernel) -> AbstractContextManager[None]:
 
 @cache
 def of(spec: str) -> GlobalState | None:
-    """What calls in this process of the kernel of that name were seen to change; None of a kernel of attn-spec."""
+    """Return the global state that calls of the kernel of that name changed here; None of a kernel of attn-spec."""
     return None if is_of_the_package(spec) else GlobalState()
 
 

@@ -28,7 +28,7 @@ class Pulled:
 
     @property
     def whole(self) -> bool:
-        """Whether some gradient is a sum over heads, so that none is looked at alone."""
+        """Return whether some gradient is a sum over heads, so that no head can be judged alone."""
         return self.made.layer or bool(self.found.keys() - {"dq", "dk", "dv"})
 
     def parts(self) -> Iterator[GradientPart]:

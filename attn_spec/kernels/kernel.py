@@ -165,12 +165,12 @@ class Kernel:
 
     @property
     def of_class(self) -> str:
-        """What :func:`class_of` says of its function."""
+        """Result of :func:`class_of` for the kernel's function."""
         return self.source_class if self.isolated else class_of(self.function)
 
     @property
     def isolated(self) -> bool:
-        """Whether it runs in a process of its own."""
+        """Return whether the kernel runs in a process of its own."""
         return self.host is not None
 
     def contract_declared(self, dtype: str) -> Contract:
@@ -200,13 +200,13 @@ class Kernel:
         return next((spelling for spelling in spellings if spelling in self.parameters), usual)
 
     def passed_off(self, used: Collection[str]) -> dict[str, Any]:
-        """What a call passes for options that are off, in a problem that uses these: what belongs to one, with that."""
+        """Return the arguments for options that are off; a parameter of another option only with that in ``used``."""
         told = [name for name in self.when_off if not OPTIONS[name].of or OPTIONS[name].of in used]
         return {self.keyword(name): self.when_off[name] for name in told}
 
     @cached_property
     def without_dropout(self) -> Mapping[str, Any]:
-        """What a call that drops nothing must be given: p = 0 unless that is the default, a seed if one is required.
+        """Arguments that turn dropout off: p = 0 unless that is the default, and a seed if one is required.
 
         Of a callable that is not declared too, whose abilities are not known before it is called.
         """
@@ -251,7 +251,7 @@ def _of_backward_pass(c: ResolvedContract, *, written: bool) -> ResolvedContract
 
 
 def class_of(function: Callable[..., Any]) -> str:
-    """Whether a callable is a "class", or an "autograd" function, a class to be applied; empty for neither."""
+    """Return "class" for a class, "autograd" for an autograd function, a class to be applied; else an empty text."""
     if not inspect.isclass(function):
         return ""
     return "autograd" if hasattr(function, "apply") and hasattr(function, "backward") else "class"

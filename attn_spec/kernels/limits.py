@@ -1,4 +1,4 @@
-"""Which problems a kernel takes, of those whose options and abilities it declares: facts, and one check of them all."""
+"""Limits of a kernel on problems whose options and abilities it declares: facts, and one check of them all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Limits:
 
     @property
     def takes_any_shape(self) -> bool:
-        """Whether shapes are limited by abilities alone."""
+        """Return whether abilities alone limit the shapes."""
         return self.head_dims is None and self.query_lengths is None and self.step("QK") == 1
 
     def refusal(self, problem: Problem) -> str:

@@ -29,7 +29,7 @@ def unchanged(tensor: Any) -> Any:
 
 
 def swapped(tensor: Any, first: int = -3, second: int = -2) -> Any:
-    """The same values with two axes swapped in memory; heads and lengths are, after a fused projection.
+    """Return a tensor of the same values with two axes swapped in memory, as heads and lengths of a fused projection.
 
     A tensor of two axes has those two swapped.
     """
@@ -38,7 +38,7 @@ def swapped(tensor: Any, first: int = -3, second: int = -2) -> Any:
 
 
 def sliced(tensor: Any) -> Any:
-    """The same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
+    """Return a tensor of the same values inside a larger buffer of NaN, as a slice of packed q, k, v."""
     *outer, S, D = tensor.shape
     inner = strided(tensor).of_nan(tensor, (*outer, S + 2, D + 32))[..., 1 : S + 1, 16 : D + 16]
     inner[...] = tensor
@@ -91,7 +91,7 @@ def expanded_whole(tensor: Any) -> Any:
 
 
 def far_apart(tensor: Any, axis: int) -> Any:
-    """The same values with entries along an axis so far apart that the last begins past FAR elements.
+    """Return a tensor of the same values, so far apart along an axis that the last begins past FAR elements.
 
     One entry stays where it is. Raises :class:`NotTaken` where the system does not give so many addresses.
     """

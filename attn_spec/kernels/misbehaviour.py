@@ -1,4 +1,4 @@
-"""What a kernel may not do whatever it computes: raise, hang, lose its device, or return what is no attention."""
+"""Misbehaviour of a kernel, whatever it computes: to raise, hang, lose its device, or return no attention."""
 
 import os
 import sys

@@ -33,7 +33,7 @@ class Arguments:
     lse: Any = None
 
     def read(self, part: Callable[[Call], Read]) -> Read | None:
-        """What ``part`` makes of the call that these arguments are; None where they are no call of attention."""
+        """Return the result of ``part`` for the call of these arguments; None where they are no call of attention."""
         try:
             with call_errors():
                 return part(call(self.q, self.k, self.v, presentation=self.presentation, **self.words))

@@ -1,4 +1,4 @@
-"""How q, k, v are handed to a kernel, and its output and gradients taken back: the order and the number of their axes.
+"""Presentations of q, k, v to a kernel, and of its output and gradients: the order and the number of their axes.
 
 A presentation without the axis of batch entries, or of heads too, is called for one of them after the other.
 """
@@ -34,11 +34,11 @@ class Presentation:
 
     @property
     def joins_heads(self) -> bool:
-        """Whether a kernel must be told how many heads there are."""
+        """Return whether a kernel needs the numbers of heads as arguments."""
         return "HD" in self.axes
 
     def places(self, names: str) -> tuple[int, ...]:
-        """Where the axes named by letters of AXES lie; those that a kernel does not see on their own are left out."""
+        """Return the places of axes named by letters of AXES, without those that a kernel does not see on their own."""
         return tuple(self.axes.index(name) for name in names if name in self.axes)
 
     @property
@@ -79,12 +79,12 @@ class Presentation:
             yield from (one if head is None else one.take("H", [head]) for head in heads)
 
     def shares(self, name: str, problem: Problem) -> bool:
-        """Whether one option is that of several calls: its gradient is their sum, which is not the kernel's."""
+        """Return whether several calls share one option: its gradient is their sum, which the kernel does not make."""
         broadcast = [axis for axis in problem.broadcast_axes(name) if axis < len(self.looped)]
         return any(problem.score_shape[axis] > 1 for axis in broadcast)
 
     def part(self, values: np.ndarray, number: int) -> np.ndarray:
-        """Of [B, H, ..], what belongs to the part of that number."""
+        """Return the elements of [B, H, ..] that belong to the part of that number."""
         if not self.looped:
             return values
         entry, head = divmod(number, values.shape[1]) if "H" in self.looped else (number, slice(None))

@@ -68,7 +68,7 @@ def _found(spec: str) -> tuple[Any, str]:
 
 
 def is_of_the_package(spec: str) -> bool:
-    """Whether a name means a kernel of attn-spec, as it stands: nothing is imported."""
+    """Return whether a name means a kernel of attn-spec, without an import."""
     module, _, attribute = spec.partition(":")
     plugin = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}.get(spec)
     if plugin is not None:

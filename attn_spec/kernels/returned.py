@@ -1,4 +1,4 @@
-"""What a kernel returned, taken apart and checked: anything but the tensors it must return is a misbehaviour."""
+"""Results of a kernel, taken apart and checked: anything but the tensors it must return is a misbehaviour."""
 
 from __future__ import annotations
 

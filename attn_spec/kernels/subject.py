@@ -71,11 +71,11 @@ class Subject:
 
     @property
     def presentation(self) -> Presentation:
-        """How the kernel is given its tensors."""
+        """Presentation in which the kernel is given its tensors."""
         return PRESENTATIONS[self.kernel.presentation]
 
     def supports(self, *options: str) -> bool:
-        """Whether the kernel declares every one of ``options``, or its framework has it as an ability."""
+        """Return whether the kernel declares every one of ``options``, or its framework has it as an ability."""
         return (self.kernel.supports | self.framework.abilities).issuperset(options)
 
     def __call__(
@@ -104,7 +104,7 @@ class Subject:
         return self._joined(problem, answer)
 
     def sums_gradient_of(self, name: str, problem: Problem) -> bool:
-        """Whether the gradient of an option is a sum of what the kernel gives, which is not the kernel's sum."""
+        """Return whether the gradient of an option is a sum, made here, of gradients that the kernel gives."""
         merged = self._merged(problem)
         return getattr(problem, name) is not None and (
             self.presentation.shares(name, problem) or merged.broadcast_axes(name) != problem.broadcast_axes(name)
@@ -177,7 +177,7 @@ class Subject:
     def _gradients(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """What a call returns, and its gradients in ``names``: of the kernel's own function, or of its framework."""
+        """Return results of a call and gradients in ``names``, by the kernel's own function or its framework."""
         if self.kernel.backward_function is not None:
             return self._by_function(tensors, options, names, cotangents)
         inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
@@ -209,7 +209,7 @@ class Subject:
     def _by_function(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """The same of the kernel's own backward function, which gives all gradients."""
+        """Return the results and the gradients of the kernel's own backward function, which gives all gradients."""
         out, lse = returned.out_and_lse(result := self._call(tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward, given = self.kernel.backward_function, (cotangents[0], *tensors.values(), out, lse)

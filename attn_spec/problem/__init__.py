@@ -1,1 +1,1 @@
-"""What attention is asked: one concrete input with its options, and which keys a query sees."""
+"""Problems of attention: one concrete input with its options, and the keys that each query sees."""

@@ -50,7 +50,7 @@ def diagonal_offset(alignment: str, query_length: int, key_length: int) -> int:
 
 
 def band(distance: np.ndarray, left: int | None, right: int | None) -> np.ndarray:
-    """Where a distance from the diagonal lies between -left and right, both inclusive; None is unbounded."""
+    """Mask of distances from the diagonal between -left and right, both inclusive; None is unbounded."""
     low = distance >= -left if left is not None else np.full(distance.shape, True)
     return low & (distance <= right) if right is not None else low
 

@@ -81,7 +81,7 @@ class Option:
     weight: int = 2
 
     def is_used(self, value: Any) -> bool:
-        """Whether a problem with this value asks for the option."""
+        """Return whether a problem with this value asks for the option."""
         return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
 
     def shape(self, lengths: Mapping[str, int]) -> Shape:
@@ -90,14 +90,14 @@ class Option:
         return batch, heads, rows, columns
 
     def excludes(self, other: Option) -> bool:
-        """Whether no problem uses both: each names the score function, or one a term that scores have no place for."""
+        """Return whether no problem uses both: each names the score function, or one is a term that the score lacks."""
         if self.kind != SCORE or self.name == other.name:
             return False
         return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT))
 
     @property
     def shape_text(self) -> str:
-        """Its axes as messages name them."""
+        """Axes of the option's tensor, as messages name them."""
         return ", ".join(_AXES.get(axis, axis) for axis in self.axes)
 
     def refusal(self, value: Any, lengths: Mapping[str, int], dtype: str) -> str | None:
@@ -119,7 +119,7 @@ class Option:
         return None
 
     def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
-        """Whether a tensor of ``shape`` broadcasts to the ``whole``, without a width of another length."""
+        """Return whether a tensor of ``shape`` broadcasts to the ``whole``, without a width of another length."""
         if len(shape) != len(whole):
             return False
         pairs = zip(self.axes, shape, whole, strict=True)

@@ -83,11 +83,11 @@ def positions(*, axes: str, **row: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a finite number."""
+    """Return whether this is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
 def is_window(value: Any) -> bool:
-    """Whether this is a pair of lengths, or of None."""
+    """Return whether this is a pair of lengths, or of None."""
     sides = value if isinstance(value, tuple) else ()
     return len(sides) == 2 and all(side is None or (type(side) is int and side >= 0) for side in sides)

@@ -79,7 +79,7 @@ def _in_blocks(values: np.ndarray, size: int, shape: Shape) -> np.ndarray:
 
 
 def _number_of(size: int, shape: Shape) -> Shape:
-    """Of blocks, along each axis of such a tensor."""
+    """Return the number of blocks along each axis of a tensor of this shape."""
     return (*shape[:2], -(-shape[2] // size), -(-shape[3] // size))
 
 
@@ -90,7 +90,7 @@ def _blocks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 def _specks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Such blocks, but for one key of one query in each, which differs; where it lies beyond the edge, none does."""
+    """Return a mask of blocks with one flipped element in each, or none where that element lies beyond the edge."""
     size = int(rng.choice(_BLOCKS))
     number = _number_of(size, shape)
     seen = rng.random(number) < 0.4
@@ -243,7 +243,7 @@ POSITIONS: dict[str, Pattern] = {
 
 
 def is_known(name: str, patterns: Mapping[str, Pattern], axes: str = "BHQK") -> bool:
-    """Whether ``name`` is a pattern with a valid broadcast of these axes, or with none."""
+    """Return whether ``name`` is a pattern with a valid broadcast of these axes, or with none."""
     stem, at, letters = name.partition("@")
     valid = len(letters) == 4 and all(letter in "1" + axis for letter, axis in zip(letters, axes, strict=True))
     return stem in patterns and (valid or not at)

@@ -22,7 +22,7 @@ from attn_spec.problem.validation import ProblemError, check_arrays, check_optio
 
 
 class Recipe(Protocol):
-    """What generated a problem; its repr is an expression that makes the recipe again."""
+    """Parameters that generate a problem; the repr is an expression that makes the recipe again."""
 
     def problem(self) -> Problem: ...
 
@@ -79,12 +79,12 @@ class Problem(Shapes):
 
     @cached_property
     def distances(self) -> np.ndarray:
-        """How far each key stands after the one that the query is aligned with, integers [Sq, Sk]."""
+        """Distances of each key from the one that the query is aligned with, integers [Sq, Sk]."""
         return np.arange(self.key_length) - self.aligned_keys[:, None]
 
     @cached_property
     def has_addends(self) -> bool:
-        """Whether each pair of a query and a key has a number of its own that is added to its score."""
+        """Return whether each pair of a query and a key has a number of its own that is added to its score."""
         return any(row.kind == ADDEND and getattr(self, name) is not None for name, row in OPTIONS.items())
 
     def broadcast_axes(self, name: str) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ class Problem(Shapes):
         return tuple(axis for axis, length in enumerate(shape) if length == 1)
 
     def per_query_head(self, of_kv_heads: np.ndarray) -> np.ndarray:
-        """What each query head reads of k, v or what is like them, [B, Hq, ..]: no copy where it has a kv head."""
+        """Return k, v or a like tensor by query head, [B, Hq, ..]: no copy where each has a kv head of its own."""
         return of_kv_heads if self.group == 1 else np.repeat(of_kv_heads, self.group, axis=1)
 
     @property
@@ -103,7 +103,7 @@ class Problem(Shapes):
 
     @property
     def empty_output_rows(self) -> np.ndarray:
-        """Those of the output; of a layer, bool [B, 1, Sq], where no head sees a key."""
+        """Rows of the output that see no key; of a layer, bool [B, 1, Sq], rows in which no head sees one."""
         return np.all(self.empty_rows, axis=1, keepdims=True) if self.projects else self.empty_rows
 
     def options(self) -> frozenset[str]:
@@ -161,7 +161,7 @@ class Problem(Shapes):
         return self._taken("Q", index, index, diagonal=self.aligned_keys[index])
 
     def merged(self, into: str) -> Self:
-        """The same attention, with all that hides keys but a bias written into one tensor: "mask" or "bias".
+        """Return the same attention with all masking options but a bias written into one tensor: "mask" or "bias".
 
         In a bias -inf hides a key. A problem that hides nothing, or by that tensor alone, is returned as it is.
         """
@@ -190,7 +190,7 @@ class Problem(Shapes):
 
     @property
     def entries(self) -> int:
-        """How many numbers all its tensors hold."""
+        """The number of elements of all tensors."""
         return sum(x.size for field in fields(self) if isinstance(x := getattr(self, field.name), np.ndarray))
 
     def _hashed(self, names: Sequence[str]) -> bytes:

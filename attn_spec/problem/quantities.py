@@ -25,7 +25,7 @@ class Quantity:
 
     @property
     def has_rows(self) -> bool:
-        """Whether its last axis is that of a vector, one for each query or key."""
+        """Return whether the last axis is that of a vector, one for each query or key."""
         return self.axes[-1] in "DV"
 
 

@@ -66,7 +66,7 @@ class Shapes(Options):
 
     @property
     def projects(self) -> bool:
-        """Whether it is that of a layer."""
+        """Return whether the problem is that of a layer."""
         return self.query_projection is not None
 
     def query_head(self, head: int) -> int:
@@ -92,7 +92,7 @@ class Shapes(Options):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Of the axes by letter, see :attr:`Option.axes`."""
+        """Lengths of the axes by letter, see :attr:`Option.axes`."""
         widths = (self.head_dim, self.score_width, self.value_dim, self.head_value_dim, self.output_width)
         return dict(zip("BHQKDAVUO", (*self.score_shape, *widths), strict=True))
 

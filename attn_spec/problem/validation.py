@@ -1,4 +1,4 @@
-"""What is refused as a problem, and what the message says."""
+"""Checks of a problem, and the messages of those that fail."""
 
 from __future__ import annotations
 

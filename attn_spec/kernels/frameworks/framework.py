@@ -1,4 +1,4 @@
-"""What is known of a library of tensors, and how its name or one of its tensors finds it."""
+"""Facts about a library of tensors, and its look-up by name or by one of its tensors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Framework(ABC):
         """The exact values of a tensor, float64 or bool, in memory of their own."""
 
     def is_own(self, tensor: Any) -> bool:
-        """Whether a kernel may return this."""
+        """Return whether ``tensor`` is of the type that a kernel may return."""
         return type(tensor) is self.tensor_type
 
     def dtype_of(self, tensor: Any) -> str:
@@ -88,7 +88,7 @@ class Framework(ABC):
         del device, returned
 
     def lost(self, device: str) -> bool:
-        """Whether the device answers no call of this process any more, as after an access to no memory."""
+        """Return whether the device answers no call of this process any more, as after an illegal memory access."""
         del device
         return False
 
@@ -102,7 +102,7 @@ class Strided(Framework):
 
     @abstractmethod
     def packed(self, tensor: Any) -> Any:
-        """The same values, row by row in memory."""
+        """Return a tensor of the same values, row by row in memory."""
 
     @abstractmethod
     def expanded(self, tensor: Any, shape: Sequence[int]) -> Any:

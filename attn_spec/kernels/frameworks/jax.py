@@ -78,7 +78,7 @@ return returned, pull(sent)[0]"""
 
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
         def parted(given: dict[str, Any]) -> tuple[list[jax.Array | None], Any]:
-            """What has a gradient, None in place of what has none, and all that the call returns."""
+            """Return the results that have a gradient, None in place of others, and all that the call returns."""
             returned = call(given)
             results = returned if isinstance(returned, tuple) else (returned,)
             return [x if _has_gradient(x) else None for x in results], returned

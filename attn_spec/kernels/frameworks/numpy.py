@@ -20,7 +20,7 @@ def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def uncommitted(size: int) -> mmap.mmap:
-    """So many bytes of zeros, of which the system commits the pages that are touched. Raises OSError."""
+    """Map ``size`` bytes of zeros, of which the system commits the pages that are touched. Raises OSError."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         raise OSError("it maps no memory without a file")
     # Python names MAP_NORESERVE since 3.13; Linux on all its common machines has this number for it.
@@ -29,7 +29,7 @@ def uncommitted(size: int) -> mmap.mmap:
 
 
 def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements a buffer has that a tensor of this shape lies in."""
+    """Return the number of elements of the smallest buffer that holds a tensor of this shape and these strides."""
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
