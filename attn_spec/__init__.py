@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
     from attn_spec.problem.problem import Problem as Problem
-    from attn_spec.run.parametrization import parametrize as parametrize
     from attn_spec.search.regimes import Recipe as Recipe
+    from attn_spec.sessions.parametrization import parametrize as parametrize
     from attn_spec.testing import assert_attention as assert_attention
     from attn_spec.testing import assert_attention_gradients as assert_attention_gradients
 
@@ -32,7 +32,7 @@ _HOMES = {
     "assert_attention": "testing",
     "assert_attention_gradients": "testing",
     "kernel": "kernels.declaration",
-    "parametrize": "run.parametrization",
+    "parametrize": "sessions.parametrization",
     "run": "kernels.by_hand",
     "tensors": "kernels.by_hand",
 }

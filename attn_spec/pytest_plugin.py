@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
-from attn_spec.run import selection
-from attn_spec.run.selection import Key
-from attn_spec.run.session import BLOCK, NEAR, ROW, Session
 from attn_spec.search.order import rank
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Verdict
+from attn_spec.sessions import selection
+from attn_spec.sessions.selection import Key
+from attn_spec.sessions.session import BLOCK, NEAR, ROW, Session
 from attn_spec.workers.threads import share
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; when kernels are named, find them now, so that a wrong name ends in one line."""
     config.addinivalue_line("markers", "property(claim): a property of attention kernels (attn-spec)")
     session = config.stash[_SESSION] = Session(config)
-    config.pluginmanager.register(session, "attn_spec.run.session")
+    config.pluginmanager.register(session, "attn_spec.sessions.session")
     try:
         session.check_shapes()
     except ShapeError as error:

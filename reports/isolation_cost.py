@@ -19,9 +19,9 @@ from attn_spec.isolation.foreign import isolated
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
-from attn_spec.run.examination import examine
-from attn_spec.run.progress import Request
 from attn_spec.search.plain_calls import plain
+from attn_spec.sessions.examination import examine
+from attn_spec.sessions.progress import Request
 
 from .side_by_side import side_by_side
 

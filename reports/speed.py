@@ -24,12 +24,12 @@ from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
-from attn_spec.run.examination import examine
-from attn_spec.run.progress import Request
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
+from attn_spec.sessions.examination import examine
+from attn_spec.sessions.progress import Request
 
 from . import long_speed
 from .side_by_side import side_by_side, timed

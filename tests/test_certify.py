@@ -2,8 +2,8 @@
 
 import pytest
 
-from attn_spec.run import examination
-from attn_spec.run.progress import Request
+from attn_spec.sessions import examination
+from attn_spec.sessions.progress import Request
 
 
 @pytest.mark.parametrize(("profile", "given"), [("certify", None), ("certify", 5), ("smoke", None)])

@@ -5,9 +5,9 @@ from click.testing import CliRunner
 
 from attn_spec import Recipe
 from attn_spec.cli import command as cli
-from attn_spec.run.replay import Replay
 from attn_spec.search import cases
 from attn_spec.search.cases import Case
+from attn_spec.sessions.replay import Replay
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def invoke(*words):
 
 
 def test_the_list_names_property_kernel_and_problem_and_runs_nothing(stored, monkeypatch):
-    monkeypatch.setattr("attn_spec.run.replay.replays", lambda *given: pytest.fail("run"))
+    monkeypatch.setattr("attn_spec.sessions.replay.replays", lambda *given: pytest.fail("run"))
     stored[1].write_text("{")
     done = invoke("--list")
 
@@ -43,7 +43,9 @@ def test_a_long_problem_is_cut_in_the_list(folder):
 
 def test_what_is_fixed_is_deleted_with_its_script_and_nothing_else(stored, monkeypatch):
     found = {stored[0].stem: Replay(0, ""), stored[1].stem: Replay(1, "output[0, 0, 0, 0] is 0")}
-    monkeypatch.setattr("attn_spec.run.replay.replays", lambda paths, *_: [(path, found[path.stem]) for path in paths])
+    monkeypatch.setattr(
+        "attn_spec.sessions.replay.replays", lambda paths, *_: [(path, found[path.stem]) for path in paths]
+    )
     kept = invoke()
     done = invoke("--clean")
 
@@ -94,7 +96,9 @@ def test_what_cannot_be_shown_is_said(folder, stored, monkeypatch):
     )
     folder.joinpath("taken").mkdir()
     assert "taken cannot be written: it is a folder" in invoke(stored[0].stem, "--html", "taken").output
-    monkeypatch.setattr("attn_spec.run.replay.replays", lambda paths, *_: [(path, Replay(0, "")) for path in paths])
+    monkeypatch.setattr(
+        "attn_spec.sessions.replay.replays", lambda paths, *_: [(path, Replay(0, "")) for path in paths]
+    )
     assert "no page: no answer came that fails" in invoke(stored[0].stem, "--html", "page.html").output
 
 

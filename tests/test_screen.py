@@ -6,8 +6,8 @@ import click
 import pytest
 
 from attn_spec.cli import screen
-from attn_spec.run.progress import Progress
 from attn_spec.search.verdict import Row, Verdict
+from attn_spec.sessions.progress import Progress
 
 IDS = [f"p.{number}" for number in range(12)]
 KERNEL = {

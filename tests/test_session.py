@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from attn_spec.cli.screen import BLOCKS
-from attn_spec.run.session import SHRUNK, Session
 from attn_spec.search.profiles import PROFILES
+from attn_spec.sessions.session import SHRUNK, Session
 
 
 def effort(profile, *, cases=0, brief=False):

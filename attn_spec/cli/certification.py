@@ -13,8 +13,8 @@ from attn_spec.cli import screen
 from attn_spec.cli.exit_codes import CODES, INTERRUPTED, CouldNotRun, check_writable
 from attn_spec.evidence import certificate, report
 from attn_spec.evidence.certificate import Certificate
-from attn_spec.run.examination import SHARES, CannotRunError, examine
-from attn_spec.run.progress import INTERRUPTION, Progress, Request
+from attn_spec.sessions.examination import SHARES, CannotRunError, examine
+from attn_spec.sessions.progress import INTERRUPTION, Progress, Request
 from attn_spec.workers.task import WorkersError
 
 

@@ -179,8 +179,8 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
     isolate: bool | None,
 ) -> None:
     """Run stored cases again: CASE is an id, the start of one, or a file; without it, every stored case."""
-    from attn_spec.run import replay as runner
     from attn_spec.search import cases
+    from attn_spec.sessions import replay as runner
 
     try:
         paths = cases.find(case)

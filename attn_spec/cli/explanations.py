@@ -27,7 +27,7 @@ def explain(word: tuple[str, ...]) -> None:
 def properties(name: str | None) -> None:
     """List the properties, or describe those whose id contains NAME."""
     from attn_spec.kernels.kernel import KernelError
-    from attn_spec.run.selection import named
+    from attn_spec.sessions.selection import named
     from attn_spec.vocabulary import kinds, lookup
 
     words = {word.name: word for word in kinds.properties()}

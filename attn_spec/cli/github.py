@@ -14,9 +14,9 @@ import click
 
 from attn_spec import faults
 from attn_spec.evidence.certificate import Certificate, PropertyResult
-from attn_spec.run.progress import Progress
 from attn_spec.search.causes import causes
 from attn_spec.search.verdict import Verdict, denominator
+from attn_spec.sessions.progress import Progress
 
 #: How GitHub marks what bears each verdict; others are not marked. It shows ten errors of a step.
 LEVELS = {Verdict.REFUTED: "error", Verdict.SUSPECT: "warning", Verdict.MENDED: "warning"}

@@ -12,9 +12,9 @@ import click
 from attn_spec.contract.presets import UNDECLARED, describe
 from attn_spec.evidence.certificate import Certificate, PropertyResult, result_of
 from attn_spec.judgement import power
-from attn_spec.run.progress import NOT_RUN, Event, Progress
 from attn_spec.search.causes import causes
 from attn_spec.search.verdict import LITTLE, Verdict, count, denominator, plural
+from attn_spec.sessions.progress import NOT_RUN, Event, Progress
 
 #: Failure blocks shown; every case can be replayed.
 BLOCKS = 5

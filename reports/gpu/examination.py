@@ -13,9 +13,9 @@ from attn_spec import __version__
 from attn_spec.evidence.provenance import environment
 from attn_spec.kernels.frameworks.framework import framework
 from attn_spec.kernels.resolve import in_tree, resolve
-from attn_spec.run.examination import CannotRunError, Request
-from attn_spec.run.examination import examine as examine_kernel
 from attn_spec.search.verdict import Verdict
+from attn_spec.sessions.examination import CannotRunError, Request
+from attn_spec.sessions.examination import examine as examine_kernel
 
 #: Seconds that a call may take, since the first ones compile and choose tiles.
 CALL_LIMIT = 300.0

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from attn_spec.cli import certification, screen
 from attn_spec.cli import command as cli
 from attn_spec.evidence.certificate import Certificate, CertificateError, build, compare, is_one, load, save
-from attn_spec.run.progress import Progress
 from attn_spec.search.verdict import Row, Verdict, denominator, exit_code, worst
+from attn_spec.sessions.progress import Progress
 
 KERNEL = {
     "subject": {"spec": "a.py:f", "name": "a:f", "source_sha256": "00", "distribution": None, "git_commit": None},

@@ -13,14 +13,14 @@ from attn_spec.evidence.failure import block
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.shape_spec import AskedShape, ShapeError
-from attn_spec.run import examination
-from attn_spec.run.progress import Progress, Request
 from attn_spec.search import asked_shapes, cases, long_answers
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import NotExamined, load_all
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
+from attn_spec.sessions import examination
+from attn_spec.sessions.progress import Progress, Request
 
 ROWS, GRADIENTS = (load_all()[f"asked_shapes.sampled_{what}_are_within_their_bounds"] for what in ("rows", "gradients"))
 SHAPE = AskedShape.parse("B=2,Hq=4,Hkv=2,Sq=300,Sk=200,D=8,Dv=4")

@@ -18,7 +18,6 @@ from attn_spec.evidence import failure, script
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.run.replay import run
 from attn_spec.search.cases import Case
 from attn_spec.search.drawn_masks import (
     KEYS,
@@ -43,6 +42,7 @@ from attn_spec.search.property import Refutation, load_all
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
+from attn_spec.sessions.replay import run
 from tests.one_head import one_head
 
 BOTH = ("dropout_by_chance", "dropout_seed")

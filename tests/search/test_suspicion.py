@@ -17,7 +17,6 @@ from attn_spec.emulation.sound import PRECISE, SOUND
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
-from attn_spec.run.replay import run
 from attn_spec.search.assertions import judged
 from attn_spec.search.cases import Case
 from attn_spec.search.profiles import Profile
@@ -26,6 +25,7 @@ from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.suspicion import errors, generic_problems, is_generic, not_applicable
 from attn_spec.search.verdict import Verdict
+from attn_spec.sessions.replay import run
 from tests.sound_subjects import SOUND_SUBJECTS
 
 PROPERTIES = load_all()

@@ -5,9 +5,9 @@ import copy
 import pytest
 
 from attn_spec.evidence import certificate
-from attn_spec.run import examination
-from attn_spec.run.examination import CannotRunError, examine
-from attn_spec.run.progress import Request
+from attn_spec.sessions import examination
+from attn_spec.sessions.examination import CannotRunError, examine
+from attn_spec.sessions.progress import Request
 
 TOY = """
 import os, signal

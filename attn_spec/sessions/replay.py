@@ -1,8 +1,9 @@
 """Run stored cases again, in a process that may die of them.
 
-``python -m attn_spec.run.replay SECONDS ISOLATE KERNEL PAGE CASE.json ..`` runs cases here, each call limited. For each
-case it prints a line of JSON: 0 ``fixed``, 1 ``still fails``, 2 ``cannot run``, 3 ``still suspect``, 4 ``not seen this
-time``. The last is for kernels that draw another mask in each call: chance need not show again what it showed once.
+``python -m attn_spec.sessions.replay SECONDS ISOLATE KERNEL PAGE CASE.json ..`` runs cases here, each call limited. For
+each case it prints a line of JSON: 0 ``fixed``, 1 ``still fails``, 2 ``cannot run``, 3 ``still suspect``, 4 ``not seen
+this time``. The last is for kernels that draw another mask in each call: chance need not show a thing twice.
+
 KERNEL is empty for a case's own; PAGE is where to show the problem if it still fails, or empty.
 """
 
@@ -65,7 +66,15 @@ def replays(
     refuted.
     """
     hide_memory()  # what the process says comes through a pipe of this one
-    command = [sys.executable, "-P", "-m", "attn_spec.run.replay", str(call_limit), isolate_word(isolate), kernel or ""]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "attn_spec.sessions.replay",
+        str(call_limit),
+        isolate_word(isolate),
+        kernel or "",
+    ]
     command += ["" if page is None else str(page)]
     left = list(paths)
     while left:

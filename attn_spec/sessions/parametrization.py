@@ -22,9 +22,9 @@ import pytest
 
 from attn_spec.kernels.by_hand import in_hand
 from attn_spec.kernels.kernel import Kernel, KernelError
-from attn_spec.run.selection import named
 from attn_spec.search.preflight import preflight
 from attn_spec.search.property import Property, load_all
+from attn_spec.sessions.selection import named
 
 
 def parametrize(

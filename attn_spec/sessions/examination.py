@@ -25,10 +25,10 @@ from pathlib import Path
 from attn_spec import atomic, faults
 from attn_spec.evidence.certificate import Certificate, build
 from attn_spec.isolation.confinement import hide_memory
-from attn_spec.run.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
 from attn_spec.search.cases import HOME, InFlight, save
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, against
+from attn_spec.sessions.progress import FIRST_REFUTATION, INTERRUPTION, NOT_RUN, Event, Progress, Request
 from attn_spec.workers import threads
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attn_spec import faults
-from attn_spec.run.selection import Key
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, against, denominator
+from attn_spec.sessions.selection import Key
 
 if TYPE_CHECKING:
     import pytest
