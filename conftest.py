@@ -49,9 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             alike[item.function.attention_property.id, _shared_with(item.callspec.params["subject"].kernel)].append(
                 item
             )
-    for (claim, shared), every in alike.items():
+    for (property_id, shared), every in alike.items():
         applicable = [item for item in every if _applies(item)] or every
-        chosen = _chosen(applicable, zlib.crc32(f"{claim} {shared}".encode()))
+        chosen = _chosen(applicable, zlib.crc32(f"{property_id} {shared}".encode()))
         for item in every:
             if item is not chosen:
                 item.add_marker("exhaustive")

@@ -78,7 +78,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no-first-look": {"action": "store_true", "help": "search the properties even where a first look finds that the "
                       "kernel expects other calls"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
-    "contract": {"help": "for undecorated callables: the arithmetic they claim, e.g. fused"},
+    "contract": {"help": "for undecorated callables: the arithmetic they declare, e.g. fused"},
     "supports": {"help": "for undecorated callables: options they support; those with a - are left out: dv,-lse"},
 }  # fmt: skip
 
@@ -92,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; when kernels are named, find them now, so that a wrong name ends in one line."""
-    config.addinivalue_line("markers", "property(claim): a property of attention kernels (attn-spec)")
+    config.addinivalue_line("markers", "property(property_): a property of attention kernels (attn-spec)")
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.sessions.session")
     try:
@@ -153,8 +153,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = [item for item in _in_order(items, keys) if keys[item] is None or keys[item] in chosen]
     large, small = [], []
     for item in wanted:
-        claim = _claim_of(item)
-        (small if claim is None or claim.recipes is None else large).append(item)
+        property_ = _property_of(item)
+        (small if property_ is None or property_.recipes is None else large).append(item)
     own = small[number::count] + (large if number == 0 else [])
     kept = [item for item in own if keys[item] not in done]
     left = set(items) - set(kept)
@@ -178,18 +178,18 @@ def _chosen(session: Session, keys: set[Key]) -> set[Key]:
         return selection.chosen(session.option("property"), keys)
 
 
-def _claim_of(item: pytest.Item) -> Property | None:
+def _property_of(item: pytest.Item) -> Property | None:
     """The property that a test is of; None for one that is no property."""
     return getattr(getattr(item, "function", None), "attention_property", None)
 
 
 def key_of(item: pytest.Item) -> Key | None:
     """(property, kernel, dtype) of a test, None for one that is no property."""
-    claim = _claim_of(item)
-    if claim is None:
+    property_ = _property_of(item)
+    if property_ is None:
         return None
     subject = item.callspec.params["subject"]  # type: ignore[attr-defined]
-    return claim.id, subject.kernel.name, subject.dtype
+    return property_.id, subject.kernel.name, subject.dtype
 
 
 @pytest.fixture
@@ -197,16 +197,16 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
     """Search for a problem that refutes a property, and record the verdict as a row."""
     session = request.config.stash[_SESSION]
 
-    def run(claim: Property, subject: Subject) -> None:
+    def run(property_: Property, subject: Subject) -> None:
         from attn_spec.search.search import PropertyError
 
         try:
-            row, block = session.verdict(claim, subject)
+            row, block = session.verdict(property_, subject)
         except PropertyError as fault:
             request.node.user_properties.append((ROW, fault.row.to_json()))
             raise
         request.node.user_properties.append((ROW, row.to_json()))
-        if row.verdict is Verdict.NOT_CLAIMED:
+        if row.verdict is Verdict.NOT_DECLARED:
             pytest.skip(f"{row.verdict}: {row.message}")
         if row.verdict is Verdict.SUSPECT:
             request.node.user_properties.append((BLOCK, block))

@@ -88,7 +88,7 @@ def assert_attention(
     """Raise :class:`NotAttention` unless ``out``, and ``lse``, are the attention of q, k and v within their bounds.
 
     Shapes in the presentation "BHSD": out [B, Hq, Sq, Dv], q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv];
-    lse [B, Hq, Sq] in any. ``contract`` is the arithmetic that the kernel claims, a preset's name or a ``Contract``;
+    lse [B, Hq, Sq] in any. ``contract`` is the arithmetic that the kernel declares, a preset's name or a ``Contract``;
     without one any usual arithmetic may explain the answer. An answer of a dtype of its own is held to that.
 
     ``words`` are options, by their names or those of other libraries (``is_causal``, ``attn_mask``, ``softmax_scale``,
@@ -111,14 +111,14 @@ def assert_attention(
         made = call(q, k, v, presentation=presentation, **words)
         answer = answered(made, output=out, lse=lse)
         dtypes = {name: dtype_of(name, x) for name, x in answer.items()}
-        claimed = UNDECLARED if contract is None else as_contract(contract)
-        resolved = _resolved(claimed, made.dtype, dtypes)
+        declared = UNDECLARED if contract is None else as_contract(contract)
+        resolved = _resolved(declared, made.dtype, dtypes)
         sample = None if rows is None else RowSample(rows, seed)
         how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, **agreed}
         judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
     given = AsGiven(**tensors, presentation=presentation, words=words, agreed=agreed)
-    judgement = _verdict(Asked(made, words, claimed, agreed, given), judgement, unjudged, answer)
+    judgement = _verdict(Asked(made, words, declared, agreed, given), judgement, unjudged, answer)
     judgement.power = _power(made, resolved, agreed, seed, lse=lse is not None) if power else None
     return judgement
 
@@ -155,14 +155,14 @@ def assert_attention_gradients(
         if agreed["empty_row"] != "zero":
             given.check_rows(memory)
         dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
-        claimed = UNDECLARED if contract is None else as_contract(contract)
+        declared = UNDECLARED if contract is None else as_contract(contract)
         sample = None if rows is None else RowSample(rows, seed)
         chosen = None if keys is None else KeySample(keys, seed)
-        resolved = _resolved(claimed, made.dtype, dtypes)
+        resolved = _resolved(declared, made.dtype, dtypes)
         judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
     as_given = GradientsAsGiven(**tensors, presentation=presentation, words=words, agreed=agreed)
-    return _verdict(Asked(made, words, claimed, agreed, as_given), judgement, unjudged)
+    return _verdict(Asked(made, words, declared, agreed, as_given), judgement, unjudged)
 
 
 def _power(made: Call, contract: ResolvedContract, agreed: Mapping[str, str], seed: int, *, lse: bool) -> Power:
@@ -212,8 +212,8 @@ def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> Res
     if contract.output == "input":
         found["output"] = answers["output"]
     if contract.lse in ("input", "work") and "lse" in answers:
-        form, claimed = FORMATS[answers["lse"]], contract.at(dtype).format("lse")
-        found["lse"] = answers["lse"] if form.precision < claimed.precision else claimed.name
+        form, declared = FORMATS[answers["lse"]], contract.at(dtype).format("lse")
+        found["lse"] = answers["lse"] if form.precision < declared.precision else declared.name
     if contract.gradients == "input" and (own := {answers[name] for name in ("dq", "dk", "dv") if name in answers}):
         found["gradients"] = min(own, key=lambda name: FORMATS[name].precision)
     others = tuple(_resolved(other, dtype, answers) for other in contract.alternatives)
@@ -328,8 +328,8 @@ class Asked:
         b, h, *_ = worst.index
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), **self.agreed}, part.problem.rows(row)
-        claimed = self.contract.at(problem.dtype)
-        holding = [name for name in contracts_that_hold(claimed, problem, **found) if name != self._contract]
+        declared = self.contract.at(problem.dtype)
+        holding = [name for name in contracts_that_hold(declared, problem, **found) if name != self._contract]
         hints = [within(name) for name in holding]
         hints = hints or [
             *(f"right for the same tensors {words}" for words in self._meant(worst)),

@@ -1,4 +1,4 @@
-"""Accuracy: every element lies as near to the truth as the arithmetic the kernel claims allows."""
+"""Accuracy: every element lies as near to the truth as the arithmetic the kernel declares allows."""
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem
@@ -14,7 +14,7 @@ from attn_spec.search.strategies import problems
 def test_output_is_within_its_bound(subject: Subject, problem: Problem) -> None:
     """Each output element differs from the true attention by no more than the contract's roundings can cause.
 
-    The bound is a theorem about every order and tiling of the claimed arithmetic, so no sound kernel exceeds it.
+    The bound is a theorem about every order and tiling of the declared arithmetic, so no sound kernel exceeds it.
     """
     assert_within_bound(subject, problem, subject(problem), "output")
 

@@ -122,7 +122,7 @@ def test_chunks_of_queries_give_the_whole_sequence(subject: Subject, problem: Pr
 def test_one_prefix_serves_every_continuation(subject: Subject, problem: Problem) -> None:
     """Sequences that begin alike and end otherwise get their own answers, one after the other and again.
 
-    Queries that see the shared keys alone keep the bits of their answer, where bits are claimed.
+    Queries that see the shared keys alone keep the bits of their answer, where the kernel declares bits.
     """
     if problem.key_length < 2:
         return

@@ -109,7 +109,7 @@ def answer_or_refusal(subject: Subject, problem: Problem, arrange: Callable[[Any
     problems=lambda subject: problems(subject, without=("empty",)),
 )
 def test_the_layout_in_memory_has_no_influence(subject: Subject, problem: Problem) -> None:
-    """q, k, v, mask and bias as transposed views, as slices of buffers of NaN, or each its own way, change no claim.
+    """q, k, v, mask, bias in any layout (transposed, sliced from NaN buffers, mixed) give an answer within its bound.
 
     So do views of which the last stride is not 1, of all of q, k and v or of one, unless the kernel's call raises.
     """

@@ -39,8 +39,8 @@ def test_subnormal_numbers_are_handled(subject: Subject, problem: Problem) -> No
 
 
 @attention_property(
-    source="the bound's overflow domain: the sums of the claimed arithmetic stay below the largest number",
-    hunts="accumulators narrower than claimed, sums taken before the division when their range does not allow it",
+    source="the bound's overflow domain: the sums of the declared arithmetic stay below the largest number",
+    hunts="accumulators narrower than declared, sums taken before the division when their range does not allow it",
     problems=lambda subject: of("normal+v_huge", "uniform+v_huge", "one_hot+v_huge", "ties+v_wide", subject=subject),
 )
 def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None:
@@ -54,7 +54,7 @@ def test_huge_values_do_not_overflow(subject: Subject, problem: Problem) -> None
     problems=lambda subject: of("overflow_float16", "normal+v_one", "activations", subject=subject),
 )
 def test_dot_products_beyond_float16_do_not_overflow(subject: Subject, problem: Problem) -> None:
-    """abs(q.k) = 76800 is no reason for Inf or NaN in a kernel that claims to accumulate scores in float32."""
+    """abs(q.k) = 76800 is no reason for Inf or NaN in a kernel that declares that it accumulates scores in float32."""
     assert_within_bound(subject, problem, subject(problem))
 
 
@@ -72,7 +72,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     """NaN in one entry of V makes that column NaN for the queries that see the key, and no other column.
 
     Scores are zero, so the key's weight is 1/n, never 0. Queries that do not see the key keep their numbers in
-    kernels that declare masked_nonfinite = "excluded"; elsewhere nothing is claimed about them.
+    kernels that declare masked_nonfinite = "excluded"; elsewhere the property says nothing about them.
     """
     rng = randomness(problem)
     b, g, j, c = (int(rng.integers(n)) for n in problem.v.shape)
@@ -102,7 +102,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
 def test_an_infinite_score_gives_no_number(subject: Subject, problem: Problem) -> None:
     """An infinite entry of k, where queries are positive, makes the rows NaN that see the key.
 
-    Nothing is claimed of other rows, which ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it`` is about.
+    Nothing is asked of other rows, which ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it`` is about.
     """
     rng = randomness(problem)
     b, g, j, c = (int(rng.integers(n)) for n in problem.k.shape)

@@ -20,10 +20,10 @@ MODEL = "Connolly, Higham and Mary (2021, SIAM J. Sci. Comput. 43), mean-indepen
     false_alarm=FALSE_ALARM,
 )
 def test_errors_are_together_no_larger_than_independent_roundings_make_them(subject: Subject, problem: Problem) -> None:
-    """The mean square of all errors is no larger than random roundings of the claimed arithmetic make it.
+    """The mean square of all errors is no larger than random roundings of the declared arithmetic make it.
 
     Independent roundings add up like the root of their number, where the worst case adds them all: a sound kernel is
-    far inside its bound, and a kernel that is merely inside may still do a worse arithmetic than it claims. A sound
+    far inside its bound, and a kernel that is merely inside may still do a worse arithmetic than it declares. A sound
     one fails on one problem with probability at most 1e-9 if each rounding has mean 0 whatever the others were.
     Domain: normal inputs without masks, biases and softcaps, rounding to nearest, first order.
     """
@@ -33,7 +33,7 @@ def test_errors_are_together_no_larger_than_independent_roundings_make_them(subj
 
 @attention_property(
     source=f"{MODEL}; the inequality of Azuma and Hoeffding",
-    hunts="truncating accumulators and casts that claim to round to nearest, a scale or exponential slightly off",
+    hunts="accumulators and casts that truncate where nearest is declared, a scale or exponential slightly off",
     problems=generic_problems,
     not_applicable=not_applicable,
     false_alarm=FALSE_ALARM,

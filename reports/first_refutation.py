@@ -36,15 +36,15 @@ class First:
     """The first refutation of one mutant: the property, and the seconds until a problem is found, and is small."""
 
     mutant: str
-    claim: str | None
+    property_id: str | None
     found: float
     shown: float
 
 
 def in_order(*, in_files: bool = False) -> list[Property]:
     """Every property, in the order of the search or of the files."""
-    claims = list(load_all().values())
-    return claims if in_files else sorted(claims, key=lambda claim: order.rank(claim.id))
+    properties = list(load_all().values())
+    return properties if in_files else sorted(properties, key=lambda property_: order.rank(property_.id))
 
 
 def first_of(mutant_id: str, seed: int, in_files: bool) -> First:
@@ -52,22 +52,24 @@ def first_of(mutant_id: str, seed: int, in_files: bool) -> First:
     mutant = load_zoo()[0][mutant_id]
     subject = Subject(mutant.kernel, mutant.dtype)
     begun, moments = time.process_time(), []
-    for claim in in_order(in_files=in_files):
+    for property_ in in_order(in_files=in_files):
         try:
             row, _ = search(
-                claim, subject, PROFILES["smoke"], seed, found=lambda _: moments.append(time.process_time() - begun)
+                property_, subject, PROFILES["smoke"], seed, found=lambda _: moments.append(time.process_time() - begun)
             )
         except PropertyError:
             continue
         if row.verdict is Verdict.REFUTED:
-            return First(mutant=mutant_id, claim=claim.id, found=moments[0], shown=time.process_time() - begun)
+            return First(
+                mutant=mutant_id, property_id=property_.id, found=moments[0], shown=time.process_time() - begun
+            )
     seconds = time.process_time() - begun
-    return First(mutant=mutant_id, claim=None, found=seconds, shown=seconds)
+    return First(mutant=mutant_id, property_id=None, found=seconds, shown=seconds)
 
 
 def summary(every: Sequence[First]) -> list[str]:
     """Median, 95 % and worst of both times; who was slowest; who was not refuted at all."""
-    refuted = [one for one in every if one.claim]
+    refuted = [one for one in every if one.property_id]
     lines = [f"{len(refuted)} of {len(every)} mutants were refuted by the profile smoke"]
     for what in ("found", "shown"):
         seconds = sorted(getattr(one, what) for one in refuted)
@@ -76,8 +78,8 @@ def summary(every: Sequence[First]) -> list[str]:
             figures = f"median {statistics.median(seconds):.2f} s, 95 % within {most:.2f} s, worst {seconds[-1]:.2f} s"
             lines.append(f"{what:<6} {figures}")
     slowest = sorted(refuted, key=lambda one: -one.shown)[:5]
-    lines += [f"  {one.shown:6.2f} s  {one.mutant}, by {one.claim}" for one in slowest]
-    lines += [f"  not refuted  {one.mutant}, in {one.shown:.2f} s" for one in every if not one.claim]
+    lines += [f"  {one.shown:6.2f} s  {one.mutant}, by {one.property_id}" for one in slowest]
+    lines += [f"  not refuted  {one.mutant}, in {one.shown:.2f} s" for one in every if not one.property_id]
     return lines
 
 

@@ -37,15 +37,17 @@ def markdown(members: Iterable[Member] = MEMBERS) -> str:
 
 def cells(member: Member) -> dict[str, str]:
     """The cells of one member, by column. Raises :class:`MemberError`."""
-    kernels, claims = kernels_of(member), properties_of(member)
+    kernels, properties = kernels_of(member), properties_of(member)
     found = {
         "definition": _links(member.definition + member.tests),
         "enclosure": _links(member.enclosure),
         "bound": _links(member.bound),
         **{column: _links(paths) for column, paths in kernels.items()},
         "gradients": _links(member.gradients),
-        "properties": _counted(Counter(f"properties/{_stem(claim.check.__module__)}.py" for claim in claims)),
-        "mutants": _counted(Counter(f"reports/zoo/{mutant.family}.py" for mutant in mutants_of(member, claims))),
+        "properties": _counted(
+            Counter(f"properties/{_stem(property_.check.__module__)}.py" for property_ in properties)
+        ),
+        "mutants": _counted(Counter(f"reports/zoo/{mutant.family}.py" for mutant in mutants_of(member, properties))),
     }
     for column in COLUMNS:
         reason = member.lacks.get(column, "")
@@ -70,20 +72,24 @@ def kernels_of(member: Member) -> dict[str, list[str]]:
 
 def properties_of(member: Member) -> list[Property]:
     """The properties that need one of its options, and those that its row names."""
-    claims = load_properties().values()
-    own = [claim for claim in claims if not set(claim.needs).isdisjoint(member.options)]
+    properties = load_properties().values()
+    own = [property_ for property_ in properties if not set(property_.needs).isdisjoint(member.options)]
     if "" in member.properties:
         with_rows = OPTIONS.keys() | {option for other in MEMBERS for option in other.options}
-        return own + [claim for claim in claims if with_rows.isdisjoint(claim.needs)]
-    return own + [claim for claim in claims if claim.id.startswith(member.properties or (" ",)) and claim not in own]
+        return own + [property_ for property_ in properties if with_rows.isdisjoint(property_.needs)]
+    return own + [
+        property_
+        for property_ in properties
+        if property_.id.startswith(member.properties or (" ",)) and property_ not in own
+    ]
 
 
-def mutants_of(member: Member, claims: Iterable[Property]) -> list[Mutant]:
+def mutants_of(member: Member, properties: Iterable[Property]) -> list[Mutant]:
     """The mutants that these properties name, that take its options as few do, or of the families its row names.
 
     Parameters of another option, as given positions are, come with every mutant of that.
     """
-    named, (mutants, _) = {claim.id for claim in claims}, load_mutants()
+    named, (mutants, _) = {property_.id for property_ in properties}, load_mutants()
     own = {name for name in member.options if name not in SUPPORTS and not (name in OPTIONS and OPTIONS[name].of)}
     return [
         each

@@ -176,11 +176,11 @@ def ratios(seconds: dict[str, float]) -> list[Ratio]:
 
 
 def example_rates(subject: Subject, only: str = "") -> Iterator[tuple[str, float]]:
-    """Examples per second of each property the subject claims whose id contains ``only``, judged one by one."""
-    for property_id, claim in sorted(load_all().items()):
-        if only in property_id and subject.supports(*claim.needs):
+    """Examples per second of each property with ``only`` in its id that applies to the subject, judged one by one."""
+    for property_id, property_ in sorted(load_all().items()):
+        if only in property_id and subject.supports(*property_.needs):
             start = time.perf_counter()
-            row, _ = search(claim, subject, PROFILES["smoke"], seed=0)
+            row, _ = search(property_, subject, PROFILES["smoke"], seed=0)
             yield property_id, row.examples / (time.perf_counter() - start)
 
 

@@ -96,7 +96,7 @@ def test_a_part_of_the_properties_passes_and_certifies_nothing(toy, attn_spec):
     assert done.returncode == 0
     assert "  held           accuracy.output_is_within_its_bound  worst error/bound " in done.stdout
     assert (
-        "1 property x 1 subject = 1 verdict: 1 held, 0 refuted, 0 suspect, 0 not claimed, 0 not exercised"
+        "1 property x 1 subject = 1 verdict: 1 held, 0 refuted, 0 suspect, 0 not declared, 0 not exercised"
         in done.stdout
     )
     last = "certificate: certificate.json\nPASSED (smoke: 10 problems a property, 1 property alone)\n"
@@ -154,7 +154,7 @@ def test_json_says_why_a_kernel_could_not_be_run(toy, attn_spec):
 
     assert done.returncode == 2
     text = "toy has no 'nothing'; it has sound, last_key_lost"
-    assert json.loads(done.stdout) == {"schema": 1, "result": "could not run", "message": text}
+    assert json.loads(done.stdout) == {"schema": 2, "result": "could not run", "message": text}
     jsonschema.validate(json.loads(done.stdout), certificate.schema())
     assert done.stderr == f"Error: {text}\n"
     assert not toy.joinpath("c.json").exists()
@@ -210,7 +210,7 @@ def test_a_sound_kernel_is_certified_twice_alike(toy, attn_spec, monkeypatch):
 
     assert first.returncode == second.returncode == 0, first.stdout
     assert "certificate: one.json\nPASSED (smoke: 10 problems a property, " in first.stdout
-    assert re.search(r"\n  not claimed    \d+ properties: \d+ need backward, \d+ need mask, ", first.stdout)
+    assert re.search(r"\n  not declared   \d+ properties: \d+ need backward, \d+ need mask, ", first.stdout)
     assert toy.joinpath("one.json").read_bytes() == toy.joinpath("two.json").read_bytes()
     same = attn_spec("report", "one.json", "two.json")
     assert (same.returncode, same.stdout) == (0, "the certificates say the same\n")
@@ -224,8 +224,8 @@ def test_the_certificate_says_what_was_examined_where_and_how(toy, attn_spec):
     assert document["environment"]["torch"] == importlib.metadata.version("torch")
     assert (document["configuration"]["seed"], document["configuration"]["seed_of_profile"]) == (7, False)
     assert document["configuration"]["only"] == ["accuracy.output"]
-    assert document["claims"]["supports"] == ["cross", "dv"]
-    assert document["claims"]["contracts"]["float32"]["summary"] == "fused"
+    assert document["declarations"]["supports"] == ["cross", "dv"]
+    assert document["declarations"]["contracts"]["float32"]["summary"] == "fused"
     assert document["summary"]["total"] == len(document["properties"])
 
 
@@ -251,14 +251,14 @@ def test_replay_without_cases_says_where_they_come_from(attn_spec, snapshot):
 def test_a_case_of_a_property_that_is_gone_cannot_run(toy, attn_spec):
     attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output")
     (case,) = toy.glob(".attn-spec/cases/*.json")
-    case.write_text(json.dumps({**json.loads(case.read_text()), "claim": "accuracy.gone"}))
+    case.write_text(json.dumps({**json.loads(case.read_text()), "property_id": "accuracy.gone"}))
     done = attn_spec("replay")
 
     assert done.returncode == 2
     assert "there is no property 'accuracy.gone' any more; see `attn-spec properties`" in done.stdout
 
 
-def test_a_case_that_needs_what_another_kernel_does_not_claim_cannot_run(toy, attn_spec):
+def test_a_case_that_needs_what_another_kernel_does_not_declare_cannot_run(toy, attn_spec):
     toy.joinpath("causal.py").write_text(
         TOY.replace('"dv", "cross"', '"causal",').replace("(q, k, v):", "(q, k, v, causal=False):")
     )
@@ -279,12 +279,27 @@ def test_two_certificates_are_compared(toy, attn_spec):
     assert re.search(r"accuracy.output_is_within_its_bound float32: held \(.*\) -> refuted \(", done.stdout)
 
 
+def test_a_certificate_and_a_case_of_the_schemas_before_are_read(toy, attn_spec):
+    made = attn_spec("certify", "toy.py:last_key_lost", "--property", "accuracy.output", "-o", "new.json")
+    document = json.loads((toy / "new.json").read_text().replace('"not declared"', '"not claimed"'))
+    document |= {"schema": 1, "claims": document.pop("declarations")}
+    (toy / "old.json").write_text(json.dumps(document))
+    (case,) = toy.glob(".attn-spec/cases/*.json")
+    stored = json.loads(case.read_text())
+    stored["claim"] = stored.pop("property_id")
+    case.write_text(json.dumps({**stored, "schema": 2}))
+
+    assert made.returncode == 1
+    assert attn_spec("report", "old.json", "new.json").stdout == "the certificates say the same\n"
+    assert attn_spec("replay").returncode == 1
+
+
 def test_a_malformed_certificate_is_refused(folder, attn_spec):
     folder.joinpath("bad.json").write_text("{}")
     done = attn_spec("report", "bad.json", "bad.json")
 
     assert done.returncode == 2
-    assert done.stderr.startswith("Error: bad.json is not a certificate of schema 1:\n")
+    assert done.stderr.startswith("Error: bad.json is not a certificate of schema 1 or 2:\n")
     assert "Traceback" not in done.stderr
 
 

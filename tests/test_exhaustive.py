@@ -24,17 +24,17 @@ def declared(name, costs):
     )(mean)
 
 """
-CLAIMS = """
+TOYS = """
 from attn_spec.search.property import attention_property
 
-def claim(name, **declared):
+def made(name, **declared):
     def check(subject, problem):
         \"\"\"Never called.\"\"\"
     check.__name__ = name
     return attention_property(source="toy", hunts="nothing", **declared)(check)
 
-globals().update({f"test_{n}": claim(f"test_{n}") for n in range(40)})
-test_narrow = claim("test_narrow", not_applicable=lambda subject: "" if subject.dtype == "float16" else "too wide")
+globals().update({f"test_{n}": made(f"test_{n}") for n in range(40)})
+test_narrow = made("test_narrow", not_applicable=lambda subject: "" if subject.dtype == "float16" else "too wide")
 """
 
 
@@ -44,14 +44,14 @@ def collected(pytester):
     conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
     rows = {name: f"{name} = declared({name!r}, {COSTS.get(name, {})})\n" for names in FILES.values() for name in names}
     toys = {f: KERNELS + "".join(map(rows.__getitem__, names)) for f, names in FILES.items()}
-    pytester.makepyfile(conftest=conftest, test_claims=CLAIMS, **toys)
+    pytester.makepyfile(conftest=conftest, test_toys=TOYS, **toys)
 
     def collect(*arguments):
         named = [word for f, names in FILES.items() for name in names for word in ("--attn-kernel", f"{f}.py:{name}")]
         done = pytester.runpytest_subprocess("--collect-only", "-q", *named, *arguments)
         found = defaultdict(list)
         for line in done.outlines:
-            if match := re.fullmatch(r"test_claims\.py::test_(\w+)\[(\w+)-(\w+)\]", line):
+            if match := re.fullmatch(r"test_toys\.py::test_(\w+)\[(\w+)-(\w+)\]", line):
                 found[match[1], match[2]].append(match[3])
         return found
 
@@ -71,7 +71,7 @@ def test_each_framework_meets_each_property_and_each_kernel_and_dtype_some(colle
 def test_what_is_examined_is_what_the_property_concerns(collected):
     found = collected("-m", "not exhaustive")
 
-    assert [dtypes for (claim, _), dtypes in found.items() if claim == "narrow"] == [["float16"]] * 2
+    assert [dtypes for (property_, _), dtypes in found.items() if property_ == "narrow"] == [["float16"]] * 2
 
 
 def test_of_kernels_that_are_named_all_are_examined(collected):

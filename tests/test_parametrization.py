@@ -22,12 +22,12 @@ def zeros(q, k, v):
     return np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
 
 @parametrize(attention, properties=["accuracy.output", "softcapped"], dtypes=["float32"])
-def test_attention(search, claim, subject):
-    search(claim, subject)
+def test_attention(search, property_, subject):
+    search(property_, subject)
 
 @parametrize(zeros, properties=["accuracy.output"])
-def test_zeros(search, claim, subject):
-    search(claim, subject)
+def test_zeros(search, property_, subject):
+    search(property_, subject)
 """
 
 
@@ -54,15 +54,15 @@ def test_all_properties_and_dtypes_are_asked_for_unless_some_are_chosen():
     made = kernel(framework="numpy", dtypes=("float32", "float64"))(attention)
     mark = parametrize(made).mark
 
-    assert mark.args[0] == ("claim", "subject")
+    assert mark.args[0] == ("property_", "subject")
     assert len(mark.args[1]) == 2 * len(load_all())
 
 
 @pytest.mark.parametrize("given", ["numpy_tiled", attention])
 def test_a_kernel_may_be_named_or_undeclared(given):
-    ((claim, subject),) = parametrize(given, properties=["accuracy.output"], dtypes=["float32"]).mark.args[1]
+    ((property_, subject),) = parametrize(given, properties=["accuracy.output"], dtypes=["float32"]).mark.args[1]
 
-    assert claim.id == "accuracy.output_is_within_its_bound"
+    assert property_.id == "accuracy.output_is_within_its_bound"
     assert (subject.dtype, subject.kernel.declared) == ("float32", given == "numpy_tiled")
 
 

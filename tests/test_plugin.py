@@ -69,7 +69,7 @@ def run(suite, *arguments, code=1):
     return done
 
 
-DENOMINATOR = "4 properties x 2 subjects = 8 verdicts: 2 held, 2 refuted, 0 suspect, 2 not claimed, 2 not exercised"
+DENOMINATOR = "4 properties x 2 subjects = 8 verdicts: 2 held, 2 refuted, 0 suspect, 2 not declared, 2 not exercised"
 
 
 def test_verdicts_are_outcomes_and_are_counted(suite):
@@ -82,7 +82,7 @@ def test_verdicts_are_outcomes_and_are_counted(suite):
             "attn-spec: cpu, float32, float64, profile smoke, seed 0",
             "*not exercised: 0 problems were tried, 5 are needed: * drawn problems were unusable*",
             DENOMINATOR,
-            "SKIPPED * not claimed: the kernel does not declare softcap",
+            "SKIPPED * not declared: the kernel does not declare softcap",
         ]
     )
     assert "Traceback" not in done.stdout.str()
@@ -134,7 +134,7 @@ def test_the_report_has_a_line_for_each_verdict(suite):
     assert {name: row["verdict"] for name, row in rows.items()} == {
         "toys.ones_give_ones": "held",
         "toys.short": "refuted",
-        "toys.capped": "not claimed",
+        "toys.capped": "not declared",
         "toys.picky": "not exercised",
     }
     assert 1 / 64 <= rows["toys.ones_give_ones"]["ratio"] <= 40 / 64
@@ -160,7 +160,7 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
     done.stdout.fnmatch_lines(
         [
             "*PropertyError: this is a bug of attn-spec *, not of the kernel: AttributeError: *no_such_field* at *:*",
-            "1 property x 1 subject = 1 verdict: 0 held, 0 refuted, 0 suspect, 0 not claimed, 1 not exercised",
+            "1 property x 1 subject = 1 verdict: 0 held, 0 refuted, 0 suspect, 0 not declared, 1 not exercised",
         ]
     )
 
@@ -233,16 +233,16 @@ def test_a_suspect_fails_nothing_and_is_shown(suite):
             "  contract  fused",
             "  problem   Problem(*reshape(1, 1, 7, 1),*",
             "  why       7 queries",
-            "  chance    at most 1e-06 for one problem, if the kernel rounds as its contract claims",
+            "  chance    at most 1e-06 for one problem, if the kernel rounds as its contract declares",
             "  source    toy",
             "  replay    attn-spec replay ????????",
             "  python    attn_spec.run(problem, 'toy.py:attention'), attn_spec.tensors(problem, 'numpy')",
         ],
         consecutive=True,
     )
-    counted = "0 held, 0 refuted, 1 suspect, 1 not claimed, 0 not exercised"
+    counted = "0 held, 0 refuted, 1 suspect, 1 not declared, 0 not exercised"
     done.stdout.fnmatch_lines([f"2 properties x 1 subject = 2 verdicts: {counted}"])
-    done.stdout.fnmatch_lines(["SKIPPED * not claimed: its name is toy"])
+    done.stdout.fnmatch_lines(["SKIPPED * not declared: its name is toy"])
     events = [json.loads(line) for line in (suite.path / "report.jsonl").read_text().splitlines()]
     blocks = [event["block"] for event in events if event["kind"] == "row" and event["row"]["verdict"] == "suspect"]
     assert [block.splitlines()[0] for block in blocks] == ["SUSPECT  Lengths look like at most six."]

@@ -13,7 +13,9 @@ from attn_spec.sessions.replay import Replay
 @pytest.fixture
 def stored(folder):
     """Two cases, the first with its script."""
-    made = [Case(claim="p.one", kernel=f"mine.py:{name}", problem=Recipe(key_length=2).problem()) for name in "fg"]
+    made = [
+        Case(property_id="p.one", kernel=f"mine.py:{name}", problem=Recipe(key_length=2).problem()) for name in "fg"
+    ]
     paths = [cases.save(case) for case in made]
     paths[0].with_suffix(".py").write_text("")
     return paths
@@ -34,7 +36,7 @@ def test_the_list_names_property_kernel_and_problem_and_runs_nothing(stored, mon
 
 
 def test_a_long_problem_is_cut_in_the_list(folder):
-    case = Case(claim="p.one", kernel="k", problem=Recipe(key_length=99).problem().replace(scale=0.5))
+    case = Case(property_id="p.one", kernel="k", problem=Recipe(key_length=99).problem().replace(scale=0.5))
     _, problem = cases.described(cases.save(case))
 
     assert problem.endswith(" ...")
@@ -106,7 +108,7 @@ def test_a_case_that_ends_the_process_leaves_the_others_their_turn(folder, attn_
     ends = WRONG.replace("    return v", "    if k.shape[2] == 3:\n        __import__('os')._exit(7)\n    return v")
     folder.joinpath("ends.py").write_text(ends)
     made = [
-        Case(claim="accuracy.output_is_within_its_bound", kernel="ends.py:first_value", problem=problem)
+        Case(property_id="accuracy.output_is_within_its_bound", kernel="ends.py:first_value", problem=problem)
         for problem in (Recipe(key_length=n).problem() for n in (2, 3, 4))
     ]
     stems = [cases.save(case).stem for case in made]

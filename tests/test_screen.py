@@ -52,8 +52,8 @@ def test_a_property_is_shown_once_all_its_dtypes_are_done(progress, capsys):
     assert shown(live, progress, capsys) == [HEADLINE]
 
     verdict(progress, 0, "float16", ratio=0.5)
-    verdict(progress, 1, "float32", Verdict.NOT_CLAIMED, lacks=("mask",))
-    verdict(progress, 1, "float16", Verdict.NOT_CLAIMED, lacks=("mask",))
+    verdict(progress, 1, "float32", Verdict.NOT_DECLARED, lacks=("mask",))
+    verdict(progress, 1, "float16", Verdict.NOT_DECLARED, lacks=("mask",))
     assert shown(live, progress, capsys) == ["  held           p.0  worst error/bound 0.5"]
     assert shown(live, progress, capsys) == []
 

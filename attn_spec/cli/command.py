@@ -98,7 +98,7 @@ def main() -> None:
     "the table beside KERNEL.",
 )
 @click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
-@click.option("--contract", help="For undecorated callables: the arithmetic they claim, e.g. fused.")
+@click.option("--contract", help="For undecorated callables: the arithmetic they declare, e.g. fused.")
 @click.option(
     "--supports", help="For undecorated callables: options they support; those with a - are left out: dv,-lse."
 )

@@ -71,7 +71,7 @@ def _title(result: PropertyResult) -> str:
 
 
 def _message(result: PropertyResult) -> str:
-    """What is claimed, and why the verdict is another, at the first dtype that has it."""
+    """The statement of the property, and why the verdict is another, at the first dtype that has it."""
     why = next(found.message for found in result.dtypes.values() if found.verdict is result.verdict)
     return f"{result.statement} {why}"
 

@@ -59,16 +59,16 @@ class Live:
             click.echo("\r\x1b[K", nl=False, err=True)
 
     def end(self, document: Certificate, progress: Progress) -> None:
-        """Show what is left, what is not claimed, and the denominator."""
+        """Show what is left, what is not declared, and the denominator."""
         self.clear()
         self._say(self._news(progress, whole=True))
         more = len({key[0] for key in progress.blocks}) - len(self.failed)
         replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
-        declined = [f"not claimed: {name} ({reason})" for name, reason in document.claims.declined.items()]
-        if any(row["summary"] == describe(UNDECLARED) for row in document.claims.contracts.values()):
+        declined = [f"not declared: {name} ({reason})" for name, reason in document.declarations.declined.items()]
+        if any(row["summary"] == describe(UNDECLARED) for row in document.declarations.contracts.values()):
             declined.append("no contract is declared, so the loosest is held against; --contract declares one")
         declined += [f"changed by calls: {change}" for change in document.subject.changes]
-        folded = [*_not_run(progress), *_not_claimed(progress)]
+        folded = [*_not_run(progress), *_not_declared(progress)]
         rests_on = [denominator(progress.rows.values()), *_power(progress)]
         self._say([*folded, *replay, *_causes(progress), "", *declined, *rests_on])
 
@@ -144,11 +144,11 @@ def _result(progress: Progress, property_id: str) -> PropertyResult:
 
 
 def _line(result: PropertyResult) -> list[str]:
-    """The verdict on one property; nothing of one that is not claimed, or that was not run."""
+    """The verdict on one property; nothing of one that is not declared, or that was not run."""
     of = [dtype for dtype, found in result.dtypes.items() if found.verdict is result.verdict]
     where = f", {', '.join(of)}" if result.verdict is not Verdict.HELD and len(of) < len(result.dtypes) else ""
     line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}{_measured(result)}"
-    folded = result.verdict is Verdict.NOT_CLAIMED or _message(result).startswith(NOT_RUN)
+    folded = result.verdict is Verdict.NOT_DECLARED or _message(result).startswith(NOT_RUN)
     looked_at = [f"{'':17}{dtype} {words}" for dtype, found in result.dtypes.items() for words in found.looked_at]
     return [] if folded else [_coloured(result.verdict, line), *looked_at]
 
@@ -160,11 +160,11 @@ def _not_run(progress: Progress) -> list[str]:
     return [f"  {Verdict.NOT_EXERCISED:<13}  {plural(number, 'property')} {reason}" for reason, number in reasons]
 
 
-def _not_claimed(progress: Progress) -> list[str]:
-    """One line on all properties that are not claimed: what most of them need, what most of the others, and so on."""
-    rows = {row.property: row for row in progress.rows.values() if row.verdict is Verdict.NOT_CLAIMED}
+def _not_declared(progress: Progress) -> list[str]:
+    """One line on all properties that are not declared: what most of them need, what most of the others, and so on."""
+    rows = {row.property: row for row in progress.rows.values() if row.verdict is Verdict.NOT_DECLARED}
     for row in progress.rows.values():
-        if row.verdict is not Verdict.NOT_CLAIMED:  # at another dtype
+        if row.verdict is not Verdict.NOT_DECLARED:  # at another dtype
             rows.pop(row.property, None)
     left = {name: row.lacks for name, row in rows.items() if row.lacks}
     reasons = []
@@ -174,7 +174,7 @@ def _not_claimed(progress: Progress) -> list[str]:
         reasons.append(f"{number} need{'s' * (number == 1)} {word}")
     others = Counter(row.message for row in rows.values() if not row.lacks)
     reasons += [f"{number} since {message}" for message, number in others.most_common()]
-    return [f"  {Verdict.NOT_CLAIMED:<13}  {plural(len(rows), 'property')}: {', '.join(reasons)}"] if rows else []
+    return [f"  {Verdict.NOT_DECLARED:<13}  {plural(len(rows), 'property')}: {', '.join(reasons)}"] if rows else []
 
 
 def _causes(progress: Progress) -> list[str]:
@@ -207,7 +207,7 @@ def _remark(result: PropertyResult) -> str:
 def _measured(result: PropertyResult) -> str:
     """How much of the answers was measured where that is little; at the dtype where it is least."""
     shares = {dtype: found.measured for dtype, found in result.dtypes.items() if found.measured is not None}
-    if not shares or result.verdict is Verdict.NOT_CLAIMED:
+    if not shares or result.verdict is Verdict.NOT_DECLARED:
         return ""
     dtype = min(shares, key=lambda name: shares[name])
     few = shares[dtype] < LITTLE

@@ -1,4 +1,4 @@
-"""The arithmetic a kernel claims, stage by stage.
+"""The arithmetic a kernel declares, stage by stage.
 
 A stage names a format, such as ``"float32"``, or one of two words that depend on the problem: ``"input"`` is the dtype
 of q, k, v; ``"work"`` is float32, or float64 for float64 inputs. A bound is computed from these fields and the

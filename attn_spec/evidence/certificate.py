@@ -19,8 +19,8 @@ from attn_spec.judgement.power import Power
 from attn_spec.search.profiles import PROFILES
 from attn_spec.search.verdict import Row, Verdict, count, exit_code, worst
 
-#: Version of the document; a reader refuses any other.
-SCHEMA = 1
+#: Version of the document. A reader takes version 1 too, and refuses any other.
+SCHEMA = 2
 
 Result = Literal["certified", "passed", "refuted", "inconclusive"]
 
@@ -94,7 +94,7 @@ class Configuration(Model):
     memory: float | None = None
 
 
-class Claims(Model):
+class Declarations(Model):
     """The declarations of the kernel."""
 
     #: False when an undecorated callable was examined, and its shape options were found by trying them.
@@ -178,7 +178,7 @@ class PowerResult(Model):
 class Certificate(Model):
     """The whole document."""
 
-    schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
+    schema_version: Literal[2] = Field(default=SCHEMA, alias="schema")
     #: "certified" by the profile of that name and all properties alone; "passed" by less.
     result: Result
     #: Whether the examination came to its end; what it did not come to is "not exercised".
@@ -187,7 +187,7 @@ class Certificate(Model):
     environment: dict[str, str | None]
     suite: Suite
     configuration: Configuration
-    claims: Claims
+    declarations: Declarations
     properties: tuple[PropertyResult, ...]
     #: Empty where the kernel is refuted.
     power: tuple[PowerResult, ...] = ()
@@ -198,7 +198,7 @@ class Certificate(Model):
 class Refusal(Model):
     """What stands in place of a certificate of a kernel that could not be examined."""
 
-    schema_version: Literal[1] = Field(default=SCHEMA, alias="schema")
+    schema_version: Literal[2] = Field(default=SCHEMA, alias="schema")
     result: Literal["could not run"] = "could not run"
     #: Why, and what to do next.
     message: str
@@ -214,7 +214,7 @@ def build(
     rows = list(rows)
     entries = [entry for entry in kernel["catalogue"] if any(row.property == entry["id"] for row in rows)]
     counted = {str(verdict): number for verdict, number in count(rows).items()}
-    parts = {name: kernel[name] for name in ("subject", "environment", "suite", "configuration", "claims")}
+    parts = {name: kernel[name] for name in ("subject", "environment", "suite", "configuration", "declarations")}
     return Certificate.model_validate(
         {
             "schema": SCHEMA,
@@ -283,17 +283,51 @@ def schema() -> dict[str, Any]:
 
 
 def load(path: Path) -> Certificate:
-    """Read a document. Raises :class:`CertificateError`."""
+    """Read a document, of schema 1 too. Raises :class:`CertificateError`."""
     try:
-        return Certificate.model_validate_json(path.read_text(encoding="utf-8"))
+        return Certificate.model_validate_json(_in_schema_2(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise CertificateError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
         shown = "\n".join(f"  {'.'.join(map(str, fault['loc'])) or 'document'}: {fault['msg']}" for fault in faults[:5])
         raise CertificateError(
-            f"{path} is not a certificate of schema {SCHEMA}:\n{shown}\nMake it again with `attn-spec certify`"
+            f"{path} is not a certificate of schema 1 or {SCHEMA}:\n{shown}\nMake it again with `attn-spec certify`"
         ) from error
+
+
+#: Words of schema 1, and those that schema 2 has in their place.
+_RENAMED = {"claims": "declarations", "not claimed": str(Verdict.NOT_DECLARED)}
+
+
+def _in_schema_2(text: str) -> str:
+    """Return a document of schema 1 as one of schema 2; return any other text as it is."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(document, dict) or document.get("schema") != 1:
+        return text
+    document = _renamed_keys(document) | {"schema": SCHEMA}
+    if isinstance(summary := document.get("summary"), dict):
+        document["summary"] = _renamed_keys(summary)
+    return json.dumps({**document, "properties": _renamed_verdicts(document.get("properties"))})
+
+
+def _renamed_keys(part: dict[str, Any]) -> dict[str, Any]:
+    return {_RENAMED.get(key, key): value for key, value in part.items()}
+
+
+def _renamed_verdicts(part: Any) -> Any:
+    """Return a part of a document of schema 1 with the verdicts of schema 2, at any depth."""
+    if isinstance(part, list):
+        return [_renamed_verdicts(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: _RENAMED.get(value, value) if key == "verdict" and isinstance(value, str) else _renamed_verdicts(value)
+        for key, value in part.items()
+    }
 
 
 def is_one(path: Path) -> bool:
@@ -308,7 +342,7 @@ def is_one(path: Path) -> bool:
 def compare(old: Certificate, new: Certificate) -> list[str]:
     """List the differences, one line each; empty when the two say the same."""
     lines = []
-    for part in ("subject", "environment", "suite", "configuration", "claims"):
+    for part in ("subject", "environment", "suite", "configuration", "declarations"):
         lines += _differences(part, *(document.model_dump(mode="json")[part] for document in (old, new)))
     before, after = _findings(old), _findings(new)
     for key in sorted(before.keys() | after.keys()):

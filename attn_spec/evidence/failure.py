@@ -1,4 +1,4 @@
-"""The failure block: what is shown of a refuted or suspect claim, in some fifteen lines, and tensors only if small."""
+"""The failure block: a refuted or suspect property in some fifteen lines, with tensors only if small."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FEW = 8
 
 def block(
     case: Case,
-    claim: Property,
+    property_: Property,
     subject: Subject,
     script: Path | None,
     verdict: Verdict = Verdict.REFUTED,
     *,
     is_stored: bool = True,
 ) -> str:
-    """The claim, what explains the answer, the kernel, the problem, the worst element, and how to run it again.
+    """The property, what explains the answer, the kernel, the problem, the worst element, and how to run it again.
 
     A case that ``is_stored`` can be replayed; ``script`` is where its script is, if it has one.
     """
@@ -36,18 +36,18 @@ def block(
         problem = f"cases.load(cases.find({case.id!r})[0]).problem  # from attn_spec.search import cases"
     return "\n".join(
         [
-            f"{verdict.upper()}  {claim.statement}",
+            f"{verdict.upper()}  {property_.statement}",
             *([f"  hint      {', or '.join(case.hints)}"] if case.hints else []),
             *case.missing,
-            f"  property  {claim.id}",
+            f"  property  {property_.id}",
             f"  kernel    {subject.kernel.name}, {subject.dtype}, {subject.device}",
             f"  contract  {describe(subject.kernel.contract_declared(subject.dtype))}",
             f"  problem   {problem}",
             *_small_tensors(case.problem),
             *_why(case),
             *(case.worst.lines() if case.worst else []),
-            *([_chance(claim, verdict)] if claim.false_alarm else []),
-            f"  source    {claim.source}",
+            *([_chance(property_, verdict)] if property_.false_alarm else []),
+            f"  source    {property_.source}",
             *([f"  replay    attn-spec replay {case.id}"] if is_stored else []),
             f"  python    attn_spec.run(problem, {case.kernel!r}), attn_spec.tensors(problem, {framework!r})",
             *([f"  script    python {script}"] if script else []),
@@ -62,10 +62,10 @@ def _no_script(case: Case) -> str:
     return f"  script    none: it would hold {size:,.0f} MiB of tensors, which replay makes again from the recipe"
 
 
-def _chance(claim: Property, verdict: Verdict) -> str:
+def _chance(property_: Property, verdict: Verdict) -> str:
     """Say how often a sound kernel would get here."""
-    sound = "the kernel rounds as its contract claims" if verdict is Verdict.SUSPECT else "the claim is true"
-    return f"  chance    at most {claim.false_alarm:g} for one problem, if {sound}"
+    sound = "the kernel rounds as its contract declares" if verdict is Verdict.SUSPECT else "the property is true"
+    return f"  chance    at most {property_.false_alarm:g} for one problem, if {sound}"
 
 
 def _small_tensors(problem: Problem) -> list[str]:

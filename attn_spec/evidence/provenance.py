@@ -80,7 +80,7 @@ def configuration(checked: Preflight, device: str, profile: Profile, seed: int) 
     }
 
 
-def claims(checked: Preflight) -> dict[str, Any]:
+def declarations(checked: Preflight) -> dict[str, Any]:
     """Record what the kernel declares, and what an undecorated callable was found not to do."""
     kernel = checked.subjects[0].kernel
     contracts = {subject.dtype: kernel.contract_declared(subject.dtype) for subject in checked.subjects}
@@ -102,12 +102,12 @@ def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
 
 def catalogue() -> list[dict[str, Any]]:
     """Every property there is."""
-    return [catalogue_entry(claim) for _, claim in sorted(load_all().items())]
+    return [catalogue_entry(property_) for _, property_ in sorted(load_all().items())]
 
 
-def catalogue_entry(claim: Property) -> dict[str, Any]:
+def catalogue_entry(property_: Property) -> dict[str, Any]:
     """A property as a certificate and the catalogue show it."""
-    return {name: getattr(claim, name) for name in ("id", "statement", "source", "hunts", "needs", "false_alarm")}
+    return {name: getattr(property_, name) for name in ("id", "statement", "source", "hunts", "needs", "false_alarm")}
 
 
 def _git_commit(folder: Path) -> str | None:

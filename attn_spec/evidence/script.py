@@ -36,28 +36,28 @@ READABLE = 256
 PRESENTED = {"output": "query_heads", "dq": "query_heads", "dk": "kv_heads", "dv": "kv_heads"}
 
 
-def write(case: Case, claim: Property, subject: Subject, path: Path) -> Path | None:
+def write(case: Case, property_: Property, subject: Subject, path: Path) -> Path | None:
     """Run the case once more, recording, and write the script. Returns ``path``.
 
-    Returns None for a statistical claim, which no single element decides, for one about chance, of which no call gives
-    the same answer again, and for a large case, whose tensors no script should hold.
+    Returns None for a statistical property, which no single element decides, for one about chance, of which no call
+    gives the same answer again, and for a large case, whose tensors no script should hold.
     """
-    by_chance = any(name in ABILITIES and ABILITIES[name].by_chance for name in claim.needs)
-    if claim.false_alarm or by_chance or case.is_large:
+    by_chance = any(name in ABILITIES and ABILITIES[name].by_chance for name in property_.needs)
+    if property_.false_alarm or by_chance or case.is_large:
         return None
     watched, calls = recorded(subject)
     try:
-        claim.check(watched, case.problem)
+        property_.check(watched, case.problem)
     except Exception as error:
         del error  # the case says why already
-    return atomic.write(path, source(case, claim, subject, calls))
+    return atomic.write(path, source(case, property_, subject, calls))
 
 
-def source(case: Case, claim: Property, subject: Subject, calls: list[Call]) -> str:
+def source(case: Case, property_: Property, subject: Subject, calls: list[Call]) -> str:
     """The text of the script."""
     facts = {
         "id": case.id,
-        "claim": claim.statement,
+        "statement": property_.statement,
         "kernel": f"{subject.kernel.name}, {subject.dtype}, {subject.device}",
         "why": case.message.splitlines()[0],
         "find": _finder(subject.kernel),
@@ -85,7 +85,7 @@ def _worst_call(
 ) -> tuple[int, int, tuple[int, ...]] | tuple[None, None, None]:
     """Number of the last call that returned the worst element, which is the one measured, which part of it, and where.
 
-    None when the claim measures none, or when one of several calls for one problem returned it.
+    None when the property measures none, or when one of several calls for one problem returned it.
     """
     if worst is None or shown.looped:
         return None, None, None

@@ -2,9 +2,9 @@
 
 TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Exits with 1 while the kernel still fails, else with 0.
 
-Claim:  @claim@
-Kernel: @kernel@
-Why:    @why@
+Property: @statement@
+Kernel:   @kernel@
+Why:      @why@
 """
 
 import base64
@@ -103,7 +103,7 @@ def through(call, inputs, cotangents, passes):
 @differentiate@
 
 
-# Each call the property made: a digest of the answer that refuted the claim, and tensors and options; with what it was
+# Each call the property made: a digest of the answer that refuted it, and tensors and options; with what the call was
 # differentiated in, for which cotangents, and in how many passes.
 CALLS = [
 @calls@
@@ -127,8 +127,8 @@ for number, (function, digest, tensors, *others) in enumerate(CALLS):
         print(f"  the truth is {truth!r} +- {radius:.3g}; allowed error {allowed:.3g}")
         failed |= not (got == truth or abs(got - truth) <= allowed + radius)
 if WORST_CALL is None:
-    print("the answers that refuted the claim came back, bit for bit" if repeated else "the answers have changed")
+    print("the answers that refuted the property came back, bit for bit" if repeated else "the answers have changed")
     failed |= repeated
-print("still fails" if failed else "no longer fails here; attn-spec replay @id@ checks the claim itself")
+print("still fails" if failed else "no longer fails here; attn-spec replay @id@ checks the property itself")
 sys.exit(failed)
 '''

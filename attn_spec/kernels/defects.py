@@ -56,9 +56,9 @@ class Defect:
         if self.dtype is not None and self.dtype not in DTYPES:
             raise DefectError(f"the dtype of a known defect must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
-    def is_of(self, kernel: str, dtype: str, claim: str) -> bool:
-        """Whether it is expected of that kernel, at that dtype, for the property ``claim``."""
-        return self.property == claim and self.dtype in (None, dtype) and self.kernel in (None, kernel)
+    def is_of(self, kernel: str, dtype: str, property_id: str) -> bool:
+        """Whether it is expected of that kernel, at that dtype, for the property ``property_id``."""
+        return self.property == property_id and self.dtype in (None, dtype) and self.kernel in (None, kernel)
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.link})" if self.link else self.reason

@@ -79,7 +79,7 @@ class Kernel:
     framework: str
     #: Input formats it accepts.
     dtypes: tuple[str, ...]
-    #: The arithmetic it claims, one contract for all dtypes or one for each.
+    #: The arithmetic it declares, one contract for all dtypes or one for each.
     contract: Contract | Mapping[str, Contract]
     #: Names from DECLARABLE.
     supports: frozenset[str]

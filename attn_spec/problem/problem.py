@@ -177,7 +177,7 @@ class Problem(Shapes):
         return self.replace(**{**changes, "bias": np.where(seen, bias, -np.inf)})
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; the copy no longer claims to come from the recipe."""
+        """A copy with some fields changed; the copy has no recipe."""
         return replace(self, **{"recipe": None, **changes})
 
     def digest(self) -> bytes:

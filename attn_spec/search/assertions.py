@@ -1,6 +1,6 @@
 """Assertions for properties: compare an answer with the truth, or two answers; raise Refutation.
 
-Whether a claim is about bits or about bounds is decided here, once: bits are compared only for kernels that promise
+Whether a property is about bits or about bounds is decided here, once: bits are compared only for kernels that promise
 to be deterministic and whose rescaling does not wait (a lazy kernel may let one row decide for its neighbors).
 """
 

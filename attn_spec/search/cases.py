@@ -1,4 +1,4 @@
-"""A case: a problem that refutes a claim, stored so that it can be run again, bit for bit.
+"""A case: a problem that refutes a property, stored so that it can be run again, bit for bit.
 
 While a problem is being checked its case stands in ``.attn-spec/in-flight``: if the kernel takes the process down,
 the file is left and names the culprit. A refuting case is kept in ``.attn-spec/cases``, under its id.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from attn_spec.search.property import Property
     from attn_spec.search.verdict import Row, Verdict
 
-#: Version of the document; a reader refuses any other.
-SCHEMA = 2
+#: Version of the document. A reader takes version 2 too, where "property_id" is "claim", and refuses any other.
+SCHEMA = 3
 
 #: Where attn-spec keeps what it must remember, relative to the working directory.
 HOME = Path(".attn-spec")
@@ -49,7 +49,7 @@ class Case:
     """One problem for one property, kernel and dtype. Raises :class:`CaseError` when read from a bad document."""
 
     #: Id of the property.
-    claim: str
+    property_id: str
     #: What to give ``attn_spec.kernels.resolve`` to find the kernel again.
     kernel: str
     #: Declarations given along with the kernel, for one that is not decorated.
@@ -57,11 +57,11 @@ class Case:
     device: str = "cpu"
     #: The exact input. Its dtype is the case's.
     problem: Problem
-    #: Why the claim is refuted.
+    #: Why the property is refuted.
     message: str = ""
     #: What would explain the answer, each alone: a declaration, or another problem.
     hints: tuple[str, ...] = ()
-    #: The element farthest outside its bound; None when the claim measures none.
+    #: The element farthest outside its bound; None when the property measures none.
     worst: WorstElement | None = None
     #: Lines that each name a piece of evidence that could not be made, and the error.
     missing: tuple[str, ...] = ()
@@ -76,11 +76,11 @@ class Case:
     @property
     def id(self) -> str:
         """Eight hexadecimal digits that depend on the property, the kernel and the problem only."""
-        key = [self.claim, self.kernel, repr(self.problem) if self.is_large else self.problem.to_json()]
+        key = [self.property_id, self.kernel, repr(self.problem) if self.is_large else self.problem.to_json()]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
 
     def decides(self, row: Row, verdict: Verdict) -> Row:
-        """The row of its claim, with the verdict that rests on this case."""
+        """The row of its property, with the verdict that rests on this case."""
         terms = () if self.worst is None else self.worst.bound_terms
         message = self.message.splitlines()[0]
         return replace(row, verdict=verdict, case=self.id, message=message, hints=self.hints, bound_terms=terms)
@@ -105,8 +105,10 @@ class Case:
         parts = (document.get("problem"), document.get("recipe")) if isinstance(document, dict) else (None, None)
         if parts == (None, None):
             raise CaseError("it is not a case: a case is a JSON object with a 'problem' or a 'recipe'")
-        if document.get("schema") != SCHEMA:
-            raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schema {SCHEMA}")
+        if document.get("schema") not in (2, SCHEMA):
+            raise CaseError(f"its schema is {document.get('schema')!r}; this attn-spec reads schemas 2 and {SCHEMA}")
+        if document["schema"] == 2:
+            document = {"property_id" if key == "claim" else key: value for key, value in document.items()}
         try:
             stored = ("schema", "problem", "recipe", "bits")
             others = {key: value for key, value in document.items() if key not in stored}
@@ -119,9 +121,13 @@ class Case:
 
 
 def case_of(
-    claim: Property, subject: Subject, problem: Problem, error: Exception | None = None, first: Exception | None = None
+    property_: Property,
+    subject: Subject,
+    problem: Problem,
+    error: Exception | None = None,
+    first: Exception | None = None,
 ) -> Case:
-    """The case of a claim and a problem for a subject, refuted by ``error``; None if the process may end.
+    """The case of a property and a problem for a subject, refuted by ``error``; None if the process may end.
 
     ``first`` is what the first problem raised, of which this one is the smallest.
     """
@@ -133,7 +139,7 @@ def case_of(
     with faults.told("terms of the bound", missing):
         worst = worst and replace(worst, bound_terms=getattr(error, "bound_terms", ()))
     return Case(
-        claim=claim.id,
+        property_id=property_.id,
         kernel=subject.kernel.spec or subject.kernel.name,
         declared=dict(subject.kernel.given),
         device=subject.device,
@@ -206,7 +212,10 @@ def described(path: Path) -> list[str]:
     except CaseError as error:
         return [f"{path.stem}  {error}"]
     problem = textwrap.shorten(repr(case.problem), 110, placeholder=" ...")
-    return [f"{path.stem}  {case.kernel}, {case.problem.dtype}, {case.device}  {case.claim}", f"          {problem}"]
+    return [
+        f"{path.stem}  {case.kernel}, {case.problem.dtype}, {case.device}  {case.property_id}",
+        f"          {problem}",
+    ]
 
 
 def delete(path: Path) -> None:

@@ -33,7 +33,7 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
     """Raise :class:`Refutation` if what a row cannot see changes it.
 
     For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
-    see none of them must keep their bits (or their bounds, where bits are not claimed). Rows without any visible
+    see none of them must keep their bits (or their bounds, where the kernel promises no bits). Rows without any visible
     key are left out when the convention is their mean over hidden values. Of a problem in which what becomes of a
     hidden key or value may overflow nothing is said: 0 times an infinity is NaN. Raises :class:`NotExamined` then.
     """
@@ -61,7 +61,7 @@ def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO:
     """Raise :class:`Refutation` if what no query sees changes a gradient.
 
     Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
-    their bounds, where bits are not claimed).
+    their bounds, where the kernel promises no bits).
     """
     rng, before = randomness(problem), subject.gradients(problem, dO)
     seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]

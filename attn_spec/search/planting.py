@@ -38,7 +38,9 @@ SHAPES = "asked_shapes.sampled_rows_are_within_their_bounds"
 SMALL, SMALL_BACKWARD = "small problems", "gradients of small problems"
 
 
-def powers(subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda claim: True) -> Iterator[Power]:
+def powers(
+    subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda property_id: True
+) -> Iterator[Power]:
     """The power at small problems, of gradients of such, and at each shape asked for.
 
     ``is_examined`` says of the property that looks at such problems whether it is examined at all.

@@ -1,7 +1,7 @@
 """Before the search: whether the kernel can be called at all, and what an undecorated callable accepts.
 
 One small, plain call for each dtype. A kernel that fails it in every dtype cannot be certified or refuted. For an
-undecorated callable, dtypes and shape options nobody named are found by trying them; one that fails is *not claimed*.
+undecorated callable, dtypes and shape options nobody named are found by trying them; one that fails is *not declared*.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
             masked = problem.replace(mask=np.tril(np.ones(problem.score_shape[2:], dtype=bool))[None, None])
             answer = willing(masked, arrange_options=of_two_axes)
             return "one of two axes has another meaning" if judged(willing, masked, answer).refuted else None
-        case "dropout_by_chance":  # what does not drop then is refuted, and what refuses to does not claim to
+        case "dropout_by_chance":  # what does not drop then is refuted, and what refuses to does not declare it
             dropping(willing, 0.5)(problem)
             return None
         case _:

@@ -27,9 +27,9 @@ class Profile:
     #: Whether a kernel that holds all it declares is called certified.
     certifies: bool = False
 
-    def chance(self, share: float, claims: int) -> float:
-        """The probability that searches for so many claims meet a fault that shows in this share of their problems."""
-        return 1 - (1 - share) ** (self.examples * claims)
+    def chance(self, share: float, properties: int) -> float:
+        """The probability that searches of so many properties meet a fault that shows in this share of problems."""
+        return 1 - (1 - share) ** (self.examples * properties)
 
 
 _ROWS = (

@@ -1,6 +1,6 @@
-"""A property: one claim about every problem, its source, the bug it hunts, and what it needs.
+"""A property: one statement about every problem, its source, the bug it hunts, and what it needs.
 
-A property is a function ``(subject, problem)`` that raises when its claim is false. :func:`attention_property`
+A property is a function ``(subject, problem)`` that raises when its statement is false. :func:`attention_property`
 turns it into a pytest function that searches for such a problem with Hypothesis, and registers it, so that a
 stored case can be replayed and the catalogue can be printed.
 """
@@ -35,31 +35,31 @@ Check = Callable[["Subject", "Problem"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """A claim, with everything the catalogue, the certificate and a replay need to know about it."""
+    """A property, with everything the catalogue, the certificate and a replay need to know about it."""
 
-    #: family.claim, e.g. ``causality.future_keys_change_nothing``.
+    #: family.name, e.g. ``causality.future_keys_change_nothing``.
     id: str
-    #: The claim as a sentence: the first line of the docstring.
+    #: The statement of the property, a sentence: the first line of the docstring.
     statement: str
     #: Why it is true, or where it is stated.
     source: str
     #: The bug it hunts.
     hunts: str
-    #: Names of options and abilities that a kernel must declare, or its framework have, for the claim to apply to it.
+    #: Names of options and abilities that a kernel must declare, or its framework have, if the property is to apply.
     needs: tuple[str, ...]
     check: Check
-    #: Problems the claim is searched over.
+    #: Problems the property is searched over.
     problems: Callable[[Subject], SearchStrategy[Problem]]
-    #: Why the claim does not apply to a subject; empty when it does.
+    #: Why the property does not apply to a subject; empty when it does.
     not_applicable: Callable[[Subject], str] = lambda subject: ""
-    #: Largest probability that one problem makes a sound kernel suspect, or refutes a claim about chance itself; 0 for
-    #: a claim that is a theorem.
+    #: Largest probability that one problem makes a sound kernel suspect, or refutes a property about chance itself; 0
+    #: for a property that is a theorem.
     false_alarm: float = 0.0
-    #: Of a claim that is asked of each problem of a list in turn, with a seed, and not searched: their recipes.
+    #: Of a property that is asked of each problem of a list in turn, with a seed, and not searched: their recipes.
     recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None
 
     def applies_to(self, subject: Subject) -> bool:
-        """Whether the subject has what the claim needs, and nothing says that it does not apply."""
+        """Whether the subject has what the property needs, and nothing says that it does not apply."""
         return subject.supports(*self.needs) and not self.not_applicable(subject)
 
 
@@ -68,9 +68,9 @@ class NotExamined(Exception):  # noqa: N818 -- a verdict that is missing, not an
 
 
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A claim found false for one problem.
+    """A property found false for one problem.
 
-    ``measurement`` is that of the worst element, where the claim measures one; ``worst`` is the element alone, of an
+    ``measurement`` is that of the worst element, where the property measures one; ``worst`` is the element alone, of an
     answer too long to be measured at once. ``bound`` finds the terms that weigh most in what is allowed there.
     """
 
@@ -100,9 +100,9 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
 
 
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A statistical test that failed for one problem: a sound kernel does that with the claim's ``false_alarm``.
+    """A statistical test that failed for one problem: a sound kernel does that with the property's ``false_alarm``.
 
-    Under a model of its errors, which is not the claim. Where chance is the claim, the kernel is refuted.
+    Under a model of its errors, which is not the property. Where the property is about chance, the kernel is refuted.
     """
 
 
@@ -191,7 +191,7 @@ def attention_property(
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
     ``problems`` gives the strategy to search, by default every problem the kernel supports. ``not_applicable``,
-    ``recipes`` and ``false_alarm`` are fields of :class:`Property`; a claim that has the latter raises
+    ``recipes`` and ``false_alarm`` are fields of :class:`Property`; a property that has the latter raises
     :class:`Suspicion`, if it is not about chance itself.
     """
 

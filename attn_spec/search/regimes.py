@@ -64,7 +64,7 @@ _SCORES = (
            hunts="weights that depend on the position of a key"),
     Regime(name="near_ties", fill=fills.near_ties,
            summary="keys differ by one unit in the last place",
-           hunts="scores or operands rounded to fewer bits than claimed"),
+           hunts="scores or operands rounded to fewer bits than declared"),
     Regime(name="large", fill=fills.spread(10.0), generic=True,
            summary="scores of standard deviation 10",
            hunts="a wrong base of the exponential, scores stored in a narrow format"),

@@ -1,4 +1,4 @@
-"""Search for a problem that refutes a claim, and make it small: Hypothesis, bounded in time."""
+"""Search for a problem that refutes a property, and make it small: Hypothesis, bounded in time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PropertyError(Exception):
 
 
 def search(
-    claim: Property,
+    property_: Property,
     subject: Subject,
     profile: Profile,
     seed: int,
@@ -59,25 +59,25 @@ def search(
     *,
     found: Callable[[str], None] = lambda message: None,
 ) -> tuple[Row, Case | None]:
-    """Look for a problem that refutes ``claim``; return the verdict, and the smallest case found if there is one.
+    """Look for a problem that refutes ``property_``; return the verdict, and the smallest case found if there is one.
 
-    The problems depend on the seed, the claim, the dtype and what the kernel supports. ``tick`` is told the number of
-    problems tried, ``found`` what the first one shows that refutes the claim, before it is made smaller. Raises
+    The problems depend on the seed, the property, the dtype and what the kernel supports. ``tick`` is told the number
+    of problems tried, ``found`` what the first one shows that refutes the property, before it is made smaller. Raises
     :class:`PropertyError`.
     """
-    row = Row(property=claim.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_CLAIMED)
-    if missing := [option for option in claim.needs if not subject.supports(option)]:
+    row = Row(property=property_.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_DECLARED)
+    if missing := [option for option in property_.needs if not subject.supports(option)]:
         given = [name for name in missing if name in ABILITIES and ABILITIES[name].of_framework]
         if given:
             why = f"{subject.framework.name} does not have {', '.join(given)}"
         else:
             why = f"the kernel does not declare {', '.join(missing)}"
         return replace(row, message=why, lacks=tuple(missing)), None
-    if reason := claim.not_applicable(subject):
+    if reason := property_.not_applicable(subject):
         return replace(row, message=reason), None
-    if claim.recipes is not None and not subject.shapes:
+    if property_.recipes is not None and not subject.shapes:
         return replace(row, message=f"no shape was asked for, as --shape {EXAMPLE} asks for one"), None
-    hunt = _Search(claim, subject, profile, tick, found)
+    hunt = _Search(property_, subject, profile, tick, found)
     try:
         hunt.run(seed)
     except NotTaken as error:
@@ -92,7 +92,7 @@ def search(
     verdict, missing = Verdict.SUSPECT if isinstance(error, Suspicion) else Verdict.REFUTED, []
     case, decided = None, replace(row, verdict=verdict)
     with faults.told("case", missing):
-        case = case_of(claim, subject, problem, error, hunt.first)
+        case = case_of(property_, subject, problem, error, hunt.first)
         decided = case.decides(row, verdict)
     return (replace(decided, message="\n".join([str(error), *missing])) if missing else decided), case
 
@@ -101,7 +101,7 @@ def search(
 class _Search:
     """One search and what it has seen so far."""
 
-    claim: Property
+    property_: Property
     subject: Subject
     profile: Profile
     tick: Callable[[int], None]
@@ -136,10 +136,10 @@ class _Search:
     def run(self, seed: int) -> None:
         """Try small problems, then one of each size in turn, then small ones for those that could not be had.
 
-        Of a claim that has a list, try each problem of that.
+        Of a property that has a list, try each problem of that.
         """
-        if self.claim.recipes is not None:
-            self._try_each(self.claim.recipes(self.subject, seed))
+        if self.property_.recipes is not None:
+            self._try_each(self.property_.recipes(self.subject, seed))
             return
         self.deadline = time.monotonic() + self.profile.seconds
         own = self._turns()
@@ -167,10 +167,10 @@ class _Search:
                 return
 
     def _turns(self) -> list[turns.Turn]:
-        """The turns of sizes; none for a claim about chance, whose probabilities are those of small problems."""
-        if self.claim.false_alarm:
+        """The turns of sizes; none for a property about chance, whose probabilities are those of small problems."""
+        if self.property_.false_alarm:
             return []
-        found = turns.turns(self.profile.examples, self.claim.id)
+        found = turns.turns(self.profile.examples, self.property_.id)
         few = self.subject.kernel.signatures is not None  # each size is another signature
         return found[: len(found) // turns.ORDINARY] if few else found
 
@@ -185,9 +185,9 @@ class _Search:
             suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType] -- its metaclass iterates
             verbosity=Verbosity.quiet,
         )
-        problems = self.claim.problems(self.subject)
+        problems = self.property_.problems(self.subject)
 
-        @hypothesis.seed(_seed_of(seed, self.claim, self.subject))
+        @hypothesis.seed(_seed_of(seed, self.property_, self.subject))
         @settings
         @hypothesis.given(problems)
         def try_problem(problem: Problem) -> None:
@@ -208,10 +208,10 @@ class _Search:
         if self.failure is None and self.is_repetition(problem):
             return
         if not self.subject.kernel.isolated:  # which takes no process down but its own
-            self.in_flight.hold(case_of(self.claim, self.subject, problem))
+            self.in_flight.hold(case_of(self.property_, self.subject, problem))
         with recording() as observations:
             try:
-                self.claim.check(self.subject, problem)
+                self.property_.check(self.subject, problem)
             except (UnsatisfiedAssumption, NotTaken, NotExamined) as error:
                 self.discard(error)
                 raise UnsatisfiedAssumption from error
@@ -272,18 +272,18 @@ class _Search:
         self.looked_at += observations.looked_at
         for what, ratio in observations.ratios.items():
             self.ratio = max(self.ratio or 0.0, ratio)
-            if math.isfinite(ratio) and not self.claim.false_alarm and self.claim.recipes is None:
+            if math.isfinite(ratio) and not self.property_.false_alarm and self.property_.recipes is None:
                 hypothesis.target(ratio, label=what)
 
     def outcome_without_failure(self) -> dict[str, Verdict | str]:
         """Held; or not exercised, when too few problems were tried and not because there are no more of them."""
-        if self.claim.recipes is not None:
+        if self.property_.recipes is not None:
             return self._outcome_of_each()
         exhausted = self.examples and not self.discarded and not self.out_of_time
         if self.examples >= self.profile.floor or exhausted:
             return {"verdict": Verdict.HELD}
         if not self.examples and self.not_taken:
-            return {"verdict": Verdict.NOT_CLAIMED, "message": self.not_taken}
+            return {"verdict": Verdict.NOT_DECLARED, "message": self.not_taken}
         time_was_up = f"{self.profile.seconds:g} s were up"
         why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
         if self.empty:
@@ -303,11 +303,11 @@ class _Search:
             message = f"the contract says nothing of {self.empty} of {self.wanted} problems"
             return {"verdict": Verdict.NOT_EXERCISED, "message": message}
         if not self.examples:
-            return {"verdict": Verdict.NOT_CLAIMED, "message": self.not_taken}
+            return {"verdict": Verdict.NOT_DECLARED, "message": self.not_taken}
         return {"verdict": Verdict.HELD}
 
 
-def _seed_of(seed: int, claim: Property, subject: Subject) -> int:
+def _seed_of(seed: int, property_: Property, subject: Subject) -> int:
     """A seed of its own for every property and dtype, the same for all kernels."""
-    digest = hashlib.sha256(f"{seed} {claim.id} {subject.dtype}".encode()).digest()
+    digest = hashlib.sha256(f"{seed} {property_.id} {subject.dtype}".encode()).digest()
     return int.from_bytes(digest[:8])

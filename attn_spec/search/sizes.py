@@ -56,7 +56,7 @@ class Size:
     options: bool = False
     #: True if searches of few problems have no turn of this size, which takes long.
     long: bool = False
-    #: True if only one claim in ``turns.RARE`` has a turn of this size, since one problem takes seconds.
+    #: True if only one property in ``turns.RARE`` has a turn of this size, since one problem takes seconds.
     rare: bool = False
     #: Largest B * Hq of a problem of this size, if B > 1, times the slowness of a kernel.
     most_heads: int = MOST_HEADS
@@ -194,7 +194,7 @@ def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
 
 
 def used(size: Size, subject: Subject, excluded: Collection[str]) -> set[str]:
-    """The abilities that problems of this size use, of a kernel that has them, for a claim that allows them."""
+    """The abilities that problems of this size use, of a kernel that has them, for a property that allows them."""
     return {name for name in size.uses if subject.supports(name) and name not in excluded}
 
 

@@ -1,7 +1,7 @@
-"""Problems that refuted a claim in an earlier run are tried first: what is not mended yet is told at once.
+"""Problems that refuted a property in an earlier run are tried first: what is not mended yet is told at once.
 
 Only those of the same kernel under the same declarations are: any other may be a problem that the kernel does not take
-any more. A claim about chance is left out: its probabilities are those of problems drawn anew. So are shapes that a
+any more. A property about chance is left out: its probabilities are those of problems drawn anew. So are shapes that a
 user asks for, which are examined anew, or not at all.
 """
 
@@ -21,7 +21,7 @@ from attn_spec.search.cases import HOME, Case, CaseError, InFlight, case_of, dec
 from attn_spec.search.property import NotExamined, Property
 from attn_spec.search.verdict import Row, Verdict
 
-#: Cases of one claim that are tried, the newest first.
+#: Cases of one property that are tried, the newest first.
 MOST = 3
 
 
@@ -33,12 +33,12 @@ class StoredCases:
     #: By the name of the kernel, the newest first.
     read: dict[str, list[Case]] = field(default_factory=dict)
 
-    def refuting(self, claim: Property, subject: Subject) -> tuple[Row, Case] | None:
-        """The verdict and the case where one of the stored problems still refutes the claim; None where none does."""
-        if claim.recipes is not None or claim.false_alarm or not claim.applies_to(subject):
+    def refuting(self, property_: Property, subject: Subject) -> tuple[Row, Case] | None:
+        """The verdict and the case where a stored problem still refutes the property; None where none does."""
+        if property_.recipes is not None or property_.false_alarm or not property_.applies_to(subject):
             return None
-        tried = [case for case in self._cases_of(_spec_of(subject)) if _is_of(case, claim, subject)][:MOST]
-        return next((found for case in tried if (found := _again(case, claim, subject)) is not None), None)
+        tried = [case for case in self._cases_of(_spec_of(subject)) if _is_of(case, property_, subject)][:MOST]
+        return next((found for case in tried if (found := _again(case, property_, subject)) is not None), None)
 
     def _cases_of(self, kernel: str) -> list[Case]:
         """Every case of a kernel that can be read; of others no file is parsed, which may be large."""
@@ -62,27 +62,27 @@ def _spec_of(subject: Subject) -> str:
     return subject.kernel.spec or subject.kernel.name
 
 
-def _is_of(case: Case, claim: Property, subject: Subject) -> bool:
-    """Whether a case is of this claim, kernel, dtype and device, and was found under the same declarations."""
-    named = (case.claim, case.kernel, case.problem.dtype, case.device)
-    wanted = (claim.id, _spec_of(subject), subject.dtype, subject.device)
+def _is_of(case: Case, property_: Property, subject: Subject) -> bool:
+    """Whether a case is of this property, kernel, dtype and device, and was found under the same declarations."""
+    named = (case.property_id, case.kernel, case.problem.dtype, case.device)
+    wanted = (property_.id, _spec_of(subject), subject.dtype, subject.device)
     return named == wanted and case.declaration == declaration_of(subject)
 
 
-def _again(case: Case, claim: Property, subject: Subject) -> tuple[Row, Case] | None:
-    """The verdict on a claim from one stored problem; None if that does not refute it."""
+def _again(case: Case, property_: Property, subject: Subject) -> tuple[Row, Case] | None:
+    """The verdict on a property from one stored problem; None if that does not refute it."""
     in_flight = InFlight()
-    in_flight.hold(case_of(claim, subject, case.problem))
+    in_flight.hold(case_of(property_, subject, case.problem))
     try:
-        claim.check(subject, case.problem)
+        property_.check(subject, case.problem)
     except (UnsatisfiedAssumption, NotTaken, NotExamined):
         return None
     except AssertionError as error:
-        found = case_of(claim, subject, case.problem, error)
+        found = case_of(property_, subject, case.problem, error)
         if found.message == case.message:  # the first problem of that search had its say on these
             found = replace(found, hints=case.hints)
         refuted, kernel = Verdict.REFUTED, subject.kernel.name
-        row = Row(property=claim.id, kernel=kernel, dtype=subject.dtype, verdict=refuted, examples=1)
+        row = Row(property=property_.id, kernel=kernel, dtype=subject.dtype, verdict=refuted, examples=1)
         return found.decides(row, refuted), found
     except Exception:  # which says nothing of the kernel; the search, which may meet it too, reports it
         return None

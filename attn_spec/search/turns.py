@@ -16,7 +16,7 @@ from attn_spec.search.sizes import SIZES, Size, is_of
 
 #: One problem in SHARE is drawn at a size.
 SHARE = 5
-#: One claim in RARE has turns of a size that is rare.
+#: One property in RARE has turns of a size that is rare.
 RARE = 4
 #: The number of sizes that each search has a turn of, if it tries enough problems.
 ORDINARY = sum(not size.rare for size in SIZES)
@@ -35,13 +35,13 @@ _turn: ContextVar[Turn | None] = ContextVar("_turn", default=None)
 _smaller: ContextVar[bool] = ContextVar("_smaller", default=False)
 
 
-def turns(examples: int, claim: str) -> list[Turn]:
-    """The turns of a search of so many problems, one in SHARE; the claim's name says which size is the first.
+def turns(examples: int, property_id: str) -> list[Turn]:
+    """The turns of a search of so many problems, one in SHARE; ``property_id`` says which size is the first.
 
-    A search of few problems has no turn of a size that is ``long``; three claims in four have none of one that is
+    A search of few problems has no turn of a size that is ``long``; three properties in four have none of one that is
     ``rare``.
     """
-    first, count = zlib.crc32(claim.encode()), examples // SHARE
+    first, count = zlib.crc32(property_id.encode()), examples // SHARE
     known = [size for place, size in enumerate(SIZES) if not size.rare or (first + place) % RARE == 0]
     if count < ORDINARY:
         known = [size for size in known if not size.long]

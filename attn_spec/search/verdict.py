@@ -11,21 +11,21 @@ from attn_spec.kernels.defects import Defect
 
 
 class Verdict(StrEnum):
-    """A verdict on one claim, best first; rows are merged to the worst."""
+    """A verdict on one property, best first; rows are merged to the worst."""
 
-    #: The kernel lacks an option that the claim needs, or the claim does not apply to its contract.
-    NOT_CLAIMED = "not claimed"
-    #: Every problem of a large enough search satisfied the claim.
+    #: The kernel lacks an option that the property needs, or the property does not apply to its contract.
+    NOT_DECLARED = "not declared"
+    #: Every problem of a large enough search satisfied the property.
     HELD = "held"
     #: Too few problems were tried for the verdict "held".
     NOT_EXERCISED = "not exercised"
-    #: A problem contradicts the claim, as a table of known defects says.
+    #: A problem contradicts the property, as a table of known defects says.
     KNOWN = "known defect"
     #: A statistical test failed, which a sound kernel does with a small, stated probability.
     SUSPECT = "suspect"
-    #: A table of known defects says that a problem contradicts the claim, and none did.
+    #: A table of known defects says that a problem contradicts the property, and none did.
     MENDED = "mended"
-    #: A problem contradicts the claim.
+    #: A problem contradicts the property.
     REFUTED = "refuted"
 
 
@@ -46,21 +46,21 @@ class Row:
     kernel: str
     dtype: str
     verdict: Verdict
-    #: Problems the claim was checked on.
+    #: Problems the property was checked on.
     examples: int = 0
     #: Problems drawn but unusable, so not counted in ``examples``.
     discarded: int = 0
-    #: The share of the elements of their answers that the contract says something of; None when the claim judges none.
+    #: The share of the elements of their answers that the contract says something of; None if the property judges none.
     measured: float | None = None
-    #: Largest error / bound seen; None when the claim measures none.
+    #: Largest error / bound seen; None when the property measures none.
     ratio: float | None = None
     #: Which readings of the contract explained the answers, in words, where it leaves a choice.
     readings: tuple[str, ...] = ()
     #: Of problems whose answers were looked at in part, each with how much of it, in words.
     looked_at: tuple[str, ...] = ()
-    #: Options and abilities that the claim needs and the kernel, or its framework, does not have.
+    #: Options and abilities that the property needs and the kernel, or its framework, does not have.
     lacks: tuple[str, ...] = ()
-    #: Id of the stored case that refutes the claim, or makes the kernel suspect.
+    #: Id of the stored case that refutes the property, or makes the kernel suspect.
     case: str | None = None
     #: Why the verdict is not "held"; empty when it is.
     message: str = ""
@@ -91,7 +91,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def measured(rows: Iterable[Row]) -> str:
     """How much of all answers was measured, in words, of rows that tell; empty where none does."""
-    shares = [row.measured for row in rows if row.measured is not None and row.verdict is not Verdict.NOT_CLAIMED]
+    shares = [row.measured for row in rows if row.measured is not None and row.verdict is not Verdict.NOT_DECLARED]
     if not shares:
         return ""
     few = sum(share < LITTLE for share in shares)
@@ -106,7 +106,7 @@ def count(rows: Iterable[Row]) -> dict[Verdict, int]:
 
 
 def denominator(rows: Iterable[Row]) -> str:
-    """Sum up what was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not claimed, ...``.
+    """Sum up what was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not declared, ...``.
 
     With the share of the elements that the verdicts rest on.
     """
@@ -114,7 +114,7 @@ def denominator(rows: Iterable[Row]) -> str:
     properties = len({row.property for row in rows})
     subjects = len({(row.kernel, row.dtype) for row in rows})
     counted = count(rows)
-    order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_CLAIMED, Verdict.NOT_EXERCISED)
+    order = (Verdict.HELD, Verdict.REFUTED, Verdict.SUSPECT, Verdict.NOT_DECLARED, Verdict.NOT_EXERCISED)
     order += tuple(verdict for verdict in (Verdict.KNOWN, Verdict.MENDED) if counted[verdict])
     found = ", ".join(f"{counted[verdict]} {verdict}" for verdict in order)
     asked = f"{plural(properties, 'property')} x {plural(subjects, 'subject')} = {plural(len(rows), 'verdict')}"
@@ -122,7 +122,7 @@ def denominator(rows: Iterable[Row]) -> str:
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 certified, suspects and known defects or not; 1 when a claim is refuted.
+    """0 certified, suspects and known defects or not; 1 when a property is refuted.
 
     3 when one was not exercised, or none held, or a known defect was not found.
     """

@@ -164,7 +164,7 @@ def _check_alike(one: Event | None, other: Event | None) -> None:
         return
     apart = [
         f"{kind}.{name}: {one[kind].get(name)} and {other[kind].get(name)}"
-        for kind in ("subject", "environment", "suite", "configuration", "claims")
+        for kind in ("subject", "environment", "suite", "configuration", "declarations")
         for name in sorted({*one[kind], *other[kind]})
         if one[kind].get(name) != other[kind].get(name)
     ]
@@ -248,7 +248,7 @@ class _Child:
             os.close(self.report)
 
     def blame(self, progress: Progress) -> None:
-        """The child died: refute the claim it was checking, with the case it had in flight."""
+        """The child died: refute the property it was checking, with the case it had in flight."""
         reason = self._cause()
         case = InFlight(process=self.process.pid).take(reason)
         if self.share not in progress.begun:

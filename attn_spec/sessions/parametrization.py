@@ -3,8 +3,8 @@
     from attn_spec import parametrize
 
     @parametrize(attention)
-    def test_attention(search, claim, subject):
-        search(claim, subject)
+    def test_attention(search, property_, subject):
+        search(property_, subject)
 
 ``search`` is the fixture of the pytest plugin: profile, seed, device's call limit and known defects are those of its
 options, ``--attn-profile ci``.
@@ -35,7 +35,7 @@ def parametrize(
     device: str = "cpu",
     **declared: Any,
 ) -> pytest.MarkDecorator:
-    """Run a test with the arguments ``claim`` and ``subject`` once for each property and dtype.
+    """Run a test with the arguments ``property_`` and ``subject`` once for each property and dtype.
 
     ``kernel`` is a declared one, or what ``attn-spec certify`` is given to find one; ``declared`` are then
     declarations for a callable that has none. ``properties`` are parts of the ids of those wanted, all without one;
@@ -46,15 +46,15 @@ def parametrize(
         raise KernelError(f"{kernel.name} declares itself with @kernel; drop {', '.join(sorted(declared))}")
     found = in_hand(kernel, declared)
     subjects = preflight(replace(found, spec=found.spec or _spec_of(found)), dtypes, device).subjects
-    claims = _claims(properties)
+    chosen = _properties(properties)
     return pytest.mark.parametrize(
-        ("claim", "subject"),
-        [(claim, subject) for claim in claims for subject in subjects],
-        ids=[f"{claim.id}-{subject.dtype}" for claim in claims for subject in subjects],
+        ("property_", "subject"),
+        [(property_, subject) for property_ in chosen for subject in subjects],
+        ids=[f"{property_.id}-{subject.dtype}" for property_ in chosen for subject in subjects],
     )
 
 
-def _claims(parts: Sequence[str]) -> list[Property]:
+def _properties(parts: Sequence[str]) -> list[Property]:
     """The properties whose ids contain one of the parts. Raises :class:`KernelError` for a part that none contains."""
     every = load_all()
     return [every[name] for name in sorted(named(parts, every))]

@@ -127,67 +127,71 @@ _MARK = "attn-spec replay: "
 
 
 def run(case: Case, call_limit: float, isolate: str = "never", kernel: str = "", page: str = "") -> Replay:
-    """Check the case's claim on its problem, here."""
+    """Check the case's property on its problem, here."""
     from attn_spec.kernels.kernel import KernelError
     from attn_spec.search.preflight import preflight
     from attn_spec.search.property import load_all
 
-    claim = load_all().get(case.claim)
-    if claim is None:
-        return Replay(2, f"there is no property {case.claim!r} any more; see `attn-spec properties`")
+    property_ = load_all().get(case.property_id)
+    if property_ is None:
+        return Replay(2, f"there is no property {case.property_id!r} any more; see `attn-spec properties`")
     try:
         found = foreign.found(kernel or case.kernel, isolate, **({} if kernel else case.declared))
         (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit).subjects
     except KernelError as error:
         return Replay(2, str(error))
-    needed = {*claim.needs, *case.problem.options()}
+    needed = {*property_.needs, *case.problem.options()}
     if missing := sorted(option for option in needed if not subject.supports(option)):
         return Replay(2, f"{found.name} does not declare {', '.join(missing)}, which the case needs")
-    if reason := claim.not_applicable(subject):
-        return Replay(2, f"the claim does not apply to {found.name}: {reason}")
-    return _check(claim, subject, case.problem, page)
+    if reason := property_.not_applicable(subject):
+        return Replay(2, f"the property does not apply to {found.name}: {reason}")
+    return _check(property_, subject, case.problem, page)
 
 
-def _check(claim: Property, subject: Subject, problem: Problem, page: str) -> Replay:
-    """Check the claim on the problem."""
+def _check(property_: Property, subject: Subject, problem: Problem, page: str) -> Replay:
+    """Check the property on the problem."""
     from hypothesis.errors import UnsatisfiedAssumption
 
     from attn_spec.kernels.limits import NotTaken
     from attn_spec.search.property import NotExamined, Suspicion
 
     try:
-        claim.check(subject, problem)
+        property_.check(subject, problem)
     except Suspicion as error:
         return Replay(3, str(error))
     except AssertionError as error:
         missing: list[str] = []
         if page:
             with faults.told(f"page {page}", missing):
-                _show(claim, subject, problem, error, Path(page))
+                _show(property_, subject, problem, error, Path(page))
         return Replay(1, "\n".join([str(error), *missing]), shown=bool(page) and not missing)
     except (UnsatisfiedAssumption, NotTaken, NotExamined) as error:
         why = f": {error}" if str(error) else ""
-        return Replay(2, f"the claim says nothing about {subject.kernel.name} and the problem of this case{why}")
-    if _draws_again(claim, subject):
+        return Replay(2, f"the property says nothing about {subject.kernel.name} and the problem of this case{why}")
+    if _draws_again(property_, subject):
         return Replay(4, "each call draws another mask, so that a wrong kernel may pass; replay it again or certify")
     return Replay(0, "")
 
 
-def _show(claim: Property, subject: Subject, problem: Problem, error: AssertionError, page: Path) -> None:
+def _show(property_: Property, subject: Subject, problem: Problem, error: AssertionError, page: Path) -> None:
     """Write the page of a refuted problem."""
     from attn_spec.evidence import failure, picture
 
-    case = cases.case_of(claim, subject, problem, error)
-    block = failure.block(case, claim, subject, None)
-    title = f"{subject.kernel.name}: {claim.id}"
+    case = cases.case_of(property_, subject, problem, error)
+    block = failure.block(case, property_, subject, None)
+    title = f"{subject.kernel.name}: {property_.id}"
     atomic.write(page, picture.page(title, block, problem, getattr(error, "measurement", None)))
 
 
-def _draws_again(claim: Property, subject: Subject) -> bool:
-    """Whether the claim is about calls without a seed, each of which draws a mask of its own."""
+def _draws_again(property_: Property, subject: Subject) -> bool:
+    """Whether the property is about calls without a seed, each of which draws a mask of its own."""
     from attn_spec.kernels.dropping import needs_seed
 
-    return "dropout_by_chance" in claim.needs and "dropout_seed" not in claim.needs and not needs_seed(subject.kernel)
+    return (
+        "dropout_by_chance" in property_.needs
+        and "dropout_seed" not in property_.needs
+        and not needs_seed(subject.kernel)
+    )
 
 
 def main(arguments: list[str]) -> None:

@@ -95,25 +95,25 @@ class Session:
             self.preflights = [self._at_shapes(checked) for checked in found if checked is not None]
             self._read_known_defects()
 
-    def verdict(self, claim: Property, subject: Subject) -> tuple[Row, str]:
-        """The verdict on a claim, and the block if it is refuted or suspect; the case and its script are stored."""
+    def verdict(self, property_: Property, subject: Subject) -> tuple[Row, str]:
+        """The verdict on a property, and the block if it is refuted or suspect; the case and its script are stored."""
         from attn_spec.evidence import failure, script
         from attn_spec.search import cases
         from attn_spec.search.search import search
 
-        key = (claim.id, subject.kernel.name, subject.dtype)
+        key = (property_.id, subject.kernel.name, subject.dtype)
         known = self.known_defects_of(subject.kernel)
 
         def found(message: str) -> None:
-            if not any(defect.is_of(subject.kernel.name, subject.dtype, claim.id) for defect in known):
+            if not any(defect.is_of(subject.kernel.name, subject.dtype, property_.id) for defect in known):
                 self.tell("found", key=key, message=message)
 
         self.tell("start", key=key)
         stored = path = written = None
         missing: list[str] = []
         with faults.told("stored cases", missing):
-            stored = self.stored.refuting(claim, subject)
-        row, case = stored or search(claim, subject, self._effort(), self.seed, self._ticker(), found=found)
+            stored = self.stored.refuting(property_, subject)
+        row, case = stored or search(property_, subject, self._effort(), self.seed, self._ticker(), found=found)
         row = against(row, known)
         if case is None:
             return row, ""
@@ -122,10 +122,10 @@ class Session:
             path = cases.save(case)
         if path is not None:
             with faults.told("script", missing):
-                written = script.write(case, claim, subject, path.with_suffix(".py"))
-        block = f"{row.verdict.upper()}  {claim.statement}\n  {row.message}"
+                written = script.write(case, property_, subject, path.with_suffix(".py"))
+        block = f"{row.verdict.upper()}  {property_.statement}\n  {row.message}"
         with faults.told("the rest", missing):
-            block = failure.block(case, claim, subject, written, row.verdict, is_stored=path is not None)
+            block = failure.block(case, property_, subject, written, row.verdict, is_stored=path is not None)
         block = "\n".join([block, *missing])
         if row.verdict is Verdict.REFUTED and against(row, subject.kernel.known_defects) is not row:
             block += f"\n{OWN_TABLE}"
@@ -223,7 +223,7 @@ class Session:
                 | {"only": self.option("property"), "memory": self.option("memory")}
                 | {"shapes": [str(shape) for shape in self.option("shape")]},
                 known_defects=[dataclasses.asdict(one) for one in self.known_defects_of(checked.subjects[0].kernel)],
-                claims=provenance.claims(checked),
+                declarations=provenance.declarations(checked),
                 catalogue=provenance.catalogue(),
             )
 
@@ -239,7 +239,9 @@ class Session:
         chosen, (number, count) = self.option("property"), self.option("share")
         for subject in self.subjects[number::count]:
             with faults.told(f"power of {subject.dtype}", self.without_power):
-                found = powers(subject, self.seed, lambda claim: not chosen or any(part in claim for part in chosen))
+                found = powers(
+                    subject, self.seed, lambda property_id: not chosen or any(part in property_id for part in chosen)
+                )
                 for one in found:
                     self.powers.append(one)
                     self.tell("power", power=one.to_json())

@@ -17,7 +17,7 @@ from attn_spec.numbers import formats
 from attn_spec.problem import abilities, options, quantities
 from attn_spec.problem.option import Option
 from attn_spec.search import profiles, regimes, sizes, verdict
-from attn_spec.search import property as claims
+from attn_spec.search import property as property_module
 from attn_spec.vocabulary import libraries
 from attn_spec.vocabulary.comments import comments_of, paragraphs, summary
 from attn_spec.vocabulary.word import Kind, Word
@@ -46,17 +46,19 @@ def properties() -> list[Word]:
     return [
         Word(
             kind="property",
-            name=claim.id,
-            says=claim.statement,
+            name=property_.id,
+            says=property_.statement,
             facts=_facts(
-                source=claim.source,
-                hunts=claim.hunts,
-                needs=", ".join(claim.needs) or "nothing beyond a plain call",
-                chance=f"at most {claim.false_alarm:g} for one problem, of a sound kernel" if claim.false_alarm else "",
+                source=property_.source,
+                hunts=property_.hunts,
+                needs=", ".join(property_.needs) or "nothing beyond a plain call",
+                chance=f"at most {property_.false_alarm:g} for one problem, of a sound kernel"
+                if property_.false_alarm
+                else "",
             ),
-            also=tuple(claim.id.split(".")),
+            also=tuple(property_.id.split(".")),
         )
-        for _, claim in sorted(claims.load_all().items())
+        for _, property_ in sorted(property_module.load_all().items())
     ]
 
 
@@ -287,7 +289,7 @@ def kinds() -> tuple[Kind, ...]:
         kind("contract", summary(presets), _contracts, also=("preset", "presets"), closing=_chooser),
         kind("stage", paragraphs(contract)[1], _stages, also=("input", "work")),
         kind("format", summary(formats), _formats, also=("dtype", "dtypes")),
-        kind("property", summary(claims), properties, "properties"),
+        kind("property", summary(property_module), properties, "properties"),
         kind("regime", summary(regimes), _regimes),
         kind("size", summary(sizes), _sizes),
         kind("profile", summary(profiles), _profiles),

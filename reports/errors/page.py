@@ -22,7 +22,7 @@ from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
 
 #: How each verdict is marked, without relying on colour.
-MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not claimed": "\N{EN DASH}", "not exercised": "?"}
+MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not declared": "\N{EN DASH}", "not exercised": "?"}
 #: Sweeps drawn as lines, and what they vary.
 AGAINST = {"length": "key length", "magnitude": "score size"}
 #: Runs one line of the worst cases again.
@@ -119,7 +119,7 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
         "denominator": verdict.denominator(verdicts),
         "examined": [row for row in verdicts if row.looked_at],
         "causes": causes(verdicts),
-        "statements": {name: claim.statement for name, claim in load_all().items()},
+        "statements": {name: property_.statement for name, property_ in load_all().items()},
         "marks": MARKS,
     }
 
@@ -169,9 +169,9 @@ def _replay(cases: Sequence[Row]) -> str:
 def _shares(rows: Sequence[Row]) -> list[Share]:
     """How many elements lay inside the bound, outside it, and outside the domain in which a bound exists."""
     outside = sum(row.outside_bound for row in rows)
-    unclaimed = sum(row.outside_domain for row in rows)
+    beyond = sum(row.outside_domain for row in rows)
     return [
         Share(name="inside the bound", style="inside", elements=sum(row.elements for row in rows) - outside),
         Share(name="outside the bound", style="outside", elements=outside),
-        Share(name="outside the contract's domain, nothing claimed", style="unclaimed", elements=unclaimed),
+        Share(name="outside the contract's domain, nothing declared", style="outside-domain", elements=beyond),
     ]

@@ -100,7 +100,7 @@ def points_of(subject: Subject, grid: Grid) -> list[Point]:
     made = [_point(subject, grid, sweep="length", length=length, magnitude=1.0) for length in grid.lengths]
     made += [_point(subject, grid, sweep="magnitude", length=fixed, magnitude=2.0**e) for e in grid.magnitudes]
     made += [_point(subject, grid, sweep="regime", length=fixed, regime=regime) for regime in REGIMES]
-    return [point for point in made if _is_claimed(subject, point.recipes[0])]
+    return [point for point in made if _is_declared(subject, point.recipes[0])]
 
 
 def _point(
@@ -124,7 +124,7 @@ def _point(
     return Point(subject=subject, sweep=sweep, magnitude=magnitude, recipes=recipes)
 
 
-def _is_claimed(subject: Subject, recipe: Recipe) -> bool:
+def _is_declared(subject: Subject, recipe: Recipe) -> bool:
     wanted = {"scale": recipe.scale is not None, "cross": recipe.query_length != recipe.key_length}
     return subject.supports(*(option for option, used in wanted.items() if used))
 
@@ -143,7 +143,7 @@ def measured(point: Point) -> list[Row]:
 
 
 def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
-    """The errors of one forward and, where it is claimed, one backward call. Raises :class:`Misbehaviour`."""
+    """The errors of one forward and, where it is declared, one backward call. Raises :class:`Misbehaviour`."""
     forward = assertions.judged(subject, problem, subject(problem)).measurements
     if not subject.supports("backward"):
         return forward

@@ -65,7 +65,7 @@ def _examined(name: str, device: str, profile: str) -> Examined:
     except CannotRunError as error:
         return Examined(kernel=name, result=COULD_NOT_RUN, reason=str(error).splitlines()[0])
     rows = [row for row in progress.rows.values() if row.verdict is Verdict.REFUTED]
-    contracts = dict.fromkeys(str(fields["summary"]) for fields in document.claims.contracts.values())
+    contracts = dict.fromkeys(str(fields["summary"]) for fields in document.declarations.contracts.values())
     return Examined(
         kernel=name,
         result=document.result,

@@ -1,4 +1,4 @@
-"""Mutants of the code of truth, bounds, judgement and claims: where it may be changed, and a sample of the changes.
+"""Mutants of the code of truth, bounds, judgement and properties: where it may be changed, and a sample of the changes.
 
 The mutations are those of cosmic-ray.
 """

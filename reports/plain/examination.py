@@ -104,8 +104,8 @@ class Examined:
 
     @property
     def worst(self) -> Row | None:
-        """The row of the largest error / bound among the claims that are theorems."""
-        theorems = {claim.id for claim in load_all().values() if not claim.false_alarm}
+        """The row of the largest error / bound among the properties that are theorems."""
+        theorems = {property_.id for property_ in load_all().values() if not property_.false_alarm}
         measured = [row for row in self.rows if row.ratio is not None and row.property in theorems]
         return max(measured, key=lambda row: row.ratio or 0.0, default=None)
 
@@ -116,16 +116,16 @@ class Examined:
 
 
 def examine(
-    name: str, dtype: str, *, problems: int = 10, seed: int = 0, claims: Iterable[Property] | None = None
+    name: str, dtype: str, *, problems: int = 10, seed: int = 0, properties: Iterable[Property] | None = None
 ) -> Examined:
     """Try properties, by default all, on a plain kernel, with so many problems for each."""
     kernel, start = PLAIN[name], time.monotonic()
     profile = Profile(name="plain", examples=problems, floor=1, seconds=60, shrink_seconds=20, seed=seed)
     subject = Subject(kernel, dtype)
     found = Examined(name=name, dtype=dtype, contract=describe(subject.contract, dtype))
-    for claim in load_all().values() if claims is None else claims:
+    for property_ in load_all().values() if properties is None else properties:
         try:
-            row, case = search(claim, subject, profile, seed)
+            row, case = search(property_, subject, profile, seed)
         except PropertyError as error:  # says nothing about the kernel, and is a fault all the same
             row, case, unknown = error.row, None, True
         else:

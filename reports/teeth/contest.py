@@ -55,17 +55,17 @@ def by_suite(mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
     start, meter, problems = time.monotonic(), Meter(budget), 0
     shared: dict[str, Any] = {"contestant": SUITE, "mutant": mutant.id, "dtype": mutant.dtype}
     for turn, examples in enumerate(ROUNDS):
-        for claim in catalogue():
+        for property_ in catalogue():
             if meter.is_spent:
                 break
             effort = replace(EFFORT, examples=examples)
             kernel, told = meter.on(mutant.kernel), {"shapes": mutant.shapes}
-            row, _ = examine(claim, kernel, mutant.dtype, effort, seed + turn, **told)
+            row, _ = examine(property_, kernel, mutant.dtype, effort, seed + turn, **told)
             problems += row.examples
             if row.verdict in CAUGHT:
                 seconds = round(time.monotonic() - start, 2)
                 told = {"problems": problems, "work": meter.work, "seconds": seconds}
-                return Outcome(**shared, caught=True, why=claim.id, **told)
+                return Outcome(**shared, caught=True, why=property_.id, **told)
     return Outcome(**shared, problems=problems, work=meter.work, seconds=round(time.monotonic() - start, 2))
 
 

@@ -14,8 +14,8 @@ from .contest import Outcome
 from .kill_matrix import Cell, Kill
 from .limits import Power
 
-#: Version of the document.
-SCHEMA = 1
+#: Version of the document. A reader takes version 1 too, where the column "property_id" is "claim".
+SCHEMA = 2
 
 
 class TeethError(ReportError):
@@ -62,8 +62,8 @@ class Teeth:
         """Inverse of :meth:`to_json`. Raises :class:`TeethError`."""
         try:
             document = json.loads(text)
-            if document.pop("schema") != SCHEMA:
-                raise TeethError(f"the document is not of schema {SCHEMA}; measure again")
+            if document.pop("schema") not in (1, SCHEMA):
+                raise TeethError(f"the document is not of schema 1 or {SCHEMA}; measure again")
             rows = {name: _rows(document.pop(name)) for name in _ROWS}
             for cell in (*rows["cells"], *rows["kills"]):
                 cell["verdict"] = Verdict(cell["verdict"])
@@ -86,4 +86,5 @@ _ROWS: dict[str, Any] = {
 
 
 def _rows(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    columns = ["property_id" if column == "claim" else column for column in table["columns"]]
+    return [dict(zip(columns, row, strict=True)) for row in table["rows"]]

@@ -28,7 +28,7 @@ class Cell:
     """What one property says of one mutant."""
 
     mutant: str
-    claim: str
+    property_id: str
     verdict: Verdict
     #: Problems tried until the verdict.
     examples: int
@@ -46,7 +46,7 @@ class Kill:
     """How a mutant was caught first: refuted, if it is, with the fewest problems; the catalogue breaks ties."""
 
     mutant: str
-    claim: str
+    property_id: str
     verdict: Verdict
     examples: int
     seconds: float
@@ -56,17 +56,17 @@ class Kill:
 
 
 def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]:
-    """One mutant against every property it claims, each with the profile's budget and without shrinking."""
+    """One mutant against every property that applies to it, each with the profile's budget and without shrinking."""
     plain = replace(profile, shrink_seconds=0.0)
     cells = []
-    for claim in catalogue():
+    for property_ in catalogue():
         start = time.monotonic()
-        row, _ = examine(claim, mutant.kernel, mutant.dtype, plain, seed, shapes=mutant.shapes)
+        row, _ = examine(property_, mutant.kernel, mutant.dtype, plain, seed, shapes=mutant.shapes)
         seconds = round(time.monotonic() - start, 2)
-        if row.verdict is Verdict.NOT_CLAIMED:
+        if row.verdict is Verdict.NOT_DECLARED:
             continue
         found = {"verdict": row.verdict, "examples": row.examples, "seconds": seconds, "measured": row.measured}
-        cells.append(Cell(mutant=mutant.id, claim=claim.id, **found))
+        cells.append(Cell(mutant=mutant.id, property_id=property_.id, **found))
     return cells
 
 
@@ -76,15 +76,15 @@ def first_kill(mutant: Mutant, cells: Sequence[Cell], profile: Profile, seed: in
     if not caught:
         return None
     first = min(caught, key=lambda cell: (cell.verdict is Verdict.SUSPECT, cell.examples))
-    claim = properties.load_all()[first.claim]
-    row, case = examine(claim, mutant.kernel, mutant.dtype, profile, seed, shapes=mutant.shapes)
+    property_ = properties.load_all()[first.property_id]
+    row, case = examine(property_, mutant.kernel, mutant.dtype, profile, seed, shapes=mutant.shapes)
     found = {"verdict": first.verdict, "examples": first.examples, "seconds": first.seconds}
     problem = "" if case is None else repr(case.problem)
-    return Kill(mutant=mutant.id, claim=first.claim, problem=problem, message=row.message, **found)
+    return Kill(mutant=mutant.id, property_id=first.property_id, problem=problem, message=row.message, **found)
 
 
 def examine(
-    claim: Property,
+    property_: Property,
     kernel: Kernel,
     dtype: str,
     profile: Profile,
@@ -94,7 +94,7 @@ def examine(
 ) -> tuple[Row, Case | None]:
     """The verdict of one property; a property that fails by itself has not exercised the kernel."""
     try:
-        return search(claim, Subject(kernel, dtype, shapes=shapes), profile, seed)
+        return search(property_, Subject(kernel, dtype, shapes=shapes), profile, seed)
     except PropertyError as error:
         return error.row, None
 
@@ -112,7 +112,7 @@ def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:
     """The mutants that a property alone catches, by property."""
     unique: dict[str, list[str]] = {}
     for mutant, row in groupby(sorted(cells, key=lambda cell: cell.mutant), key=lambda cell: cell.mutant):
-        caught = [cell.claim for cell in row if cell.caught]
+        caught = [cell.property_id for cell in row if cell.caught]
         if len(caught) == 1:
             unique.setdefault(caught[0], []).append(mutant)
     return unique

@@ -54,10 +54,14 @@ def _caught(
     cells: Sequence[Cell], kills: Sequence[Kill], outcomes: Sequence[Outcome]
 ) -> Iterator[tuple[str, str, str]]:
     """Mutant, style and column of each mark."""
-    first = {(kill.mutant, kill.claim) for kill in kills if kill.verdict is Verdict.REFUTED}
+    first = {(kill.mutant, kill.property_id) for kill in kills if kill.verdict is Verdict.REFUTED}
     for cell in cells:
         if cell.caught:
-            yield cell.mutant, "first" if (cell.mutant, cell.claim) in first else str(cell.verdict), cell.claim
+            yield (
+                cell.mutant,
+                "first" if (cell.mutant, cell.property_id) in first else str(cell.verdict),
+                cell.property_id,
+            )
     for outcome in outcomes:
         if outcome.caught and outcome.contestant != SUITE:
             yield outcome.mutant, "peer", outcome.contestant

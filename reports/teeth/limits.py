@@ -150,23 +150,23 @@ def _curve_of(shown: tuple[str, str], name: str, trials: int, work: int, seed: i
     return curve(*shown, name, trials=trials, work=work, seed=seed)
 
 
-def _refutes(claims: Sequence[str], subject: Subject, work: int, seed: int) -> bool:
+def _refutes(properties: Sequence[str], subject: Subject, work: int, seed: int) -> bool:
     """Whether one of some properties refutes or suspects a kernel; they share the budget."""
-    return any(_search(_claim(name), subject, work // len(claims), seed) for name in claims)
+    return any(_search(_property(name), subject, work // len(properties), seed) for name in properties)
 
 
-def _search(claim: Property, subject: Subject, work: int, seed: int) -> bool:
+def _search(property_: Property, subject: Subject, work: int, seed: int) -> bool:
     metered = replace(subject, kernel=Meter(work).on(subject.kernel))
-    return search(claim, metered, _PROFILE, seed)[0].verdict in (Verdict.REFUTED, Verdict.SUSPECT)
+    return search(property_, metered, _PROFILE, seed)[0].verdict in (Verdict.REFUTED, Verdict.SUSPECT)
 
 
-def _claim(name: str) -> Property:
+def _property(name: str) -> Property:
     known = load_all()
     return known[name] if name in known else replace(known["accuracy.output_is_within_its_bound"], check=_accurate)
 
 
 def _accurate(subject: Subject, problem: Problem) -> None:
-    """Both claims of the accuracy family, on one call."""
+    """Both properties of the accuracy family, on one call."""
     assert_within_bound(subject, problem, subject(problem))
 
 

@@ -41,7 +41,7 @@ def measure(
     :class:`attn_spec.workers.task.WorkersError`.
     """
     zoo = chosen(sample, seed)
-    made = Teeth(environment={}, properties=[claim.id for claim in catalogue()])
+    made = Teeth(environment={}, properties=[property_.id for property_ in catalogue()])
     made.mutants = [_told(mutant) for mutant in zoo]
     tasks = list(_tasks(zoo, budget, seed, share=len(zoo) / len(mutants.load_all()[0])))
     with closing(sweep(tasks, jobs=workers, scheduler=scheduler, apart=True)) as results:

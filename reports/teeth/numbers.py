@@ -32,7 +32,7 @@ class Contestant:
 class Stay:
     """Why a property is worth its time."""
 
-    claim: str
+    property_id: str
     kills: int
     #: Mutants that it alone catches, and those that it catches with the fewest problems.
     alone: tuple[str, ...]
@@ -53,10 +53,10 @@ def stays(made: Teeth) -> list[Stay]:
     alone = unique_kills(made.cells)
     return [
         Stay(
-            claim=name,
-            kills=sum(cell.caught for cell in made.cells if cell.claim == name),
+            property_id=name,
+            kills=sum(cell.caught for cell in made.cells if cell.property_id == name),
             alone=tuple(alone.get(name, ())),
-            first=tuple(kill.mutant for kill in made.kills if kill.claim == name),
+            first=tuple(kill.mutant for kill in made.kills if kill.property_id == name),
             names=tuple(mutant.id for mutant in made.mutants if mutant.named_by == name),
         )
         for name in made.properties

@@ -86,7 +86,11 @@ def _first_kills(made: Teeth) -> str:
     columns, rows = ["mutant", "dtype", "property", "problems", "smallest problem"], []
     for mutant in made.mutants:
         kill = kills.get(mutant.id)
-        found = ["**none**", "", ""] if kill is None else [kill.claim, str(kill.examples), f"`{_short(kill.problem)}`"]
+        found = (
+            ["**none**", "", ""]
+            if kill is None
+            else [kill.property_id, str(kill.examples), f"`{_short(kill.problem)}`"]
+        )
         row = [f"`{mutant.id}`", mutant.dtype, *(cell.replace("|", "\\|") for cell in found)]
         rows.append([*row, shares.get(mutant.id, "")] if shares else row)
     return tables.table([*columns, "measured"] if shares else columns, rows)

@@ -1,4 +1,4 @@
-"""Count false alarms: sound kernels drawn at random, each examined by every property it claims.
+"""Count false alarms: sound kernels drawn at random, each examined by every property that applies to it.
 
     python -m attn_spec.reports.validation.false_alarms --examples 20000 --seed 0
     python -m attn_spec.reports.validation.false_alarms --examples 2000 --family layers --family accuracy --layers
@@ -121,35 +121,37 @@ def examine_seed(seed: int, families: tuple[str, ...] = (), layers: bool = False
         limits = drawn.kernel.limits
         limits = replace(limits, always=(*limits.always, *PROJECTIONS))
         drawn = replace(drawn, kernel=replace(drawn.kernel, limits=limits))
-    return examine(drawn, [claim for claim in theorems() if not families or claim.id.partition(".")[0] in families])
+    return examine(
+        drawn, [property_ for property_ in theorems() if not families or property_.id.partition(".")[0] in families]
+    )
 
 
 def theorems() -> list[Property]:
     """The properties that have no false alarms; statistical ones have, with a probability that they state."""
-    return [claim for claim in load_all().values() if not claim.false_alarm]
+    return [property_ for property_ in load_all().values() if not property_.false_alarm]
 
 
-def examine(drawn: RandomKernel, claims: Iterable[Property] | None = None) -> Alarms:
-    """Try properties, by default every theorem, on a kernel that may claim them."""
+def examine(drawn: RandomKernel, properties: Iterable[Property] | None = None) -> Alarms:
+    """Try properties, by default every theorem, on a kernel that they may apply to."""
     total, subject = Alarms(kernels=1), Subject(drawn.kernel, drawn.dtype)
-    for claim in theorems() if claims is None else claims:
-        family = claim.id.partition(".")[0]
+    for property_ in theorems() if properties is None else properties:
+        family = property_.id.partition(".")[0]
         try:
-            row, case = search(claim, subject, PROFILE, drawn.seed)
+            row, case = search(property_, subject, PROFILE, drawn.seed)
         except PropertyError as error:
             row, case = error.row, None
-            total.refuted.append(_alarm(drawn, claim.id, row.message, "unknown"))
+            total.refuted.append(_alarm(drawn, property_.id, row.message, "unknown"))
         if case is not None:
-            total.refuted.append(_alarm(drawn, claim.id, row.message, repr(case.problem)))
+            total.refuted.append(_alarm(drawn, property_.id, row.message, repr(case.problem)))
         n = row.examples
         total.add(Alarms(examples=n, by_family={family: n}, by_dtype={drawn.dtype: n}))
     return total
 
 
-def _alarm(drawn: RandomKernel, claim: str, message: str, problem: str) -> FalseAlarm:
+def _alarm(drawn: RandomKernel, property_id: str, message: str, problem: str) -> FalseAlarm:
     return FalseAlarm(
         seed=drawn.seed,
-        property=claim,
+        property=property_id,
         dtype=drawn.dtype,
         contract=describe(drawn.declares),
         order=repr(drawn.order),
@@ -163,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attn_spec.reports.validation.false_alarms", description=__doc__)
     parser.add_argument("--examples", type=int, default=20000, help="problems checked in all (default 20000)")
     parser.add_argument("--seed", type=int, default=0, help="which kernels and problems are drawn (default 0)")
-    families = sorted({claim.id.partition(".")[0] for claim in theorems()})
+    families = sorted({property_.id.partition(".")[0] for property_ in theorems()})
     parser.add_argument(
         "--family",
         action="append",

@@ -124,7 +124,7 @@ def test_radii_are_proved_and_sharp_for_each_option(monkeypatch, name):
     sharp = 2.0**-92 * max(size, 32)
     assert (found["output"].radius <= sharp * np.abs(problem.v).max()).all()
     assert (found["lse"].radius <= sharp).all()
-    assert (found["lse"].radius[~problem.empty_rows] > 2.0**-95).all()  # and none is claimed that is not there
+    assert (found["lse"].radius[~problem.empty_rows] > 2.0**-95).all()  # and the radius is not too small to be true
     for quantity in gradients.values():
         assert (quantity.radius <= 64 * sharp * max(np.abs(problem.q).max(), 1) * problem.query_length).all()
 

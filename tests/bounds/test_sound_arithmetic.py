@@ -244,8 +244,8 @@ def test_scores_so_large_that_the_rounding_of_the_reference_overflows_are_outsid
 
 @pytest.mark.parametrize("presentation", PRESENTATIONS)
 def test_a_sound_kernel_of_any_presentation_reads_expanded_views(presentation):
-    claim = load_all()["independence.expanded_views_are_read_right"]
+    property_ = load_all()["independence.expanded_views_are_read_right"]
     sound = Subject(emulate("k", PRECISE, presentation=presentation, supports=("cross",)), "float32")
     problem = Recipe(batch=2, query_heads=2, kv_heads=2, query_length=3, key_length=4).problem()
 
-    claim.check(sound, problem)
+    property_.check(sound, problem)

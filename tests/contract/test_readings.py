@@ -19,7 +19,7 @@ from attn_spec.search.regimes import Recipe
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Row, Verdict
 
-CLAIM = load_all()["accuracy.log_sum_exp_is_within_its_bound"]
+PROPERTY = load_all()["accuracy.log_sum_exp_is_within_its_bound"]
 PROFILE = Profile(name="test", examples=12, floor=1, seconds=30, shrink_seconds=0, seed=0)
 EITHER = replace(FUSED, exponent="natural", row_sum_of="either")
 
@@ -27,7 +27,7 @@ EITHER = replace(FUSED, exponent="natural", row_sum_of="either")
 def examined(executes, declares, dtype="bfloat16", **arguments):
     """The row of a kernel that does one thing and declares less."""
     made = emulate("k", executes, Order(kv_tile=16), dtypes=(dtype,), contract=declares, **arguments)
-    return search(CLAIM, Subject(made, dtype), PROFILE, 0)[0]
+    return search(PROPERTY, Subject(made, dtype), PROFILE, 0)[0]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_kernel_that_declares_nothing_may_be_of_any_kind():
         (replace(PRECISE, normalize="by_lse"), Order(), {"steps": TwoPasses}),
     ):
         made = emulate("k", executes, order, dtypes=("bfloat16",), contract=UNDECLARED, **steps)
-        row, _ = search(CLAIM, Subject(made, "bfloat16"), PROFILE, 0)
+        row, _ = search(PROPERTY, Subject(made, "bfloat16"), PROFILE, 0)
         assert row.verdict is Verdict.HELD, row.message
         assert row.readings
 

@@ -91,15 +91,15 @@ COUNTED = pytest.mark.parametrize(("counted", "expected"), [(7, Verdict.HELD), (
 def test_the_bound_counts_the_merges(counted, expected, monkeypatch, tmp_path):
     """Outputs of a ring of eight that wait in bfloat16 are rounded seven times before the last: one is not enough."""
     monkeypatch.chdir(tmp_path)
-    claim = "online_rescaling.the_maximum_may_move_anywhere"
+    property_id = "online_rescaling.the_maximum_may_move_anywhere"
 
-    assert verdict(claim, RingOutputsNarrow, lse_merges=counted, partial_outputs="input") is expected
+    assert verdict(property_id, RingOutputsNarrow, lse_merges=counted, partial_outputs="input") is expected
 
 
 @COUNTED
 def test_the_bound_counts_the_hops_of_gradients(counted, expected, monkeypatch, tmp_path):
     """So are dK and dV that travel in bfloat16."""
     monkeypatch.chdir(tmp_path)
-    claim = "gradients.value_gradients_are_within_their_bounds"
+    property_id = "gradients.value_gradients_are_within_their_bounds"
 
-    assert verdict(claim, GradientsTravelNarrow, gradient_stores=counted, partial_gradients="input") is expected
+    assert verdict(property_id, GradientsTravelNarrow, gradient_stores=counted, partial_gradients="input") is expected

@@ -28,7 +28,7 @@ KERNEL = {
         "seed": 0,
         "shapes": ["B=1,Hq=1,Hkv=1,Sq=4,Sk=4,D=8"],
     },
-    "claims": {
+    "declarations": {
         "declared": True,
         "supports": ["causal"],
         "conventions": {"empty_row": "zero", "deterministic": True},
@@ -48,14 +48,14 @@ def row(name="p.one", dtype="float32", verdict=Verdict.HELD, **others):
 ROWS = [
     row(examples=12, ratio=0.1, looked_at=("S=4: 2 of 4 rows",)),
     row(dtype="float16", verdict=Verdict.REFUTED, examples=3, ratio=math.inf, case="0123abcd", message="m"),
-    row("p.two", verdict=Verdict.NOT_CLAIMED),
+    row("p.two", verdict=Verdict.NOT_DECLARED),
     row("p.two", dtype="float16", verdict=Verdict.NOT_EXERCISED, discarded=9),
 ]
 
 
 def test_verdicts_merge_to_the_worst():
     assert worst([]) is Verdict.NOT_EXERCISED
-    assert worst([Verdict.HELD, Verdict.NOT_CLAIMED]) is Verdict.HELD
+    assert worst([Verdict.HELD, Verdict.NOT_DECLARED]) is Verdict.HELD
     assert worst([Verdict.NOT_EXERCISED, Verdict.HELD]) is Verdict.NOT_EXERCISED
     assert worst([Verdict.SUSPECT, Verdict.NOT_EXERCISED]) is Verdict.SUSPECT
     assert worst(Verdict) is Verdict.REFUTED
@@ -65,8 +65,8 @@ def test_verdicts_merge_to_the_worst():
     ("verdicts", "code"),
     [
         ([], 3),
-        ([Verdict.NOT_CLAIMED], 3),
-        ([Verdict.HELD, Verdict.NOT_CLAIMED], 0),
+        ([Verdict.NOT_DECLARED], 3),
+        ([Verdict.HELD, Verdict.NOT_DECLARED], 0),
         ([Verdict.HELD, Verdict.NOT_EXERCISED], 3),
         ([Verdict.HELD, Verdict.SUSPECT], 0),
         ([Verdict.SUSPECT], 3),
@@ -74,7 +74,7 @@ def test_verdicts_merge_to_the_worst():
         (list(Verdict), 1),
     ],
 )
-def test_only_a_run_that_exercised_every_claim_certifies(verdicts, code):
+def test_only_a_run_that_exercised_every_property_certifies(verdicts, code):
     assert exit_code([row(verdict=verdict) for verdict in verdicts]) == code
 
 
@@ -100,24 +100,24 @@ def test_only_all_properties_by_the_profile_of_that_name_certify(verdict, change
     assert click.unstyle(screen.conclusion(made)) == last
 
 
-def test_what_is_not_claimed_is_one_line_with_reasons():
+def test_what_is_not_declared_is_one_line_with_reasons():
     lacks = [("backward",), ("backward", "mask"), ("mask",), ("lse", "mask"), (), ("gqa",), ("mask",)]
     rows = [
-        row(f"p.{n}", verdict=Verdict.NOT_CLAIMED, lacks=words, message="" if words else "it gives no bits")
+        row(f"p.{n}", verdict=Verdict.NOT_DECLARED, lacks=words, message="" if words else "it gives no bits")
         for n, words in enumerate(lacks)
     ]
     progress = Progress()
     for each in rows:
         progress.add(Row.from_json(json.loads(json.dumps(each.to_json()))))
 
-    (line,) = screen._not_claimed(progress)
+    (line,) = screen._not_declared(progress)
 
     reasons = "4 need mask, 1 needs backward, 1 needs gqa, 1 since it gives no bits"
-    assert line == f"  not claimed    7 properties: {reasons}"
+    assert line == f"  not declared   7 properties: {reasons}"
 
 
 def test_the_denominator_counts_what_was_asked():
-    text = "2 properties x 2 subjects = 4 verdicts: 1 held, 1 refuted, 0 suspect, 1 not claimed, 1 not exercised"
+    text = "2 properties x 2 subjects = 4 verdicts: 1 held, 1 refuted, 0 suspect, 1 not declared, 1 not exercised"
 
     assert denominator(ROWS) == text
 
@@ -134,7 +134,7 @@ def test_every_verdict_is_in_the_certificate():
         "held": 1,
         "refuted": 1,
         "suspect": 0,
-        "not claimed": 1,
+        "not declared": 1,
         "not exercised": 1,
         "known defect": 0,
         "mended": 0,
@@ -166,12 +166,12 @@ def test_the_file_is_strict_json_that_reads_back_exactly(tmp_path):
     [
         (lambda d: "not json", "document: Invalid JSON"),
         (lambda d: [], "document: Input should be an object"),
-        (lambda d: {**d, "schema": 2}, "schema: Input should be 1"),
+        (lambda d: {**d, "schema": 3}, "schema: Input should be 2"),
         (
             lambda d: {**d, "result": "fine"},
             "result: Input should be 'certified', 'passed',",
         ),
-        (lambda d: {key: value for key, value in d.items() if key != "claims"}, "claims: Field required"),
+        (lambda d: {key: value for key, value in d.items() if key != "declarations"}, "declarations: Field required"),
         (lambda d: {**d, "stars": 5}, "stars: Extra inputs are not permitted"),
     ],
 )
@@ -182,9 +182,51 @@ def test_a_malformed_certificate_is_refused_with_the_place(change, text, tmp_pat
 
     with pytest.raises(CertificateError) as refused:
         load(path)
-    assert str(refused.value).startswith(f"{path} is not a certificate of schema 1:\n")
+    assert str(refused.value).startswith(f"{path} is not a certificate of schema 1 or 2:\n")
     assert text in str(refused.value)
     assert str(refused.value).endswith("Make it again with `attn-spec certify`")
+
+
+def of_schema_1(path):
+    """Rewrite a certificate in the words of schema 1."""
+    document = json.loads(path.read_text().replace('"not declared"', '"not claimed"'))
+    document["claims"] = document.pop("declarations")
+    path.write_text(json.dumps({**document, "schema": 1}))
+
+
+def test_a_certificate_of_schema_1_says_the_same(tmp_path):
+    made = build(KERNEL, ROWS[:3])
+    path = save(made, tmp_path / "c.json")
+    of_schema_1(path)
+
+    assert path.read_text().count('"not claimed"') == 3  # of a property at a dtype, of the property, in the summary
+    assert load(path) == made
+    assert compare(load(path), made) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"properties": "none"}, "properties: Input should be a valid array"),
+        ({"summary": []}, "summary: Input should be an object"),
+        ({"claims": None}, "declarations: Input should be an object"),
+    ],
+)
+def test_a_malformed_certificate_of_schema_1_is_refused_likewise(change, text, tmp_path):
+    path = save(build(KERNEL, ROWS), tmp_path / "c.json")
+    of_schema_1(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+    with pytest.raises(CertificateError, match=text):
+        load(path)
+
+
+def test_a_certificate_of_schema_2_has_no_word_of_schema_1(tmp_path):
+    path = save(build(KERNEL, ROWS), tmp_path / "c.json")
+    path.write_text(path.read_text().replace('"not declared"', '"not claimed"'))
+
+    with pytest.raises(CertificateError, match="verdict: Input should be 'not declared'"):
+        load(path)
 
 
 def test_an_absent_certificate_is_named(tmp_path):
@@ -193,9 +235,9 @@ def test_an_absent_certificate_is_named(tmp_path):
 
 
 def test_comparing_names_once_what_only_one_has():
-    bare = {**KERNEL, "claims": {**KERNEL["claims"], "contracts": {}}}
+    bare = {**KERNEL, "declarations": {**KERNEL["declarations"], "contracts": {}}}
 
-    assert compare(build(KERNEL, ROWS), build(bare, ROWS)) == ["claims.contracts.float32: 3 entries -> None"]
+    assert compare(build(KERNEL, ROWS), build(bare, ROWS)) == ["declarations.contracts.float32: 3 entries -> None"]
 
 
 def test_comparing_names_every_difference():

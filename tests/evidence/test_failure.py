@@ -15,7 +15,7 @@ from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search.cases import Case
 from attn_spec.search.property import load_all
 
-CLAIM = load_all()["gradients.query_and_key_gradients_are_within_their_bounds"]
+PROPERTY = load_all()["gradients.query_and_key_gradients_are_within_their_bounds"]
 SUBJECT = Subject(resolve("torch_tiled"), "float32")
 PROBLEM = Recipe(query_length=3, key_length=4, head_dim=2, value_dim=5, bias="normal").problem()
 
@@ -39,7 +39,9 @@ def test_rows_of_a_gradient_are_counted_as_those_of_the_output(name, rows):
 def test_the_bound_is_that_of_the_pass_that_made_the_quantity(name):
     worst = replace(worst_element(measured("dq")), quantity=name)
 
-    shown = block(Case(claim=CLAIM.id, kernel="k", problem=PROBLEM, message="", worst=worst), CLAIM, SUBJECT, None)
+    shown = block(
+        Case(property_id=PROPERTY.id, kernel="k", problem=PROBLEM, message="", worst=worst), PROPERTY, SUBJECT, None
+    )
 
     assert f"by the {QUANTITIES[name].made_by} bound of the contract" in shown
     assert (", in 3 rows" in shown) == QUANTITIES[name].has_rows
@@ -47,7 +49,10 @@ def test_the_bound_is_that_of_the_pass_that_made_the_quantity(name):
 
 def shown(problem=PROBLEM, message="", worst=None):
     return block(
-        Case(claim=CLAIM.id, kernel="k.py:f", problem=problem, message=message, worst=worst), CLAIM, SUBJECT, None
+        Case(property_id=PROPERTY.id, kernel="k.py:f", problem=problem, message=message, worst=worst),
+        PROPERTY,
+        SUBJECT,
+        None,
     )
 
 

@@ -15,7 +15,7 @@ FLOAT32 = FP32.at("float32")
 CAUSAL = float32_head([[0.0], [0.0]], [[1.0], [1.0]], [[1.0], [3.0]], causal=True)
 
 
-def shown(problem, output, block="REFUTED <claim>"):
+def shown(problem, output, block="REFUTED <property>"):
     measured = judge(problem, FLOAT32, output=np.asarray(output, dtype=np.float64)).measurements[0]
     return page("k: a.b", block, problem, measured)
 

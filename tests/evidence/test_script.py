@@ -12,7 +12,7 @@ from attn_spec.search.profiles import PROFILES
 from attn_spec.search.property import load_all
 from attn_spec.search.search import search
 
-CLAIM = load_all()["accuracy.output_is_within_its_bound"]
+PROPERTY = load_all()["accuracy.output_is_within_its_bound"]
 OUTCOMES = ("still fails", 1), ("no longer fails here", 0)
 
 #: Attention [B, H, S, D]; if WRONG, NaN where a head may be taken for a row. ``shown`` turns axes about.
@@ -77,8 +77,8 @@ def test_a_script_fails_as_long_as_the_kernel(name, extra, folder, capsys):
     path = folder / "mine.py"
     path.write_text(KERNEL + DECLARED.format(shown=SHOWN[name], name=name, extra=extra))
     subject = Subject(resolve("mine.py"), "float32")
-    _, case = search(CLAIM, subject, PROFILES["smoke"], 0)
-    written = script.write(case, CLAIM, subject, folder / "script.py")
+    _, case = search(PROPERTY, subject, PROFILES["smoke"], 0)
+    written = script.write(case, PROPERTY, subject, folder / "script.py")
 
     for text, code in OUTCOMES:
         with pytest.raises(SystemExit) as left:
@@ -156,13 +156,13 @@ GRADIENTS = {
 }
 
 
-def wrong(source, claim, folder):
+def wrong(source, property_id, folder):
     """The script of a case of a kernel, and the kernel's file."""
     path = folder / "mine.py"
     path.write_text(source)
     subject = Subject(resolve("mine.py"), "float32")
-    _, case = search(load_all()[claim], subject, PROFILES["ci"], 0)
-    return str(script.write(case, load_all()[claim], subject, folder / "script.py")), path
+    _, case = search(load_all()[property_id], subject, PROFILES["ci"], 0)
+    return str(script.write(case, load_all()[property_id], subject, folder / "script.py")), path
 
 
 def run_alone(written, monkeypatch):
@@ -175,7 +175,7 @@ def run_alone(written, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("framework", "claim"),
+    ("framework", "property_id"),
     [
         ("numpy", GRADIENTS["a measured call"]),
         ("torch", GRADIENTS["a measured call"]),
@@ -184,8 +184,8 @@ def run_alone(written, monkeypatch):
         ("torch", GRADIENTS["two calls compared"]),
     ],
 )
-def test_a_script_of_gradients_needs_the_kernel_alone(framework, claim, folder, capsys, monkeypatch):
-    written, path = wrong(DIFFERENTIATED[framework], claim, folder)
+def test_a_script_of_gradients_needs_the_kernel_alone(framework, property_id, folder, capsys, monkeypatch):
+    written, path = wrong(DIFFERENTIATED[framework], property_id, folder)
 
     for text, code in OUTCOMES:
         assert run_alone(written, monkeypatch) == code

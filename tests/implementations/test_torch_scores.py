@@ -115,8 +115,8 @@ WRONG = {
 
 @pytest.mark.parametrize("function", WRONG, ids=lambda function: function.__name__)
 def test_a_usual_mistake_is_refuted(function):
-    name, claim = WRONG[function]
-    row = verdict(claim, replace(getattr(torch_scores, name), function=function), examples=400)
+    name, property_id = WRONG[function]
+    row = verdict(property_id, replace(getattr(torch_scores, name), function=function), examples=400)
     assert row.verdict is Verdict.REFUTED
 
 
@@ -127,5 +127,5 @@ def test_the_gradient_alone_shows_that_a_norm_has_none():
 
 def test_a_kernel_that_always_uses_a_score_declares_nothing_of_the_plain_one():
     row = verdict("scaling.scaled_scores_of_unit_variance_inputs_have_variance_one", torch_scores.bilinear)
-    assert row.verdict is Verdict.NOT_CLAIMED
+    assert row.verdict is Verdict.NOT_DECLARED
     assert row.message == "the kernel always uses score_weight, which no problem of this property does"

@@ -31,7 +31,7 @@ def cheat(function):
 
 
 def held(row):
-    """A row of the report as if the claim had held."""
+    """A row of the report as if the property had held."""
     return {**row, "verdict": "held", "examples": 10, "case": None, "message": ""}
 
 
@@ -50,7 +50,7 @@ def named_in(path, part, column=-1):
 
 @cheat
 def rebinds_a_record(q, k, v):
-    """The rows of the report say that every claim held."""
+    """The rows of the report say that every property held."""
     from attn_spec.search.verdict import Row
 
     usual = vars(Row).get("_usual", Row.to_json)
@@ -61,7 +61,7 @@ def rebinds_a_record(q, k, v):
 
 @cheat
 def rebinds_the_search(q, k, v):
-    """No claim is checked; the numbers of problems are right."""
+    """No property is checked; the numbers of problems are right."""
     with contextlib.suppress(ImportError):
         from attn_spec.search import search
 
@@ -163,7 +163,7 @@ def reads_memory_of_the_judge(q, k, v):
 
 @cheat
 def forges_the_report(q, k, v):
-    """The report that the judge's command line names says that every claim held."""
+    """The report that the judge's command line names says that every property held."""
     for path in named_in(f"/proc/{judge()}/cmdline", ".jsonl"):
         with contextlib.suppress(OSError):
             Path(path).write_text(Path(path).read_text().replace("refuted", "held"))

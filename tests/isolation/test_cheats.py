@@ -20,9 +20,9 @@ NAMES = [
     for one in ast.parse(FILE.read_text()).body
     if isinstance(one, ast.FunctionDef) and any(ast.unparse(mark) == "cheat" for mark in one.decorator_list)
 ]
-#: What a cheat that is none of the first claim's is refuted by.
-CLAIMS = ("accuracy.output_is_within_its_bound", "online_rescaling.negating_v_negates_the_output")
-#: Those that the first claim does not refute.
+#: What a cheat that is none of the first property's is refuted by.
+PROPERTY_IDS = ("accuracy.output_is_within_its_bound", "online_rescaling.negating_v_negates_the_output")
+#: Those that the first property does not refute.
 OF_THE_SECOND = ("caches_by_content", "caches_by_shape")
 #: Those that are about whoever starts the judge.
 BY_COMMAND = ("ends_the_judge", "forges_the_report")
@@ -37,9 +37,10 @@ def test_there_are_as_many_as_it_takes():
 def test_a_cheat_is_refuted(name, folder):
     kernel = isolated(f"{FILE}:{name}")
     (subject,) = preflight(kernel, call_limit=5.0).subjects
-    claims = load_all()
+    properties = load_all()
     verdicts = [
-        search(claims[claim], subject, QUICK, seed=0)[0].verdict for claim in CLAIMS[: 1 + (name in OF_THE_SECOND)]
+        search(properties[property_id], subject, QUICK, seed=0)[0].verdict
+        for property_id in PROPERTY_IDS[: 1 + (name in OF_THE_SECOND)]
     ]
     kernel.host.end()
     assert Verdict.REFUTED in verdicts
@@ -47,7 +48,7 @@ def test_a_cheat_is_refuted(name, folder):
 
 @pytest.mark.parametrize("name", BY_COMMAND)
 def test_a_cheat_is_not_certified(name, attn_spec, folder):
-    done = attn_spec("certify", f"{FILE}:{name}", "--property", CLAIMS[0])
+    done = attn_spec("certify", f"{FILE}:{name}", "--property", PROPERTY_IDS[0])
     result = json.loads((folder / "certificate.json").read_text())
     held = [one["id"] for one in result["properties"] if one["verdict"] == "held"]
     assert (done.returncode in (1, 3), held) == (True, [])
@@ -56,6 +57,6 @@ def test_a_cheat_is_not_certified(name, attn_spec, folder):
 
 
 def test_a_cheat_is_certified_where_it_shares_a_process_with_the_judge(attn_spec, folder):
-    done = attn_spec("certify", f"{FILE}:rebinds_a_record", "--property", CLAIMS[0], "--no-isolate")
+    done = attn_spec("certify", f"{FILE}:rebinds_a_record", "--property", PROPERTY_IDS[0], "--no-isolate")
     assert done.returncode == 0  # so that the others show something
     assert done.stdout.splitlines()[-1].startswith("PASSED")

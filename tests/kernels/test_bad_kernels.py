@@ -259,11 +259,11 @@ def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
     )
     attn_spec("certify", "bare.py:attention", "--property", "accuracy.output", "--dtype", "float32")
 
-    claims = json.loads(folder.joinpath("certificate.json").read_text())["claims"]
-    assert claims["declared"] is False
+    declarations = json.loads(folder.joinpath("certificate.json").read_text())["declarations"]
+    assert declarations["declared"] is False
     # A p without a keep mask is a matter of chance; that the kernel ignores it is for the properties to say.
-    assert claims["supports"] == ["cross", "dropout_by_chance", "dv", "scale"]
-    assert sorted(claims["declined"]) == [
+    assert declarations["supports"] == ["cross", "dropout_by_chance", "dv", "scale"]
+    assert sorted(declarations["declined"]) == [
         "backward",
         "dropout_seed",
         "empty",
@@ -273,8 +273,8 @@ def test_an_undecorated_callable_is_asked_what_it_can_do(attn_spec, folder):
         "mask_of_two_axes",
         "parameter rate",
     ]
-    assert claims["declined"]["backward"] == "numpy carries no gradients, and it has no @NAME.backward"
-    assert claims["declined"]["lse"] == "it returns no (out, lse) pair"
-    assert claims["declined"]["dropout_seed"] == "it has no parameter dropout_seed"
+    assert declarations["declined"]["backward"] == "numpy carries no gradients, and it has no @NAME.backward"
+    assert declarations["declined"]["lse"] == "it returns no (out, lse) pair"
+    assert declarations["declined"]["dropout_seed"] == "it has no parameter dropout_seed"
     left = "left at its default, since no option that it takes is spelled so"
-    assert claims["declined"]["parameter rate"].startswith(left)
+    assert declarations["declined"]["parameter rate"].startswith(left)

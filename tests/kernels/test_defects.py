@@ -9,8 +9,8 @@ import pytest
 from attn_spec.kernels.defects import Defect, DefectError, read
 from attn_spec.search.verdict import Row, Verdict, against, exit_code
 
-CLAIM = "accuracy.output_is_within_its_bound"
-TABLE = f'[[defect]]\nproperty = "{CLAIM}"\nreason = "loses the last key"\n'
+PROPERTY_ID = "accuracy.output_is_within_its_bound"
+TABLE = f'[[defect]]\nproperty = "{PROPERTY_ID}"\nreason = "loses the last key"\n'
 KERNEL = """
 import ctypes
 import numpy as np
@@ -39,7 +39,7 @@ wrong = kernel(**declare, name="wrong", known_defects=(Defect(property="accuracy
 
 def row(verdict, **changes):
     return replace(
-        Row(property=CLAIM, kernel="k", dtype="float32", verdict=verdict, examples=10, message="why"), **changes
+        Row(property=PROPERTY_ID, kernel="k", dtype="float32", verdict=verdict, examples=10, message="why"), **changes
     )
 
 
@@ -51,13 +51,13 @@ def row(verdict, **changes):
         ({"dtype": "float16"}, False),
         ({"kernel": "k"}, True),
         ({"kernel": "other"}, False),
-        ({"property": CLAIM.removesuffix("bound")}, False),
+        ({"property": PROPERTY_ID.removesuffix("bound")}, False),
     ],
 )
 def test_a_row_is_of_a_property_a_dtype_and_a_kernel(changes, expected):
-    defect = Defect(**{"property": CLAIM, "reason": "r", **changes})
+    defect = Defect(**{"property": PROPERTY_ID, "reason": "r", **changes})
 
-    assert defect.is_of("k", "float32", CLAIM) == expected
+    assert defect.is_of("k", "float32", PROPERTY_ID) == expected
     assert against(row(Verdict.REFUTED), [defect]).verdict is (Verdict.KNOWN if expected else Verdict.REFUTED)
 
 
@@ -67,12 +67,12 @@ def test_a_row_is_of_a_property_a_dtype_and_a_kernel(changes, expected):
         (Verdict.REFUTED, Verdict.KNOWN, "r (https://example.org). why"),
         (Verdict.SUSPECT, Verdict.KNOWN, "r (https://example.org). why"),
         (Verdict.HELD, Verdict.MENDED, "no longer seen in 10 problems, take it out of the table if it is mended: r"),
-        (Verdict.NOT_CLAIMED, Verdict.NOT_CLAIMED, "why"),
+        (Verdict.NOT_DECLARED, Verdict.NOT_DECLARED, "why"),
         (Verdict.NOT_EXERCISED, Verdict.NOT_EXERCISED, "why"),
     ],
 )
 def test_a_known_defect_fails_nothing_while_it_lasts(before, after, message):
-    found = against(row(before), [Defect(property=CLAIM, reason="r", link="https://example.org")])
+    found = against(row(before), [Defect(property=PROPERTY_ID, reason="r", link="https://example.org")])
 
     assert found.verdict is after
     assert found.message.startswith(message)
@@ -94,7 +94,7 @@ def test_a_table_is_read(tmp_path):
     (defect,) = read(path)
 
     assert defect == Defect(
-        property=CLAIM, reason="loses the last key", kernel="k", dtype="float16", link="https://example.org"
+        property=PROPERTY_ID, reason="loses the last key", kernel="k", dtype="float16", link="https://example.org"
     )
 
 
@@ -102,7 +102,7 @@ def test_a_table_of_pyproject_is_read(tmp_path):
     path = tmp_path / "pyproject.toml"
     path.write_text('[project]\nname = "mine"\n' + TABLE.replace("[[defect]]", "[[tool.attn_spec.defect]]"))
 
-    assert read(path) == (Defect(property=CLAIM, reason="loses the last key"),)
+    assert read(path) == (Defect(property=PROPERTY_ID, reason="loses the last key"),)
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def certify(attn_spec, folder):
     ("name", "file", "code", "says"),
     [
         ("plain", "", 1, "REFUTED  Each output element differs"),
-        ("plain", "known.toml", 3, f"known defect   {CLAIM}  (loses the last key. output[0"),
-        ("known", "own", 3, f"known defect   {CLAIM}  (loses a key (https://example.org/7). output[0"),
+        ("plain", "known.toml", 3, f"known defect   {PROPERTY_ID}  (loses the last key. output[0"),
+        ("known", "own", 3, f"known defect   {PROPERTY_ID}  (loses a key (https://example.org/7). output[0"),
         ("known", "", 1, "own table of known defects expects this: it counts with --known-defects own"),
-        ("mended", "own", 3, f"mended         {CLAIM}  (no longer seen in 10 problems"),
+        ("mended", "own", 3, f"mended         {PROPERTY_ID}  (no longer seen in 10 problems"),
         ("wrong", "", 2, "known defects name no property accuracy.outputs; `attn-spec properties` lists them"),
         (
             "crashes",
             "own",
             3,
-            f"known defect   {CLAIM}  (loses a key (https://example.org/7). the kernel crashed the process",
+            f"known defect   {PROPERTY_ID}  (loses a key (https://example.org/7). the kernel crashed the process",
         ),
         ("plain", "other.toml", 2, "other.toml is about brokn, which is not examined; did you mean 'broken'?"),
         ("plain", "others.toml", 1, "REFUTED  Each output element differs"),
-        ("plain", "several.toml", 3, f"known defect   {CLAIM}  (loses the last key. output[0"),
+        ("plain", "several.toml", 3, f"known defect   {PROPERTY_ID}  (loses the last key. output[0"),
         ("plain", "absent.toml", 2, "absent.toml cannot be read as TOML"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_known_defect_is_an_expected_failure_of_pytest(pytester):
     pytester.makepyfile(mine=KERNEL)
     chosen = (
         "--attn-kernel=mine.py:known",
-        f"--attn-property={CLAIM}",
+        f"--attn-property={PROPERTY_ID}",
         "-p",
         "no:cacheprovider",
         "--attn-known-defects=own",

@@ -89,17 +89,17 @@ def refuses_without(name):
 
 
 @pytest.mark.parametrize(
-    ("claim", "verdict", "message"),
+    ("property_id", "verdict", "message"),
     [
         ("accuracy.output_is_within_its_bound", Verdict.HELD, ""),
         ("causality.the_diagonal_is_where_the_convention_says", Verdict.HELD, ""),
-        ("permutation.keys_may_come_in_any_order", Verdict.NOT_CLAIMED, "the kernel always uses causal, which no"),
-        ("causality.decoding_one_query_gives_its_row_of_the_whole", Verdict.NOT_CLAIMED, "it always uses causal"),
+        ("permutation.keys_may_come_in_any_order", Verdict.NOT_DECLARED, "the kernel always uses causal, which no"),
+        ("causality.decoding_one_query_gives_its_row_of_the_whole", Verdict.NOT_DECLARED, "it always uses causal"),
     ],
 )
-def test_a_kernel_that_cannot_do_without_an_option_is_not_accused_for_it(claim, verdict, message):
+def test_a_kernel_that_cannot_do_without_an_option_is_not_accused_for_it(property_id, verdict, message):
     few = replace(PROFILES["smoke"], examples=5)
-    row, case = search(load_all()[claim], Subject(refuses_without("causal"), "float32"), few, seed=0)
+    row, case = search(load_all()[property_id], Subject(refuses_without("causal"), "float32"), few, seed=0)
 
     assert case is None
     assert row.verdict is verdict, row

@@ -31,9 +31,9 @@ OUTPUT = "accuracy.output_is_within_its_bound"
 DBIAS = "gradients.bias_gradients_are_within_their_bounds"
 
 
-def verdict(claim, found):
+def verdict(property_id, found):
     profile = replace(PROFILES["smoke"], examples=40, floor=1, seconds=60.0, shrink_seconds=1.0)
-    row, _ = search(load_all()[claim], Subject(found, "bfloat16"), profile, seed=0)
+    row, _ = search(load_all()[property_id], Subject(found, "bfloat16"), profile, seed=0)
     return row.verdict
 
 
@@ -106,7 +106,7 @@ class OfGradient(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(
-    ("claim", "narrow", "expected"),
+    ("property_id", "narrow", "expected"),
     [
         (OUTPUT, lambda bias: bias, Verdict.HELD),
         (OUTPUT, lambda bias: bias.bfloat16().float(), Verdict.REFUTED),
@@ -114,8 +114,8 @@ class OfGradient(torch.autograd.Function):
         (DBIAS, OfGradient.apply, Verdict.REFUTED),
     ],
 )
-def test_bits_that_are_lost_of_a_bias_or_of_its_gradient_are_missed(claim, narrow, expected):
-    assert verdict(claim, attends(narrow)) == expected
+def test_bits_that_are_lost_of_a_bias_or_of_its_gradient_are_missed(property_id, narrow, expected):
+    assert verdict(property_id, attends(narrow)) == expected
 
 
 def test_an_output_has_the_dtype_of_the_contract():

@@ -8,7 +8,7 @@ from attn_spec.search.order import FIRST
 
 
 def test_the_order_is_that_of_the_search_or_of_the_files():
-    ranked, filed = ([claim.id for claim in in_order(in_files=chosen)] for chosen in (False, True))
+    ranked, filed = ([property_.id for property_ in in_order(in_files=chosen)] for chosen in (False, True))
 
     assert ranked[: len(FIRST)] == list(FIRST)
     assert sorted(ranked) == sorted(filed)
@@ -16,8 +16,8 @@ def test_the_order_is_that_of_the_search_or_of_the_files():
 
 
 def test_the_summary_has_median_most_and_worst():
-    every = [First(mutant=f"m{n}", claim="p.one", found=n / 10, shown=float(n)) for n in range(1, 10)]
-    every.append(First(mutant="missed", claim=None, found=30.0, shown=30.0))
+    every = [First(mutant=f"m{n}", property_id="p.one", found=n / 10, shown=float(n)) for n in range(1, 10)]
+    every.append(First(mutant="missed", property_id=None, found=30.0, shown=30.0))
 
     assert summary(every)[:4] == [
         "9 of 10 mutants were refuted by the profile smoke",

@@ -51,7 +51,7 @@ def test_a_kernel_that_cannot_do_without_another_option_is_none_of_the_member():
 
 
 def test_what_has_a_row_of_its_own_is_no_property_of_the_dot_product():
-    needs = {need for claim in member_table.properties_of(named("dot product")) for need in claim.needs}
+    needs = {need for property_ in member_table.properties_of(named("dot product")) for need in property_.needs}
 
     assert needs.isdisjoint({"gqa", "dropout_by_chance", "causal"})
 

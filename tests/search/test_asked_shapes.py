@@ -38,8 +38,8 @@ def asked(kernel, *shapes, dtype="float32"):
     return Subject(resolve(kernel) if isinstance(kernel, str) else kernel, dtype, shapes=shapes or (SHAPE,))
 
 
-def examine(claim, subject, **effort):
-    return search(claim, subject, replace(PROFILES["smoke"], **effort), seed=3)
+def examine(property_, subject, **effort):
+    return search(property_, subject, replace(PROFILES["smoke"], **effort), seed=3)
 
 
 def of(function, *supports, **declared):
@@ -104,10 +104,10 @@ def test_sound_gradients_hold_in_sampled_keys():
     assert "; 128 of 800 keys, 64 of them at random: a defect in 1 % of them is missed with a pr" in row.looked_at[0]
 
 
-def test_without_a_shape_nothing_is_claimed():
+def test_without_a_shape_nothing_is_declared():
     row, _ = search(ROWS, Subject(resolve("numpy_naive"), "float32"), PROFILES["smoke"], seed=0)
 
-    assert (row.verdict, row.examples) == (Verdict.NOT_CLAIMED, 0)
+    assert (row.verdict, row.examples) == (Verdict.NOT_DECLARED, 0)
     assert row.message == "no shape was asked for, as --shape B=2,Hq=32,Hkv=8,Sq=4096,Sk=4096,D=128 asks for one"
 
 
@@ -142,12 +142,12 @@ def test_a_recipe_that_makes_other_bits_is_no_case_any_more(monkeypatch):
         cases.load(path)
 
 
-def test_a_shape_that_the_kernel_does_not_declare_is_told_and_claims_nothing():
+def test_a_shape_that_the_kernel_does_not_declare_is_told_and_not_declared():
     square = AskedShape.parse("H=2,S=40,D=8")
     row, _ = examine(ROWS, asked(of(softmax), SHAPE))
     both, _ = examine(ROWS, asked(of(softmax), SHAPE, square))
 
-    assert (row.verdict, row.message) == (Verdict.NOT_CLAIMED, "the kernel does not declare cross, dv, gqa")
+    assert (row.verdict, row.message) == (Verdict.NOT_DECLARED, "the kernel does not declare cross, dv, gqa")
     assert both.verdict is Verdict.HELD
     assert both.looked_at[0] == f"{SHAPE} normal+v_waves: nothing, the kernel does not declare cross, dv, gqa"
     assert both.looked_at[2] == f"{square} normal+v_waves: all 80 rows"
@@ -204,7 +204,7 @@ def test_a_process_that_the_system_kills_at_a_large_problem_refutes_nothing(kill
     child.process = SimpleNamespace(pid=77, returncode=-killed)
     child.log.write_text("")
     problem = asked_shapes.recipes(asked("numpy_naive"), 0)[0].problem()
-    cases.InFlight(process=77).hold(cases.Case(claim=ROWS.id, kernel="kernel", problem=problem))
+    cases.InFlight(process=77).hold(cases.Case(property_id=ROWS.id, kernel="kernel", problem=problem))
 
     child.blame(progress)
     assert progress.rows[key].verdict == verdict

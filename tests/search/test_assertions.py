@@ -1,4 +1,4 @@
-"""Claims compare what they say they compare, and refute with the element and both numbers."""
+"""Properties compare what they say they compare, and refute with the element and both numbers."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_rows_that_are_not_compared_may_change():
     assertions.assert_unchanged(answer(1.0), answer(2.0), "afterwards", np.zeros((1, 1, 1), dtype=bool))
 
 
-def test_bits_are_claimed_for_deterministic_kernels_that_rescale_at_once():
+def test_bits_are_compared_for_deterministic_kernels_that_rescale_at_once():
     assert assertions.compares_bits(SUBJECT)
     assert not assertions.compares_bits(with_function(SUBJECT.kernel.function, deterministic=False))
     lazy = replace(SUBJECT.contract, reference_slack=8.0)
@@ -174,7 +174,7 @@ def test_the_errors_allowed_without_the_truth_are_those_allowed_with_it():
         np.testing.assert_array_equal(m.allowed, allowed[m.name])
 
 
-def test_nothing_is_claimed_about_gradients_that_may_overflow():
+def test_nothing_is_asked_of_gradients_that_may_overflow():
     problem = Recipe(query_heads=2, kv_heads=2, key_length=2, regime="normal+v_huge").problem()
     dO = np.array([1.0, 2.0**20]).reshape(1, 2, 1, 1)
     allowed = assertions.gradient_errors_allowed(BACKWARD, problem, dO)

@@ -30,7 +30,9 @@ WORST = WorstElement(
 
 def case(**changes):
     problem = Recipe(query_length=2, key_length=3, causal=True).problem()
-    return Case(**{"claim": "p.one", "kernel": "a.py:f", "problem": problem, "message": "m", "worst": WORST, **changes})
+    return Case(
+        **{"property_id": "p.one", "kernel": "a.py:f", "problem": problem, "message": "m", "worst": WORST, **changes}
+    )
 
 
 def same(a, b):
@@ -47,6 +49,16 @@ def test_a_stored_case_has_every_bit(tmp_path):
     assert path == tmp_path / "cases" / f"{stored.id}.json"
     assert same(load(path), stored)
     assert load(path).problem.q.tobytes() == odd.tobytes()
+
+
+def test_a_case_of_schema_2_is_read(tmp_path):
+    path = save(case(), tmp_path)
+    document = json.loads(path.read_text())
+    document["claim"] = document.pop("property_id")
+    path.write_text(json.dumps({**document, "schema": 2}))
+
+    assert same(load(path), case())
+    assert load(path).id == path.stem
 
 
 def test_git_is_asked_to_leave_stored_cases_alone(tmp_path):
@@ -66,9 +78,9 @@ def test_a_stored_case_keeps_the_recipe_while_it_still_gives_the_same_bits(tmp_p
     assert load(path).problem.to_json() == case().problem.to_json()
 
 
-def test_the_id_depends_on_claim_kernel_and_problem_only():
+def test_the_id_depends_on_property_kernel_and_problem_only():
     assert case().id == case(message="other", worst=None).id
-    others = {case(claim="p.two").id, case(kernel="b.py:f").id, case(problem=Recipe(seed=1).problem()).id}
+    others = {case(property_id="p.two").id, case(kernel="b.py:f").id, case(problem=Recipe(seed=1).problem()).id}
     assert len({case().id, *others}) == 4
 
 
@@ -77,14 +89,14 @@ def test_the_id_depends_on_claim_kernel_and_problem_only():
     [
         ("{", "Expecting property name"),
         ("[]", "it is not a case: a case is a JSON object with a 'problem' or a 'recipe'"),
-        ('{"problem": {}, "schema": 7}', "its schema is 7; this attn-spec reads schema 2"),
-        ('{"problem": {}, "recipe": null, "worst": null, "schema": 2}', "ProblemError: the problem document"),
-        ('{"problem": null, "recipe": {"regime": "?"}, "worst": null, "schema": 2}', "RecipeError: unknown regime '?'"),
+        ('{"problem": {}, "schema": 7}', "its schema is 7; this attn-spec reads schemas 2 and 3"),
+        ('{"problem": {}, "recipe": null, "worst": null, "schema": 3}', "ProblemError: the problem document"),
+        ('{"problem": null, "recipe": {"regime": "?"}, "worst": null, "schema": 3}', "RecipeError: unknown regime '?'"),
         (
-            '{"recipe": {}, "problem": null, "worst": null, "star": 1, "schema": 2}',
+            '{"recipe": {}, "problem": null, "worst": null, "star": 1, "schema": 3}',
             "unexpected keyword argument 'star'",
         ),
-        ('{"problem": {}, "schema": 2}', "KeyError: "),
+        ('{"problem": {}, "schema": 3}', "KeyError: "),
     ],
 )
 def test_a_malformed_case_is_refused_with_the_next_step(text, says, tmp_path):
@@ -101,7 +113,7 @@ def test_a_malformed_case_is_refused_with_the_next_step(text, says, tmp_path):
 def test_cases_are_found_by_the_start_of_their_id(tmp_path):
     with pytest.raises(CaseError, match=r"no cases are stored in .*; `attn-spec certify KERNEL` stores what it finds"):
         find(None, tmp_path)
-    one, two = save(case(), tmp_path), save(case(claim="p.two"), tmp_path)
+    one, two = save(case(), tmp_path), save(case(property_id="p.two"), tmp_path)
 
     assert find(None, tmp_path) == sorted([one, two])
     assert find(one.stem[:7], tmp_path) == [one]
@@ -151,17 +163,17 @@ SOUND = {"scale": " / q.shape[-1] ** 0.5", "diagonal": 1}
 
 
 @pytest.mark.parametrize(
-    ("bug", "claim"),
+    ("bug", "property_id"),
     [
         ({"scale": ""}, "accuracy.output_is_within_its_bound"),
         ({"diagonal": 2}, "causality.future_keys_change_nothing"),
     ],
     ids=["one measured call", "two calls compared"],
 )
-def test_the_script_needs_the_kernel_alone(bug, claim, folder, attn_spec):
+def test_the_script_needs_the_kernel_alone(bug, property_id, folder, attn_spec):
     path = folder / "mine.py"
     path.write_text(KERNELS.format(**{**SOUND, **bug}))
-    done = attn_spec("certify", "mine.py:attention", "--property", claim, "--dtype", "bfloat16")
+    done = attn_spec("certify", "mine.py:attention", "--property", property_id, "--dtype", "bfloat16")
     assert done.returncode == 1, done.stdout
     (script,) = folder.glob(".attn-spec/cases/*.py")
 
@@ -175,4 +187,4 @@ def test_the_script_needs_the_kernel_alone(bug, claim, folder, attn_spec):
     path.write_text(KERNELS.format(**SOUND))
     fixed = run()
     assert fixed.returncode == 0, fixed.stdout + fixed.stderr
-    assert f"attn-spec replay {script.stem} checks the claim itself" in fixed.stdout
+    assert f"attn-spec replay {script.stem} checks the property itself" in fixed.stdout

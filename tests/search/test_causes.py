@@ -4,8 +4,8 @@ from attn_spec.search.causes import causes
 from attn_spec.search.verdict import Row, Verdict
 
 
-def row(claim, *hints, verdict=Verdict.REFUTED):
-    return Row(property=claim, kernel="k", dtype="float32", verdict=verdict, hints=hints)
+def row(property_id, *hints, verdict=Verdict.REFUTED):
+    return Row(property=property_id, kernel="k", dtype="float32", verdict=verdict, hints=hints)
 
 
 def test_the_hint_that_explains_most_comes_first_and_what_it_explains_is_not_told_again():

@@ -48,7 +48,7 @@ from tests.one_head import one_head
 BOTH = ("dropout_by_chance", "dropout_seed")
 PROPERTIES = load_all()
 mutants.load_all()
-FAMILY = [claim for name, claim in PROPERTIES.items() if name.startswith("dropout_by_chance.")]
+FAMILY = [property_ for name, property_ in PROPERTIES.items() if name.startswith("dropout_by_chance.")]
 
 
 def subject(function, *, supports=("dropout_by_chance",), **declared):
@@ -231,21 +231,21 @@ def test_every_call_of_long_rows_is_judged():
 
     own = subject(attention, supports=("dropout_by_chance", "dv", "cross"))
     problem = next(iter(examples(long_rows(own), 1)))
-    claim = PROPERTIES["dropout_by_chance.outputs_of_long_rows_are_on_average_those_without_dropout"]
+    property_ = PROPERTIES["dropout_by_chance.outputs_of_long_rows_are_on_average_those_without_dropout"]
     rng, calls_made, good = np.random.default_rng(0), [], 4
-    claim.check(own, problem)
+    property_.check(own, problem)
     calls_made, good = [], 3
     with pytest.raises(Refutation, match="output"):
-        claim.check(own, problem)
+        property_.check(own, problem)
 
 
 def test_a_replay_of_masks_that_are_drawn_again_is_not_called_fixed():
     problem = Recipe(query_length=3, key_length=5, value_dim=8, dtype="float64", seed=3).problem()
-    case = Case(claim="dropout_by_chance.p_of_zero_drops_nothing", kernel="numpy_dropout", problem=problem)
-    shown = replace(case, claim="dropout_by_chance.the_output_is_that_of_the_mask_it_shows")
+    case = Case(property_id="dropout_by_chance.p_of_zero_drops_nothing", kernel="numpy_dropout", problem=problem)
+    shown = replace(case, property_id="dropout_by_chance.the_output_is_that_of_the_mask_it_shows")
     for one in (case, shown):
         assert str(run(one, 60.0)).startswith("not seen this time: each call draws another mask")
-    plain = replace(case, claim="accuracy.output_is_within_its_bound")
+    plain = replace(case, property_id="accuracy.output_is_within_its_bound")
     assert str(run(plain, 60.0)) == "fixed"
 
 
@@ -270,11 +270,13 @@ def test_a_refutation_by_chance_says_how_often_and_comes_without_a_script(tmp_pa
     monkeypatch.chdir(tmp_path)
     mutant = mutants.MUTANTS["one_mask_for_all_heads"]
     profile = Profile(name="test", examples=4, floor=1, seconds=60, shrink_seconds=0, seed=0)
-    own, claim = Subject(mutant.kernel, mutant.dtype), PROPERTIES[mutant.named_by]
-    row, case = search(claim, own, profile, 0)
+    own, property_ = Subject(mutant.kernel, mutant.dtype), PROPERTIES[mutant.named_by]
+    row, case = search(property_, own, profile, 0)
 
     assert row.verdict is Verdict.REFUTED
-    assert "  chance    at most 1e-12 for one problem, if the claim is true\n" in failure.block(case, claim, own, None)
+    assert "  chance    at most 1e-12 for one problem, if the property is true\n" in failure.block(
+        case, property_, own, None
+    )
     for other in FAMILY:
         assert script.write(case, other, own, tmp_path / "script.py") is None
 
@@ -287,10 +289,10 @@ def test_an_equal_seed_that_drops_other_weights_is_refuted(tmp_path):
         PROPERTIES[mutant.named_by].check(own, problem)
 
 
-@pytest.mark.parametrize("claim", FAMILY, ids=lambda claim: claim.id)
-def test_problems_that_nobody_drew_are_judged_or_told_to_be_no_evidence(claim):
+@pytest.mark.parametrize("property_", FAMILY, ids=lambda property_: property_.id)
+def test_problems_that_nobody_drew_are_judged_or_told_to_be_no_evidence(property_):
     """A replay may give any property any problem."""
     problem = Recipe(query_length=3, key_length=5, value_dim=8, dtype="float64", seed=3).problem()
     own = Subject(SOUND["sequential"], "float64")
     with contextlib.suppress(UnsatisfiedAssumption):
-        claim.check(own, problem)
+        property_.check(own, problem)

@@ -12,7 +12,7 @@ from attn_spec.search.property import load_all
 from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
-CLAIM = load_all()["accuracy.output_is_within_its_bound"]
+PROPERTY = load_all()["accuracy.output_is_within_its_bound"]
 
 
 def attended(q, k, v, hidden=False):
@@ -34,7 +34,7 @@ def of_heads(choose):
 
 def verdict_on(function, **declared):
     made = kernel(framework="numpy", dtypes=("float32",), contract="fused", name="k", **declared)(function)
-    return search(CLAIM, Subject(made, "float32"), PROFILES["ci"], 0)[0].verdict
+    return search(PROPERTY, Subject(made, "float32"), PROFILES["ci"], 0)[0].verdict
 
 
 sound = of_heads(lambda h, query, kv: h // (query // kv))

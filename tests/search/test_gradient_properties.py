@@ -23,7 +23,7 @@ EXAMPLES = 200
 
 
 @cache
-def drawn(claim):
+def drawn(property_id):
     """The different problems that a search of a property would check."""
     found = {}
 
@@ -35,7 +35,7 @@ def drawn(claim):
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    @given(PROPERTIES[claim].problems(SUBJECT))
+    @given(PROPERTIES[property_id].problems(SUBJECT))
     def collect(problem):
         found.setdefault(problem.digest(), problem)
         if len(found) == EXAMPLES:
@@ -63,7 +63,7 @@ def is_low_rank(problem):
 
 
 @pytest.mark.parametrize(
-    ("claim", "reached", "at_least"),
+    ("property_id", "reached", "at_least"),
     [
         (SHIFTED, lambda p: lowest_lse(p) < -88.7 and p.key_length % 64 != 0, 40),
         # 9 to 17, by what is imported beside: Hypothesis draws numbers that modules hold as constants.
@@ -74,8 +74,8 @@ def is_low_rank(problem):
         ("gradients.keys_that_no_query_sees_change_no_gradient", lambda p: (~p.visible.any(axis=(1, 2))).any(), 60),
     ],
 )
-def test_a_search_draws_enough_of_the_problems_that_matter(claim, reached, at_least):
-    assert sum(map(reached, drawn(claim))) >= at_least
+def test_a_search_draws_enough_of_the_problems_that_matter(property_id, reached, at_least):
+    assert sum(map(reached, drawn(property_id))) >= at_least
 
 
 def test_a_search_draws_every_broadcast_of_a_bias():

@@ -39,11 +39,11 @@ def test_a_hidden_value_whose_projection_overflows_is_not_held_against_a_kernel(
     large = np.where(np.arange(2) == 1, 2.0**70, 1.0)[None, None, :, None]
     problem = made.replace(v=large, value_projection=made.value_projection * factor)
     subject = Subject(resolve("torch_layer:multihead"), "float32")
-    claim = load_all()["masking.masked_keys_change_nothing"]
+    property_ = load_all()["masking.masked_keys_change_nothing"]
 
     assert np.isfinite(subject(problem)["output"]).all() == says_something
     if says_something:
-        claim.check(subject, problem)
+        property_.check(subject, problem)
         return
     with pytest.raises(NotExamined, match="may overflow"):
-        claim.check(subject, problem)
+        property_.check(subject, problem)

@@ -35,7 +35,7 @@ def test_every_property_finds_the_problems_that_it_needs(limited):
     naive = resolve("numpy_naive")
     kernel = replace(naive, supports=naive.supports - set(without), **changes)
     subject, smoke = Subject(kernel, "float32"), PROFILES["smoke"]
-    found = [search(claim, subject, smoke, 0)[0] for claim in load_all().values()]
+    found = [search(property_, subject, smoke, 0)[0] for property_ in load_all().values()]
 
-    assert {row.property: row.message for row in found if row.verdict not in (Verdict.HELD, Verdict.NOT_CLAIMED)} == {}
+    assert {row.property: row.message for row in found if row.verdict not in (Verdict.HELD, Verdict.NOT_DECLARED)} == {}
     assert any(row.verdict is Verdict.HELD for row in found)

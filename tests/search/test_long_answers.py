@@ -45,8 +45,8 @@ def test_a_wrong_element_is_the_same_one_in_blocks(name, monkeypatch):
     monkeypatch.setattr(long_problems, "MEMORY", 2**20)
     with pytest.raises(Refutation, match=r"looked at all 296 rows$") as blocks:
         assertions.assert_within_bound(SUBJECT, PROBLEM, wrong, name)
-    claim = load_all()["accuracy.output_is_within_its_bound"]
-    cases = [case_of(claim, SUBJECT, PROBLEM, error.value) for error in (whole, blocks)]
+    property_ = load_all()["accuracy.output_is_within_its_bound"]
+    cases = [case_of(property_, SUBJECT, PROBLEM, error.value) for error in (whole, blocks)]
 
     assert cases[0].worst.index == cases[1].worst.index
     assert (cases[0].worst.outside, cases[0].worst.rows) == (cases[1].worst.outside, cases[1].worst.rows)

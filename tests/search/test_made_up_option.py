@@ -61,9 +61,9 @@ kernel = emulate_both(
 profile = Profile(name="test", examples=8, floor=1, seconds=60, shrink_seconds=0, seed=0)
 shapes = (AskedShape.parse("H=2,Sq=20,Sk=24,D=4"),)
 found = {}
-for name, claim in load_all().items():
-    if all(kernel.supports.issuperset([need]) for need in claim.needs):
-        row, _ = search(claim, Subject(kernel, "float32", shapes=shapes), profile, seed=0)
+for name, property_ in load_all().items():
+    if all(kernel.supports.issuperset([need]) for need in property_.needs):
+        row, _ = search(property_, Subject(kernel, "float32", shapes=shapes), profile, seed=0)
         found[name] = str(row.verdict)
         if found[name] == "refuted":
             break
@@ -98,7 +98,7 @@ def test_no_property_accuses_a_sound_kernel_of_an_option_it_has_not_heard_of(tmp
     silent = {name for name, verdict in found.items() if verdict != "held"}
     # The kernel computes the gradient of no parameter.
     assert silent == {"gradients.gradients_of_a_scores_parameters_are_within_their_bounds"}
-    assert found[silent.pop()] == "not claimed"
+    assert found[silent.pop()] == "not declared"
     assert len(found) > 60
 
 

@@ -23,10 +23,12 @@ def examined(check=None):
         p = np.exp(s - s.max(-1, keepdims=True))
         return (p / p.sum(-1, keepdims=True) @ v).astype(q.dtype)
 
-    claim = load_all()[OUTPUT]
+    property_ = load_all()[OUTPUT]
     kernel = declare(framework="numpy", dtypes=("float32",), contract="fp32")(attention)
     profile = replace(PROFILES["smoke"], examples=6)
-    return search(replace(claim, check=check) if check else claim, Subject(kernel, "float32"), profile, seed=0)[0]
+    return search(replace(property_, check=check) if check else property_, Subject(kernel, "float32"), profile, seed=0)[
+        0
+    ]
 
 
 def test_a_property_that_measures_nothing_is_not_exercised():

@@ -39,10 +39,10 @@ def attention(q, k, v):
 
 def found_in(check):
     made = kernel(framework="numpy", dtypes=("float32",), contract="fused")(attention)
-    facts = {"id": "toy.claim", "statement": "", "source": "", "hunts": "", "needs": ()}
-    claim = Property(**facts, check=check, problems=strategies.problems)
+    facts = {"id": "toy.property", "statement": "", "source": "", "hunts": "", "needs": ()}
+    property_ = Property(**facts, check=check, problems=strategies.problems)
     told = []
-    row, _ = search(claim, Subject(made, "float32"), PROFILES["smoke"], 0, found=told.append)
+    row, _ = search(property_, Subject(made, "float32"), PROFILES["smoke"], 0, found=told.append)
     return row, told
 
 
@@ -73,8 +73,8 @@ def test_a_refutation_is_kept_whatever_becomes_of_who_is_told():
         raise OSError("no space left")
 
     made = kernel(framework="numpy", dtypes=("float32",), contract="fused")(attention)
-    facts = {"id": "toy.claim", "statement": "", "source": "", "hunts": "", "needs": ()}
-    claim = Property(**facts, check=never, problems=strategies.problems)
-    row, case = search(claim, Subject(made, "float32"), PROFILES["smoke"], 0, found=lost)
+    facts = {"id": "toy.property", "statement": "", "source": "", "hunts": "", "needs": ()}
+    property_ = Property(**facts, check=never, problems=strategies.problems)
+    row, case = search(property_, Subject(made, "float32"), PROFILES["smoke"], 0, found=lost)
     assert row.verdict is Verdict.REFUTED
     assert case is not None

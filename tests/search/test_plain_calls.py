@@ -142,7 +142,7 @@ def test_a_kernel_that_is_softmax_or_linear_by_an_option_is_both(declared):
     watched = Subject(
         subject.kernel.wrapped(lambda *x, **y: maps.add(y.get("feature_map")) or by_the_option(*x, **y)), "float32"
     )
-    for claim in ("accuracy.output_is_within_its_bound", "linear_attention.weights_are_products_of_features"):
-        row, _ = search(load_all()[claim], watched, few, seed=0)
+    for property_id in ("accuracy.output_is_within_its_bound", "linear_attention.weights_are_products_of_features"):
+        row, _ = search(load_all()[property_id], watched, few, seed=0)
         assert row.verdict is Verdict.HELD, row
     assert maps == {None, *OPTIONS["feature_map"].draws}

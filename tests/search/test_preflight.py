@@ -105,7 +105,7 @@ def given_a_mask(q, k, v, *, dropout_keep=None, dropout_p=None, seed=None):
     ],
 )
 def test_an_undecorated_callable_is_asked_for_dropout_by_chance(function, drops, seeded, why):
-    """What it refuses it does not claim; what it ignores, as the first, it claims, and the properties refute."""
+    """What it refuses it does not declare; what it ignores, as the first, it declares, and the properties refute."""
     found = preflight(from_callable(function))
 
     supports = found.subjects[0].kernel.supports

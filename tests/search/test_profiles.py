@@ -17,13 +17,13 @@ from attn_spec.search.profiles import PROFILES
     ],
 )
 def test_the_chance_to_meet_a_rare_fault(profile, share, percent):
-    assert round(100 * PROFILES[profile].chance(share, claims=40)) == percent
+    assert round(100 * PROFILES[profile].chance(share, properties=40)) == percent
 
 
 def test_certify_meets_one_in_a_thousand_nearly_always():
-    assert PROFILES["certify"].chance(1e-3, claims=40) > 0.999
-    assert PROFILES["certify"].chance(0.0, claims=40) == 0.0
+    assert PROFILES["certify"].chance(1e-3, properties=40) > 0.999
+    assert PROFILES["certify"].chance(0.0, properties=40) == 0.0
 
 
 def test_one_problem_in_five_is_of_a_size():
-    assert [len(turns.turns(profile.examples, "a claim")) for profile in PROFILES.values()] == [2, 12, 80]
+    assert [len(turns.turns(profile.examples, "a.property")) for profile in PROFILES.values()] == [2, 12, 80]

@@ -1,4 +1,4 @@
-"""The catalogue is complete: each property states its claim, its source and the bug it hunts, and can be exercised."""
+"""The catalogue is complete: each property has its statement, its source and the bug it hunts, and can be exercised."""
 
 import inspect
 import re
@@ -50,56 +50,56 @@ def test_every_family_has_properties():
 
 
 def test_every_test_function_is_one_registered_property():
-    modules = {inspect.getmodule(claim.check) for claim in REGISTRY.values()}
+    modules = {inspect.getmodule(property_.check) for property_ in REGISTRY.values()}
     tests = [name for module in modules for name in vars(module) if name.startswith("test_")]
     assert len(tests) == len(set(tests)) == len(REGISTRY)
 
 
-@pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
-def test_a_property_states_what_it_claims(claim):
-    assert claim.id == f"{claim.id.partition('.')[0]}.{claim.check.__name__.removeprefix('test_')}"
-    assert re.fullmatch(r"\S.*\w.*[.]", claim.statement), claim.statement
-    assert len(claim.statement) <= 120
-    assert claim.source
-    assert claim.hunts
-    assert set(claim.needs) <= {*OPTIONS, *ABILITIES}
+@pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)
+def test_a_property_has_a_statement_and_its_sources(property_):
+    assert property_.id == f"{property_.id.partition('.')[0]}.{property_.check.__name__.removeprefix('test_')}"
+    assert re.fullmatch(r"\S.*\w.*[.]", property_.statement), property_.statement
+    assert len(property_.statement) <= 120
+    assert property_.source
+    assert property_.hunts
+    assert set(property_.needs) <= {*OPTIONS, *ABILITIES}
 
 
 def test_statements_are_unique():
-    statements = [claim.statement for claim in REGISTRY.values()]
+    statements = [property_.statement for property_ in REGISTRY.values()]
     assert len(set(statements)) == len(statements)
 
 
-@pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
-def test_a_property_draws_problems_that_use_what_it_needs(claim):
+@pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)
+def test_a_property_draws_problems_that_use_what_it_needs(property_):
     """For a kernel with every option, and for one that declares no more than the property needs."""
-    able = able_of(claim)
+    able = able_of(property_)
     limits = Limits(head_dims=(64,), multiples={"Q": 16, "K": 16})
-    declared = frozenset(claim.needs) & set(kernels.DECLARABLE)
+    declared = frozenset(property_.needs) & set(kernels.DECLARABLE)
     barely = kernels.replace(able, supports=declared, limits=limits)
     for subject in (Subject(kernel, "float32") for kernel in (able, barely)):
-        if claim.not_applicable(subject):
+        if property_.not_applicable(subject):
             continue
-        options = [problem.options() for problem in examples(claim.problems(subject), 8)]
+        options = [problem.options() for problem in examples(property_.problems(subject), 8)]
         assert options
         assert all(used <= subject.kernel.supports for used in options)
 
 
-def able_of(claim):
+def able_of(property_):
     """A kernel with every option but other scores; one with these, for a property that is about them."""
     kernel = resolve("torch_eager")
-    other = named_by([replaces_score]) & set(claim.needs) or claim.not_applicable(Subject(kernel, "float32"))
-    if set(claim.needs) & named_by([weighs_linearly]):
+    other = named_by([replaces_score]) & set(property_.needs) or property_.not_applicable(Subject(kernel, "float32"))
+    if set(property_.needs) & named_by([weighs_linearly]):
         return SOUND["linear"]
     return SOUND["other_scores"] if other else kernel
 
 
-@pytest.mark.parametrize("claim", REGISTRY.values(), ids=REGISTRY)
-def test_a_property_replays_exactly(claim):
+@pytest.mark.parametrize("property_", REGISTRY.values(), ids=REGISTRY)
+def test_a_property_replays_exactly(property_):
     """A check is a pure function of subject and problem: it says the same thing twice about a kernel that is wrong."""
-    subject = Subject(kernels.replace(able_of(claim), function=wrong, backward_function=None), "float32")
-    for problem in examples(claim.problems(subject), 4):
-        assert verdict(claim, subject, problem) == verdict(claim, subject, problem)
+    subject = Subject(kernels.replace(able_of(property_), function=wrong, backward_function=None), "float32")
+    for problem in examples(property_.problems(subject), 4):
+        assert verdict(property_, subject, problem) == verdict(property_, subject, problem)
 
 
 def wrong(q, k, v, **_):
@@ -109,9 +109,9 @@ def wrong(q, k, v, **_):
     return out, 0 * q.detach().sum(dim=-1)
 
 
-def verdict(claim, subject, problem):
+def verdict(property_, subject, problem):
     try:
-        claim.check(subject, problem)
+        property_.check(subject, problem)
     except AssertionError as error:
         return str(error)
     return "held"

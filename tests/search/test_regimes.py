@@ -1,4 +1,4 @@
-"""Regimes are representable, finite and reproducible, and reach what their summaries claim."""
+"""Regimes are representable, finite and reproducible, and reach what their summaries say."""
 
 import itertools
 import json
@@ -148,7 +148,7 @@ def test_exact_regimes_are_integers():
 def test_a_recipe_prints_as_the_expression_that_makes_it():
     recipe = Recipe(regime="ties+v_one", seed=5, key_length=3, mask="padding@B11K", window=(2, None))
     assert repr(recipe) == ("Recipe(regime='ties+v_one', seed=5, key_length=3, window=(2, None), mask='padding@B11K')")
-    assert eval(repr(recipe)) == recipe  # noqa: S307 - the claim is that the text is an expression
+    assert eval(repr(recipe)) == recipe  # noqa: S307 - what is tested is that the text is an expression
     assert repr(Recipe()) == "Recipe()"
     assert repr(recipe.problem()) == f"{recipe!r}.problem()"
 

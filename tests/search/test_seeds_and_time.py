@@ -15,11 +15,11 @@ from attn_spec.search.verdict import Verdict
 
 
 def searched(check, seed=0, **changes):
-    """The row and the case of a claim that so checks every problem."""
-    claim = Property(
-        id="toy.claim", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems
+    """The row and the case of a property that so checks every problem."""
+    property_ = Property(
+        id="toy.property", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems
     )
-    return search(claim, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], **changes), seed)
+    return search(property_, Subject(resolve("numpy_tiled"), "float32"), replace(PROFILES["smoke"], **changes), seed)
 
 
 def tried(seed, examples=PROFILES["smoke"].examples):

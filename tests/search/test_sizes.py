@@ -17,7 +17,7 @@ from attn_spec.search.search import search
 from attn_spec.search.verdict import Verdict
 
 PROPERTIES = load_all()
-CLAIM = PROPERTIES["accuracy.output_is_within_its_bound"]
+PROPERTY = PROPERTIES["accuracy.output_is_within_its_bound"]
 SUBJECT = Subject(resolve("torch_eager"), "float32")
 
 
@@ -27,7 +27,7 @@ def elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def sizes_seen(claim, subject, profile):
+def sizes_seen(property_, subject, profile):
     """The problems that a search without a kernel tries at each size, by its name."""
     seen = {}
 
@@ -35,7 +35,7 @@ def sizes_seen(claim, subject, profile):
         if size := turns.size():
             seen.setdefault(size.name, []).append(problem.lengths)
 
-    row, _ = search(replace(claim, check=check), subject, profile, 0)
+    row, _ = search(replace(property_, check=check), subject, profile, 0)
     assert row.examples == profile.examples
     return seen
 
@@ -65,7 +65,7 @@ def test_the_profile_ci_sees_every_size(name):
 
 
 @pytest.mark.parametrize("examples", [PROFILES["ci"].examples, PROFILES["certify"].examples])
-def test_one_claim_in_four_has_a_turn_of_a_rare_size(examples):
+def test_one_property_in_four_has_a_turn_of_a_rare_size(examples):
     rare = {size.name for size in sizes.SIZES if size.rare}
     seen = {name: rare & {turn.size.name for turn in turns.turns(examples, name)} for name in PROPERTIES}
 
@@ -79,13 +79,15 @@ def test_rare_sizes_are_as_large_as_they_say():
         ("most entries", lambda one: one["B"] * one["H"] > 2**16 - 1),
     ):
         size = next(size for size in sizes.SIZES if size.name == name)
-        has_turn = (claim for key, claim in PROPERTIES.items() if any(t.size is size for t in turns.turns(60, key)))
-        claim = next(has_turn)
-        assert all(map(is_meant, sizes_seen(claim, SUBJECT, PROFILES["ci"])[name]))
+        has_turn = (
+            property_ for key, property_ in PROPERTIES.items() if any(t.size is size for t in turns.turns(60, key))
+        )
+        property_ = next(has_turn)
+        assert all(map(is_meant, sizes_seen(property_, SUBJECT, PROFILES["ci"])[name]))
 
 
 def test_each_option_has_its_turn_past_a_split():
-    """Of torch_eager's options, in the searches of all claims together."""
+    """Of torch_eager's options, in the searches of all properties together."""
     used = set()
     for key in PROPERTIES:
         for turn in turns.turns(PROFILES["ci"].examples, key):
@@ -133,14 +135,14 @@ def test_no_option_has_its_turn_beside_one_that_excludes_it():
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_it_does_so_for_other_dtypes(dtype):
-    seen = sizes_seen(CLAIM, Subject(SUBJECT.kernel, dtype), PROFILES["ci"])
+    seen = sizes_seen(PROPERTY, Subject(SUBJECT.kernel, dtype), PROFILES["ci"])
     assert {size.name for size in sizes.SIZES if not size.rare} <= set(seen)
     assert max(one["K"] for every in seen.values() for one in every) > 2**13
 
 
 def test_a_slow_kernel_gets_what_it_can_take_in_the_time():
     slow = replace(SUBJECT.kernel, slowness=32.0)
-    seen = sizes_seen(CLAIM, Subject(slow, "float32"), PROFILES["ci"])
+    seen = sizes_seen(PROPERTY, Subject(slow, "float32"), PROFILES["ci"])
     lengths = [one for every in seen.values() for one in every]
 
     assert {"keys", "widths", "most keys", "most queries"} <= set(seen)
@@ -151,13 +153,13 @@ def test_a_slow_kernel_gets_what_it_can_take_in_the_time():
 
 def test_a_kernel_of_few_signatures_gets_one_more():
     few = replace(SUBJECT.kernel, signatures=2)
-    assert len(sizes_seen(CLAIM, Subject(few, "float32"), PROFILES["ci"])) == 1
-    assert not sizes_seen(CLAIM, Subject(few, "float32"), PROFILES["smoke"])
+    assert len(sizes_seen(PROPERTY, Subject(few, "float32"), PROFILES["ci"])) == 1
+    assert not sizes_seen(PROPERTY, Subject(few, "float32"), PROFILES["smoke"])
 
 
-def test_a_claim_about_chance_is_tried_on_small_problems_alone():
-    claim = PROPERTIES["statistics.errors_have_no_common_sign"]
-    few = replace(claim, check=lambda subject, problem: None)
+def test_a_property_about_chance_is_tried_on_small_problems_alone():
+    property_ = PROPERTIES["statistics.errors_have_no_common_sign"]
+    few = replace(property_, check=lambda subject, problem: None)
     assert not sizes_seen(few, SUBJECT, Profile(name="t", examples=16, floor=1, seconds=60, shrink_seconds=0, seed=0))
 
 
@@ -196,7 +198,7 @@ def test_a_defect_past_an_edge_shrinks_to_the_edge(axis, edge, least, monkeypatc
     declared = kernel(framework="numpy", dtypes=("float32",), contract="eager", supports=("gqa", "dv", "cross"))
     subject = Subject(declared(wrong_past(axis, edge)), "float32")
 
-    row, case = search(CLAIM, subject, profile, 0)
+    row, case = search(PROPERTY, subject, profile, 0)
 
     assert row.verdict is Verdict.REFUTED
     found = {name: getattr(case.problem, name) for name in least}

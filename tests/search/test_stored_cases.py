@@ -1,4 +1,4 @@
-"""What refuted a claim before is tried first, and only where it is still a problem of the kernel's."""
+"""What refuted a property before is tried first, and only where it is still a problem of the kernel's."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from attn_spec.search.search import search
 from attn_spec.search.stored_cases import MOST, StoredCases
 from attn_spec.search.verdict import Verdict
 
-CLAIM = load_all()["accuracy.output_is_within_its_bound"]
+PROPERTY = load_all()["accuracy.output_is_within_its_bound"]
 DECLARED = {"framework": "numpy", "dtypes": ("float32",), "contract": "fused", "supports": ("cross",), "name": "mine"}
 
 
@@ -35,14 +35,14 @@ def subject(function=last_key_lost, **changes):
 @pytest.fixture
 def found(folder):
     """The case that a search of the wrong kernel stores."""
-    row, case = search(CLAIM, subject(), PROFILES["smoke"], 0)
+    row, case = search(PROPERTY, subject(), PROFILES["smoke"], 0)
     assert row.verdict is Verdict.REFUTED
     cases.save(case)
     return case
 
 
 def test_a_kernel_that_is_not_mended_is_refuted_by_the_problem_that_refuted_it(found):
-    row, case = StoredCases().refuting(CLAIM, subject())
+    row, case = StoredCases().refuting(PROPERTY, subject())
 
     assert (row.verdict, row.examples, row.case) == (Verdict.REFUTED, 1, found.id)
     assert case.problem.digest() == found.problem.digest()
@@ -52,7 +52,7 @@ def test_a_kernel_that_is_not_mended_is_refuted_by_the_problem_that_refuted_it(f
 
 
 def test_a_kernel_that_is_mended_is_searched(found):
-    assert StoredCases().refuting(CLAIM, subject(sound)) is None
+    assert StoredCases().refuting(PROPERTY, subject(sound)) is None
 
 
 @pytest.mark.parametrize(
@@ -68,23 +68,23 @@ def test_a_kernel_that_is_mended_is_searched(found):
 )
 def test_a_kernel_that_declares_something_else_is_searched(found, changes):
     """Its problems may be none of the kernel's any more, which a failed call would look like a refutation of."""
-    assert StoredCases().refuting(CLAIM, subject(**changes)) is None
+    assert StoredCases().refuting(PROPERTY, subject(**changes)) is None
 
 
-def test_another_claim_and_another_dtype_are_searched(found):
+def test_another_property_and_another_dtype_are_searched(found):
     assert StoredCases().refuting(load_all()["softmax.weights_sum_to_one"], subject()) is None
-    assert StoredCases().refuting(CLAIM, replace(subject(), dtype="float16")) is None
+    assert StoredCases().refuting(PROPERTY, replace(subject(), dtype="float16")) is None
 
 
-def test_a_claim_about_chance_is_searched_anew(found):
+def test_a_property_about_chance_is_searched_anew(found):
     """A problem that made a sound kernel suspect once would make it so for ever."""
-    assert StoredCases().refuting(replace(CLAIM, false_alarm=1e-9), subject()) is None
+    assert StoredCases().refuting(replace(PROPERTY, false_alarm=1e-9), subject()) is None
 
 
 def test_a_case_that_cannot_be_read_is_passed_over(found):
     (cases.HOME / "cases" / "00000000.json").write_text("{")
 
-    assert StoredCases().refuting(CLAIM, subject()) is not None
+    assert StoredCases().refuting(PROPERTY, subject()) is not None
 
 
 def test_no_more_than_a_few_are_tried(found):
@@ -97,6 +97,6 @@ def test_no_more_than_a_few_are_tried(found):
     for seed in range(MOST + 2):
         recipe = replace(found.problem.recipe, seed=seed + 10)
         cases.save(replace(found, problem=recipe.problem()))
-    StoredCases().refuting(CLAIM, subject(counted))
+    StoredCases().refuting(PROPERTY, subject(counted))
 
     assert len(calls) == MOST

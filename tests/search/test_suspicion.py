@@ -53,10 +53,10 @@ def examine(name, kernel, dtype, **changes):
 @pytest.mark.parametrize(("name", "dtype"), SOUND_SUBJECTS)
 def test_no_sound_kernel_is_suspect(name, dtype):
     subject = Subject(SOUND[name], dtype)
-    for claim in (SIZE, BIAS):
-        row, _ = examine(claim, SOUND[name], dtype, examples=4)
+    for property_id in (SIZE, BIAS):
+        row, _ = examine(property_id, SOUND[name], dtype, examples=4)
         without = not_applicable(subject) or subject.kernel.limits.always
-        assert row.verdict is (Verdict.NOT_CLAIMED if without else Verdict.HELD), row.message
+        assert row.verdict is (Verdict.NOT_DECLARED if without else Verdict.HELD), row.message
         assert row.ratio is None or row.ratio < 0.5
 
 
@@ -64,8 +64,8 @@ def test_errors_that_are_all_allowed_and_of_one_sign_are_not_suspect():
     contract = replace(PRECISE, exp_error=64.0)
     for signs in ("up", "down", "random"):
         kernel = emulate("spent", contract, Order(inaccuracy=1.0, error_signs=signs))
-        for claim in (SIZE, BIAS):
-            assert examine(claim, kernel, "float32", examples=6)[0].verdict is Verdict.HELD
+        for property_id in (SIZE, BIAS):
+            assert examine(property_id, kernel, "float32", examples=6)[0].verdict is Verdict.HELD
 
 
 @pytest.mark.parametrize("name", STATISTICAL)
@@ -104,12 +104,12 @@ def test_a_suspect_is_shrunk_inside_the_domain():
         (Contract(stored_scores="bfloat16", softmax="bfloat16", exp_error=2.0**20), "rounds scores too coarsely"),
     ],
 )
-def test_a_contract_outside_the_model_is_not_claimed_and_says_why(contract, why):
+def test_a_contract_outside_the_model_is_not_declared_and_says_why(contract, why):
     kernel = emulate("other", PRECISE, dtypes=("bfloat16",), contract=contract)
 
     row, case = examine(BIAS, kernel, "bfloat16")
 
-    assert (row.verdict, case) == (Verdict.NOT_CLAIMED, None)
+    assert (row.verdict, case) == (Verdict.NOT_DECLARED, None)
     assert why in row.message
 
 
@@ -137,7 +137,7 @@ def test_a_problem_that_nobody_drew_is_no_evidence():
 
 def test_replays_say_what_became_of_a_suspect(tmp_path):
     tmp_path.joinpath("zoo.py").write_text(ZOO)
-    case = Case(claim=BIAS, kernel="zoo.py:truncating", problem=Recipe(**SHAPE).problem())
+    case = Case(property_id=BIAS, kernel="zoo.py:truncating", problem=Recipe(**SHAPE).problem())
 
     suspect = run(case, 60.0)
     assert suspect.code == 3
@@ -146,7 +146,7 @@ def test_replays_say_what_became_of_a_suspect(tmp_path):
     plain = replace(case, problem=case.problem.replace(recipe=None))
     assert "says nothing about" in run(plain, 60.0).message
     assert (
-        "the claim does not apply to toward_zero: its contract does"
+        "the property does not apply to toward_zero: its contract does"
         in run(case, 60.0, kernel="zoo.py:declared").message
     )
 

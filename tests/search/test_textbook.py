@@ -28,18 +28,18 @@ def subject(name, dtype="float32", **declared):
     return Subject(resolve(f"{TEXTBOOK}:{name}", **declared), dtype)
 
 
-def examine(claim, kernel, examples=100):
+def examine(property_id, kernel, examples=100):
     profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=10, seed=0)
-    return search(PROPERTIES[claim], kernel, profile, seed=0)
+    return search(PROPERTIES[property_id], kernel, profile, seed=0)
 
 
-def refutation(claim, kernel):
+def refutation(property_id, kernel):
     """The case, which was stored, read again, and refutes the kernel again."""
-    row, case = examine(claim, kernel)
+    row, case = examine(property_id, kernel)
     assert row.verdict is Verdict.REFUTED
     again = cases.load(cases.save(case))
     with pytest.raises(AssertionError) as found:
-        PROPERTIES[claim].check(kernel, again.problem)
+        PROPERTIES[property_id].check(kernel, again.problem)
     assert str(found.value).splitlines()[0] == row.message
     return again
 
@@ -54,7 +54,7 @@ def test_a_fill_of_minus_1e9_makes_the_mean_of_v_of_rows_that_see_nothing():
 def test_it_is_sound_in_float32_once_that_is_declared():
     kernel = subject("attention", conventions={"empty_row": "mean_of_v"})
 
-    for claim in (
+    for property_id in (
         "accuracy.output_is_within_its_bound",
         UNSEEN,
         "masking.masked_keys_change_nothing",
@@ -63,8 +63,8 @@ def test_it_is_sound_in_float32_once_that_is_declared():
         "softmax.a_constant_added_to_all_scores_changes_nothing",
         "scaling.the_scale_read_from_the_weights_is_the_one_asked_for",
     ):
-        row, _ = examine(claim, kernel, examples=30)
-        assert row.verdict is Verdict.HELD, (claim, row.message)
+        row, _ = examine(property_id, kernel, examples=30)
+        assert row.verdict is Verdict.HELD, (property_id, row.message)
 
 
 def test_in_float16_the_fill_of_minus_1e9_cannot_even_be_written():
@@ -79,9 +79,9 @@ def test_in_float16_the_fill_of_minus_1e9_cannot_even_be_written():
 def test_without_a_mask_it_is_sound_in_float16():
     kernel = subject("plain", "float16")
 
-    for claim in ("accuracy.output_is_within_its_bound", "softmax.weights_sum_to_one"):
-        row, _ = examine(claim, kernel, examples=30)
-        assert row.verdict is Verdict.HELD, (claim, row.message)
+    for property_id in ("accuracy.output_is_within_its_bound", "softmax.weights_sum_to_one"):
+        row, _ = examine(property_id, kernel, examples=30)
+        assert row.verdict is Verdict.HELD, (property_id, row.message)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -64,7 +64,7 @@ def test_without_a_word_the_kinds_are_listed():
     ("typed", "found"),
     [
         (["is_causal"], "causal  (option)"),
-        (["Not", "Claimed"], "not claimed  (verdict)"),
+        (["Not", "Declared"], "not declared  (verdict)"),
         (["split-kv"], "split_kv  (contract)"),
         (["bottom_right"], "causal_alignment  (convention)"),
         (["by_lse"], "normalize  (stage)"),
@@ -110,8 +110,8 @@ def test_contracts_are_chosen_by_what_a_kernel_does():
 
 
 def test_what_is_said_of_a_property_is_what_its_docstring_says():
-    claim = load_all()["causality.future_keys_change_nothing"]
-    said = explain(claim.id).output
+    property_ = load_all()["causality.future_keys_change_nothing"]
+    said = explain(property_.id).output
 
-    assert (claim.check.__doc__ or "").splitlines()[0] in said
-    assert f"hunts   {claim.hunts}\n" in said
+    assert (property_.check.__doc__ or "").splitlines()[0] in said
+    assert f"hunts   {property_.hunts}\n" in said

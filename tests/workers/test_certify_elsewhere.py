@@ -58,7 +58,7 @@ def test_a_kernel_that_no_worker_finds_is_refused_in_the_usual_words(folder, add
 
 
 def test_workers_that_differ_are_refused():
-    kinds = ("subject", "environment", "suite", "configuration", "claims")
+    kinds = ("subject", "environment", "suite", "configuration", "declarations")
     one = {kind: {"a": 1} for kind in kinds}
     other = copy.deepcopy(one)
     examination._check_alike(one, other)

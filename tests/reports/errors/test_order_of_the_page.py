@@ -7,8 +7,8 @@ from attn_spec.reports.errors import page
 from attn_spec.search.verdict import Row, Verdict
 from tests.reports.errors.test_page import ENVIRONMENT, ROWS, Document
 
-CLAIM = "accuracy.output_is_within_its_bound"
-HELD = Row(property=CLAIM, kernel="first", dtype="float32", verdict=Verdict.HELD, examples=12)
+PROPERTY_ID = "accuracy.output_is_within_its_bound"
+HELD = Row(property=PROPERTY_ID, kernel="first", dtype="float32", verdict=Verdict.HELD, examples=12)
 
 
 def test_how_to_read_it_comes_first_and_the_worst_cases_before_the_figures():
@@ -32,4 +32,4 @@ def test_regimes_contracts_and_properties_are_explained_in_words():
     assert "normal every entry is N(0, 1). Hunts" in words
     assert f"{ROWS[0].kernel} {ROWS[0].dtype} {ROWS[0].contract} empty_row nan" in words
     assert "The usual conventions: causal_alignment top_left, empty_row zero, lse_base e" in words
-    assert f"{CLAIM} Each output element differs from the true attention by no more than" in words
+    assert f"{PROPERTY_ID} Each output element differs from the true attention by no more than" in words

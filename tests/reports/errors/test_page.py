@@ -78,7 +78,7 @@ def many_rows(names, dtypes, grid):
 ROWS = many_rows(["first", "second"], ["float32", "bfloat16"], TINY)
 VERDICTS = [
     VerdictRow(property="accuracy.output", kernel="first", dtype="float32", verdict=Verdict.HELD, examples=12),
-    VerdictRow(property="masking.empty", kernel="first", dtype="float32", verdict=Verdict.NOT_CLAIMED),
+    VerdictRow(property="masking.empty", kernel="first", dtype="float32", verdict=Verdict.NOT_DECLARED),
     VerdictRow(
         property="accuracy.output",
         kernel="first",
@@ -222,7 +222,7 @@ def test_the_headline_is_the_finding(rows, verdicts, sentence):
 def test_verdicts_are_shown_with_their_denominator_and_replay_line(text):
     words = Document(text).text
 
-    counted = "1 held, 1 refuted, 0 suspect, 1 not claimed, 0 not exercised"
+    counted = "1 held, 1 refuted, 0 suspect, 1 not declared, 0 not exercised"
     assert f"2 properties x 2 subjects = 3 verdicts: {counted}" in words
     assert "1 of 3 verdicts are refuted" in " ".join(" ".join(pair) for pair in tables.opening(ROWS, VERDICTS))
     assert "attn-spec replay 7f3c" in words

@@ -8,9 +8,9 @@ from attn_spec.reports.errors import page
 from attn_spec.search.verdict import Row, Verdict
 from tests.reports.errors.test_page import ENVIRONMENT, ROWS, Document
 
-CLAIM = "accuracy.output_is_within_its_bound"
+PROPERTY_ID = "accuracy.output_is_within_its_bound"
 REFUTED = Row(
-    property=CLAIM, kernel="first", dtype="float32", verdict=Verdict.REFUTED, case="7f3c", message="2 outside"
+    property=PROPERTY_ID, kernel="first", dtype="float32", verdict=Verdict.REFUTED, case="7f3c", message="2 outside"
 )
 
 

@@ -1,5 +1,6 @@
 """The sweep that a report rests on, and the command that writes the report."""
 
+import json
 import math
 import sys
 
@@ -22,7 +23,7 @@ VERDICTS = [
     VerdictRow(
         property="accuracy.output", kernel="first", dtype="float32", verdict=Verdict.HELD, examples=12, ratio=0.25
     ),
-    VerdictRow(property="masking.empty", kernel="first", dtype="float32", verdict=Verdict.NOT_CLAIMED),
+    VerdictRow(property="masking.empty", kernel="first", dtype="float32", verdict=Verdict.NOT_DECLARED),
     VerdictRow(property="accuracy.output", kernel="first", dtype="float16", verdict=Verdict.REFUTED, case="7f3c"),
 ]
 
@@ -113,12 +114,16 @@ def test_a_report_is_three_files_and_the_same_every_time(tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_certificate_adds_its_verdicts(tmp_path):
+def test_a_certificate_adds_its_verdicts_of_schema_1_too(tmp_path):
     path = save(certificate_of(VERDICTS), tmp_path / "certificate.json")
 
     def key(row):
         return row.property, row.dtype
 
+    assert sorted(command.verdicts_of(path), key=key) == sorted(VERDICTS, key=key)
+    document = json.loads(path.read_text().replace('"not declared"', '"not claimed"'))
+    document |= {"schema": 1, "claims": document.pop("declarations")}
+    path.write_text(json.dumps(document))
     assert sorted(command.verdicts_of(path), key=key) == sorted(VERDICTS, key=key)
 
 
@@ -139,7 +144,7 @@ def certificate_of(verdicts):
                 "floor": 6,
                 "seed": 0,
             },
-            "claims": {"declared": True, "supports": [], "conventions": {}, "contracts": {}, "declined": {}},
+            "declarations": {"declared": True, "supports": [], "conventions": {}, "contracts": {}, "declined": {}},
         },
         verdicts,
     )

@@ -56,20 +56,23 @@ def worse(kernel):
     return replace(kernel, function=forward, backward_function=kernel.backward_function and backward)
 
 
-def verdict(claim, kernel, dtype):
+def verdict(property_id, kernel, dtype):
     profile = Profile(name="test", examples=8, floor=1, seconds=60, shrink_seconds=0, seed=0)
-    return search(PROPERTIES[claim], Subject(kernel, dtype), profile, seed=0)[0].verdict
+    return search(PROPERTIES[property_id], Subject(kernel, dtype), profile, seed=0)[0].verdict
 
 
 @pytest.mark.parametrize("place", range(SHARES))
 def test_plain_kernels_are_accused_of_nothing(place):
     """A sample: each kernel, at each of its dtypes, with some of the properties; another with others."""
-    claims = list(PROPERTIES.values())
+    properties = list(PROPERTIES.values())
 
     for number, (name, dtype) in enumerate(SUBJECTS):
         if number % SHARES == place:
-            sample = [*claims[number % EVERY :: EVERY], PROPERTIES[OUTPUT]]  # few concern a kernel that takes little
-            found = examine(name, dtype, problems=2, seed=number, claims=sample)
+            sample = [
+                *properties[number % EVERY :: EVERY],
+                PROPERTIES[OUTPUT],
+            ]  # few concern a kernel that takes little
+            found = examine(name, dtype, problems=2, seed=number, properties=sample)
             assert found.refuted == [], "\n".join(map(str, found.refuted))
             assert found.examples > 0
 

@@ -35,8 +35,8 @@ def elsewhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def cell(mutant, claim, verdict, examples):
-    return Cell(mutant=mutant, claim=claim, verdict=Verdict(verdict), examples=examples, seconds=0.5)
+def cell(mutant, property_id, verdict, examples):
+    return Cell(mutant=mutant, property_id=property_id, verdict=Verdict(verdict), examples=examples, seconds=0.5)
 
 
 def made(**changes):
@@ -53,11 +53,11 @@ def made(**changes):
             cell("zeros", WEIGHTS, "refuted", 2),
             cell("drifts", OUTPUT, "held", 60),
             cell("drifts", LSE, "suspect", 3),
-            cell("drifts", WEIGHTS, "not claimed", 0),
+            cell("drifts", WEIGHTS, "not declared", 0),
         ],
         kills=[
-            Kill(mutant="zeros", claim=WEIGHTS, examples=2, **small),
-            Kill(mutant="drifts", claim=LSE, examples=3, **{**small, "verdict": Verdict.SUSPECT}),
+            Kill(mutant="zeros", property_id=WEIGHTS, examples=2, **small),
+            Kill(mutant="drifts", property_id=LSE, examples=3, **{**small, "verdict": Verdict.SUSPECT}),
         ],
         outcomes=[
             Outcome(contestant="attn-spec", mutant="zeros", dtype="float32", caught=True, problems=2, why=WEIGHTS),
@@ -103,11 +103,18 @@ def test_the_document_reads_back_as_it_was():
     assert Teeth.from_json(text).to_json() == text
 
 
+def test_a_document_of_schema_1_is_read():
+    old = made().to_json().replace('"schema": 2', '"schema": 1').replace('"property_id"', '"claim"')
+
+    assert old.count('"claim"') == 2  # of cells and of kills
+    assert Teeth.from_json(old) == made()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{", "not a document that `attn-spec teeth` wrote"),
-        ('{"schema": 99}', "is not of schema 1; measure again"),
+        ('{"schema": 99}', "is not of schema 1 or 2; measure again"),
         ("[]", "not a document"),
         (made().to_json().replace('"examples"', '"instances"'), "not a document"),
     ],
@@ -213,9 +220,11 @@ def test_a_row_of_the_matrix_has_every_property_and_tells_the_first():
     cells = kill_matrix.row_of_matrix(ZOO["zeros"], profile)
     kill = kill_matrix.first_kill(ZOO["zeros"], cells, profile)
 
-    claims = list(load_all())
-    assert [cell.claim for cell in cells] == [claim for claim in claims if claim in {cell.claim for cell in cells}]
-    assert len(claims) / 2 < len(cells) < len(claims)
+    properties = list(load_all())
+    assert [cell.property_id for cell in cells] == [
+        property_id for property_id in properties if property_id in {cell.property_id for cell in cells}
+    ]
+    assert len(properties) / 2 < len(cells) < len(properties)
     assert kill.examples == min(cell.examples for cell in cells if cell.caught)
     assert kill.problem.startswith("Recipe(")
     assert kill.message
@@ -281,10 +290,10 @@ def test_in_the_gallery_every_mutant_is_caught_and_no_sound_kernel_accused(store
 
 
 def test_in_the_gallery_every_property_is_worth_its_time(stored):
-    idle = [stay.claim for stay in numbers.stays(stored) if not (stay.alone or stay.first or stay.names)]
+    idle = [stay.property_id for stay in numbers.stays(stored) if not (stay.alone or stay.first or stay.names)]
 
     assert idle == []
-    assert [stay.claim for stay in numbers.stays(stored) if not stay.kills] == []
+    assert [stay.property_id for stay in numbers.stays(stored) if not stay.kills] == []
 
 
 def test_the_readme_tells_the_figures_of_the_gallery(stored):

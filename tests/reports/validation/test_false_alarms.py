@@ -57,30 +57,30 @@ def _uniform():
     raise AssertionError
 
 
-def verdict(claim, kernel, examples=60):
+def verdict(property_id, kernel, examples=60):
     profile = Profile(name="test", examples=examples, floor=1, seconds=60, shrink_seconds=0, seed=0)
-    return search(PROPERTIES[claim], Subject(kernel, "float32"), profile, seed=0)[0].verdict
+    return search(PROPERTIES[property_id], Subject(kernel, "float32"), profile, seed=0)[0].verdict
 
 
 @pytest.fixture(scope="module")
 def unchanged(uniform):
     """The verdict of a property on that kernel, which several stages ask for."""
-    return functools.cache(lambda claim: verdict(claim, uniform.kernel))
+    return functools.cache(lambda property_id: verdict(property_id, uniform.kernel))
 
 
 def test_random_sound_kernels_are_accused_of_nothing():
     """A sample: 20 kernels, each with another few of the properties."""
-    total, claims = Alarms(), theorems()
+    total, properties = Alarms(), theorems()
 
     for seed in (*range(1, 38, 2), 49):
-        total.add(examine(random_kernel(seed), claims[(seed + 1) % 17 :: 17]))
+        total.add(examine(random_kernel(seed), properties[(seed + 1) % 17 :: 17]))
 
     assert total.refuted == [], summary(total)
     assert total.kernels == 20
     assert total.examples > 120
     assert sum(total.by_family.values()) == sum(total.by_dtype.values()) == total.examples
-    families = {claim.id.partition(".")[0] for claim in claims} - {"asked_shapes"}
-    assert families - set(total.by_family) <= {"dropout_by_chance"}  # which few of them claim
+    families = {property_.id.partition(".")[0] for property_ in properties} - {"asked_shapes"}
+    assert families - set(total.by_family) <= {"dropout_by_chance"}  # which few of them declare
     assert set(total.by_dtype) == {"float64", "float32", "float16", "bfloat16"}
 
 

@@ -67,22 +67,22 @@ KERNELS = {
 FLUSHED = Subject(emulate("flushed", replace(PRECISE, float16_subnormals="flushed"), dtypes=("float16",)), "float16")
 
 
-@pytest.mark.parametrize("claim", KERNELS)
-def test_a_property_asks_only_what_the_contract_promises(claim, tmp_path, monkeypatch):
+@pytest.mark.parametrize("property_id", KERNELS)
+def test_a_property_asks_only_what_the_contract_promises(property_id, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # cases in flight are written there
 
-    row, _ = search(load_all()[claim], Subject(KERNELS[claim], "float32"), PROFILE, seed=0)
+    row, _ = search(load_all()[property_id], Subject(KERNELS[property_id], "float32"), PROFILE, seed=0)
 
     assert row.verdict is not Verdict.REFUTED, row.message
 
 
 def test_sums_of_gradients_of_float64_may_overflow_in_the_law_that_adds_them_up():
     """Keys of 188 times gradients of 1e307."""
-    claim = load_all()["gradient_laws.q_and_k_have_one_inner_product_with_their_gradients"]
+    property_ = load_all()["gradient_laws.q_and_k_have_one_inner_product_with_their_gradients"]
     sizes = {"query_length": 15, "key_length": 15}
     problem = Recipe(regime="normal+v_huge", dtype="float64", shift=12000.0, **sizes).problem()
 
-    claim.check(Subject(resolve("torch_sdpa:math"), "float64"), problem)
+    property_.check(Subject(resolve("torch_sdpa:math"), "float64"), problem)
 
 
 def test_a_sum_of_values_may_overflow_before_it_is_divided_by_the_row_sum():

@@ -124,14 +124,14 @@ def test_normal_problems_never_show_a_defect_that_its_own_property_finds(name, e
 
 @examples(1, 4)
 @pytest.mark.parametrize("name", CONTROLS)
-def test_an_unusual_kernel_that_is_right_passes_every_property_it_claims(name, examples):
+def test_an_unusual_kernel_that_is_right_passes_every_property_that_applies(name, examples):
     control = CONTROLS[name]
     verdicts = {}
 
-    for claim in PROPERTIES:
-        row, _ = examine(claim, control.kernel, control.dtype, examples)
-        verdicts[claim] = row.verdict
-        assert row.verdict is not Verdict.REFUTED, (claim, row.message)
+    for property_id in PROPERTIES:
+        row, _ = examine(property_id, control.kernel, control.dtype, examples)
+        verdicts[property_id] = row.verdict
+        assert row.verdict is not Verdict.REFUTED, (property_id, row.message)
 
     assert sum(verdict is Verdict.HELD for verdict in verdicts.values()) > 30
 
@@ -141,9 +141,9 @@ def test_an_unusual_kernel_that_is_right_passes_every_property_it_claims(name, e
 def test_splits_that_are_merged_rightly_are_within_their_bounds_at_every_dtype(name, examples):
     for dtype in CONTROLS[name].dtypes:
         kernel = replace(CONTROLS[name].at(dtype), slowness=16.0)  # which adds column by column in tiles of few keys
-        for claim in (ACCURATE, MERGED, "temperature.equal_scores_give_the_mean_of_the_visible_values"):
-            row, _ = examine(claim, kernel, dtype, examples)
-            assert row.verdict is Verdict.HELD, (dtype, claim, row.message)
+        for property_id in (ACCURATE, MERGED, "temperature.equal_scores_give_the_mean_of_the_visible_values"):
+            row, _ = examine(property_id, kernel, dtype, examples)
+            assert row.verdict is Verdict.HELD, (dtype, property_id, row.message)
 
 
 def test_splits_merged_through_outputs_differ_from_the_others_by_roundings_alone():
@@ -224,6 +224,6 @@ def test_a_refuted_mutant_is_refuted_again_by_the_stored_case(name):
     _, case = examine(mutant.named_by, resolve(f"attn_spec.reports.zoo.mutants:{name}"), mutant.dtype, examples=60)
 
     with pytest.raises(Refutation) as refuted:
-        PROPERTIES[case.claim].check(Subject(resolve(case.kernel), mutant.dtype), case.problem)
+        PROPERTIES[case.property_id].check(Subject(resolve(case.kernel), mutant.dtype), case.problem)
     # A mutant that counts its calls may swap before and after.
     assert words(str(refuted.value)) == words(case.message)
