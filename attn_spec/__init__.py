@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from attn_spec.kernels.by_hand import run as run
     from attn_spec.kernels.by_hand import tensors as tensors
     from attn_spec.kernels.declaration import kernel as kernel
-    from attn_spec.kernels.kernel import Conventions as Conventions
     from attn_spec.kernels.kernel import Kernel as Kernel
+    from attn_spec.problem.conventions import Conventions as Conventions
     from attn_spec.problem.problem import Problem as Problem
     from attn_spec.search.regimes import Recipe as Recipe
     from attn_spec.sessions.parametrization import parametrize as parametrize
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Contract": "contract.contract",
-    "Conventions": "kernels.kernel",
+    "Conventions": "problem.conventions",
     "Kernel": "kernels.kernel",
     "Problem": "problem.problem",
     "Recipe": "search.regimes",

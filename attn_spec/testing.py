@@ -38,13 +38,9 @@ from attn_spec.kernels.call import Call, CallError, answered, call, call_errors,
 from attn_spec.kernels.gradient_call import pulled
 from attn_spec.kernels.other_calls import AsGiven, GradientsAsGiven, other_calls
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
 from attn_spec.problem.option_fields import is_number
 from attn_spec.problem.problem import Problem
-
-#: Conventions that a test may name, with their values where it names none: nothing is said of rows without keys.
-_AGREED = {"lse_base": ("e", "2"), "empty_row": ("zero", "mean_of_v", "nan"), "empty_lse": ("-inf", "+inf")}
-_DEFAULTS = {"lse_base": "e", "empty_row": "undeclared", "empty_lse": "undeclared"}
-
 
 #: Rows, and batch entries and kv heads, in which errors are planted, at most.
 ROWS, HEADS = 64, 2
@@ -92,8 +88,9 @@ def assert_attention(
     without one any usual arithmetic may explain the answer. An answer of a dtype of its own is held to that.
 
     ``words`` are options, by their names or those of other libraries (``is_causal``, ``attn_mask``, ``softmax_scale``,
-    ``window_size``, ..), and conventions: ``lse_base``, ``empty_row``, ``empty_lse``. Rows that see no key are judged
-    where the last two say how. ``rows`` of each head are looked at, drawn by strata and by ``seed``; None is all.
+    ``window_size``, ..), and the conventions that decide one answer: the base of the LSE, and what a query gets that
+    sees no key, which is not judged where that is not said (``attn-spec explain conventions`` tells their names).
+    ``rows`` of each head are looked at, drawn by strata and by ``seed``; None is all.
     ``unjudged`` is the share of the elements looked at of which the contract may say nothing, as where its arithmetic
     may overflow. ``power=True`` plants errors, and tells which of them would have been refuted: ``judgement.power``,
     which the judgement shows. ``memory`` is about how many bytes are used at a time, beside the tensors;
@@ -103,7 +100,7 @@ def assert_attention(
     :class:`NotJudged` if nothing was judged, or more than ``unjudged`` of it was not, :class:`CallError` for arguments
     that are no call of attention.
     """
-    agreed = _agreed(words)
+    conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
     if out is None:
         raise CallError("out must be the output of attention, not None: lse= is judged beside it")
@@ -114,12 +111,12 @@ def assert_attention(
         declared = UNDECLARED if contract is None else as_contract(contract)
         resolved = _resolved(declared, made.dtype, dtypes)
         sample = None if rows is None else RowSample(rows, seed)
-        how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, **agreed}
+        how: dict[str, Any] = {"sample": sample, "memory": memory, "engine": engine, "conventions": conventions}
         judgement = judge_parts(lambda: made.parts(answer), resolved, **how)
     tensors = {"q": q, "k": k, "v": v, "output": out, "lse": lse}
-    given = AsGiven(**tensors, presentation=presentation, words=words, agreed=agreed)
-    judgement = _verdict(Asked(made, words, declared, agreed, given), judgement, unjudged, answer)
-    judgement.power = _power(made, resolved, agreed, seed, lse=lse is not None) if power else None
+    given = AsGiven(**tensors, presentation=presentation, words=words, conventions=conventions)
+    judgement = _verdict(Asked(made, words, declared, conventions, given), judgement, unjudged, answer)
+    judgement.power = _power(made, resolved, conventions, seed, lse=lse is not None) if power else None
     return judgement
 
 
@@ -147,12 +144,12 @@ def assert_attention_gradients(
     head; None is all. Queries that see no key have to be constants, which ``empty_row="zero"`` says. Else as
     :func:`assert_attention`.
     """
-    agreed = _agreed(words)
+    conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
     with call_errors():
         made = call(q, k, v, presentation=presentation, **words)
         given = pulled(made, gradients, dout, dlse)
-        if agreed["empty_row"] != "zero":
+        if conventions.empty_row != "zero":
             given.check_rows(memory)
         dtypes = {name: dtype_of(name, x) for name, x in (("output", given.cotangent), *given.found.items())}
         declared = UNDECLARED if contract is None else as_contract(contract)
@@ -161,18 +158,18 @@ def assert_attention_gradients(
         resolved = _resolved(declared, made.dtype, dtypes)
         judgement = judge_gradient_parts(given.parts, resolved, sample=sample, keys=chosen, memory=memory)
     tensors = {"q": q, "k": k, "v": v, "gradients": gradients, "dout": dout, "dlse": dlse}
-    as_given = GradientsAsGiven(**tensors, presentation=presentation, words=words, agreed=agreed)
-    return _verdict(Asked(made, words, declared, agreed, as_given), judgement, unjudged)
+    as_given = GradientsAsGiven(**tensors, presentation=presentation, words=words, conventions=conventions)
+    return _verdict(Asked(made, words, declared, conventions, as_given), judgement, unjudged)
 
 
-def _power(made: Call, contract: ResolvedContract, agreed: Mapping[str, str], seed: int, *, lse: bool) -> Power:
+def _power(made: Call, contract: ResolvedContract, conventions: Conventions, seed: int, *, lse: bool) -> Power:
     """Which errors would have been refuted, in some rows of the first heads."""
     problem = made.corner(HEADS)
     if problem.query_length > ROWS:
         first = problem.take("B", [0])
         head = first if problem.projects else first.head(0)
         problem = problem.rows(RowSample(ROWS, seed).of(head, 0).index)
-    one = Planting(problem=problem, contract=contract, agreed=agreed, lse=lse and agreed["lse_base"] == "e")
+    one = Planting(problem=problem, contract=contract, conventions=conventions, lse=lse)
     return planted_power([one], dtype=made.dtype, where="this call")
 
 
@@ -195,15 +192,10 @@ def _check_effort(memory: int, unjudged: float, seed: int) -> None:
         raise CallError(f"unjudged must be a share of the answer, from 0 to 1, not {unjudged!r}")
 
 
-def _agreed(words: dict[str, Any]) -> dict[str, str]:
+def _conventions(words: dict[str, Any]) -> Conventions:
     """Take the conventions out of the words of a call."""
-    found = dict(_DEFAULTS)
-    for name, choices in _AGREED.items():
-        if name in words and (value := words.pop(name)) != _DEFAULTS[name]:
-            if value not in choices:
-                raise CallError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-            found[name] = value
-    return found
+    with call_errors():
+        return of_call({name: words.pop(name) for name in OF_ANSWERS if name in words})
 
 
 def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> ResolvedContract:
@@ -227,7 +219,7 @@ class Asked:
     made: Call
     words: Mapping[str, Any]
     contract: Contract
-    agreed: Mapping[str, str]
+    conventions: Conventions
     #: Tensors and words as the test gave them, where other readings of them are hints.
     given: AsGiven | GradientsAsGiven
 
@@ -327,7 +319,7 @@ class Asked:
         """Contracts that explain the row of the worst element, or other problems."""
         b, h, *_ = worst.index
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
-        found, problem = {**part.answer(row), **self.agreed}, part.problem.rows(row)
+        found, problem = {**part.answer(row), "conventions": self.conventions}, part.problem.rows(row)
         declared = self.contract.at(problem.dtype)
         holding = [name for name in contracts_that_hold(declared, problem, **found) if name != self._contract]
         hints = [within(name) for name in holding]
@@ -377,8 +369,8 @@ class Asked:
         for words, other in other_calls(self.given):
             if (found := other.part(self._place(worst))) is not None:
                 part, row = found[0], np.array([found[1]])
-                problem, answer = part.problem.rows(row), {**part.answer(row), **other.agreed}
-                if explains(judge(problem, self.contract.at(problem.dtype), **answer)):
+                problem, contract = part.problem.rows(row), self.contract.at(part.problem.dtype)
+                if explains(judge(problem, contract, **part.answer(row), conventions=other.conventions)):
                     yield words
 
 

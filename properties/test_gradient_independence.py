@@ -95,7 +95,7 @@ def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem)
 
 
 @attention_property(
-    source="kernels.Conventions.deterministic",
+    source="problem.Conventions.deterministic",
     hunts="atomic additions or races in a backward pass that promises determinism, gradients accumulated over calls",
     needs=("backward",),
     problems=nonempty,

@@ -163,7 +163,7 @@ def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Pro
 
 
 @attention_property(
-    source="kernels.Conventions.deterministic",
+    source="problem.Conventions.deterministic",
     hunts="races, uninitialized memory, atomic additions in a kernel that promises determinism",
 )
 def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> None:

@@ -24,7 +24,7 @@ SOFTMAX = "exp(-inf) = 0: a hidden key has weight 0"
 SPARSE = ("strided", "blocks", "specks")
 #: Masks of no batch entry or head of its own.
 TWO_AXES = tuple(f"{name}@11QK" for name in ("random", "checkerboard", "padding"))
-EMPTY = "kernels.Conventions.empty_row and empty_lse, which the kernel declares"
+EMPTY = "problem.Conventions.empty_row and empty_lse, which the kernel declares"
 
 
 def visible_of(problem: Problem) -> np.ndarray:
@@ -280,7 +280,7 @@ def test_a_bias_as_low_as_a_fill_is_a_number(subject: Subject, problem: Problem)
 
 
 @attention_property(
-    source="kernels.Conventions.masked_nonfinite",
+    source="problem.Conventions.masked_nonfinite",
     hunts="a bias read where the mask hides the key, added after the fill value or rescaled with it",
     needs=("mask", "bias"),
     problems=lambda subject: problems(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 
 from attn_spec import atomic
 from attn_spec.contract.presets import CHOOSER, describe
-from attn_spec.kernels.kernel import CONVENTION_CHOICES, Conventions
+from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.vocabulary import kinds
 from attn_spec.vocabulary.libraries import LIBRARIES
 from attn_spec.vocabulary.word import Word
@@ -32,9 +31,11 @@ def options() -> str:
 def conventions() -> str:
     """What each convention may be, the default first, and what it says."""
     lines = []
-    for word, item in zip(_words("convention"), fields(Conventions), strict=True):
-        values = sorted(CONVENTION_CHOICES[word.name], key=lambda value: value != item.default)
-        lines.append([_code(word.name), word.says, ", ".join(_code(repr(value)) for value in values)])
+    for name, row in CONVENTIONS.items():
+        values = sorted(row.choices, key=lambda value: value != row.default)
+        lines.append(
+            [_code(name), row.says, "; ".join(f"{_code(repr(value))}: {row.choices[value]}" for value in values)]
+        )
     return table(["convention", "says", "values, the default first"], lines)
 
 

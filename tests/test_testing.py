@@ -120,8 +120,9 @@ def test_rows_without_keys_are_judged_where_the_test_says_how(empty):
     assert_attention(out, q, k, v, attn_mask=mask)
     assert_attention(out, q, k, v, attn_mask=mask, empty_row=meant)
     other = "zero" if meant != "zero" else "nan"
-    with pytest.raises(NotAttention, match=r"element +output\[\d, \d, 7, \d+\]"):
+    with pytest.raises(NotAttention, match=r"element +output\[\d, \d, 7, \d+\]") as failure:
         assert_attention(out, q, k, v, attn_mask=mask, empty_row=other)
+    assert f"this row is right for the same tensors with empty_row={meant!r}" in str(failure.value)
 
 
 @pytest.mark.parametrize("lengths", [(0, 2, 40), (1, 2, 0)])
@@ -239,7 +240,9 @@ def test_a_layer():
     ("words", "text"),
     [
         ({"contract": "flash"}, "unknown contract 'flash'; known are fused"),
-        ({"empty_row": "skip"}, "empty_row must be one of 'zero', 'mean_of_v', 'nan', not 'skip'"),
+        ({"empty_row": "skip"}, "empty_row must be one of 'zero', 'mean_of_v', 'nan', 'undeclared', not 'skip'"),
+        ({"empty_row": "zeroes"}, r"not 'zeroes'; did you mean 'zero'\?"),
+        ({"empty_lses": "-inf"}, r"unknown option 'empty_lses'; did you mean 'empty_lse' or 'empty_row'\?"),
         ({"rows": 0}, "rows must be an integer of 1 or more, not 0"),
         ({"engine": "jax"}, "no engine is called 'jax'; write numpy, torch, torch:cuda"),
         ({"memory": 0}, "memory must be a positive number of bytes, not 0"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attn_spec.contract.contract import ResolvedContract
-from attn_spec.kernels.kernel import Conventions
+from attn_spec.problem.conventions import OPEN, Conventions
 
 from .arithmetic import Order
 from .forward import TiledAttention
@@ -70,5 +70,5 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         lse = super().log_sum_exp(m, l)
         if self.agreed.lse_base == "2":
             lse = self.round(lse * self.round(math.log2(math.e), "lse"), "lse")
-        empty = {"-inf": -np.inf, "+inf": np.inf, "undeclared": _ARBITRARY}[self.agreed.empty_lse]
+        empty = _ARBITRARY if self.agreed.empty_lse == OPEN else float(self.agreed.empty_lse)
         return np.where(self.empty_rows(), empty, lse)

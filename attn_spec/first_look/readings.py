@@ -10,9 +10,10 @@ import numpy as np
 
 from attn_spec.first_look.misfit import MisfitError, declaring
 from attn_spec.first_look.plain_look import is_right
-from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.kernels.subject import Answer, Subject
+from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
@@ -74,10 +75,10 @@ def _explain_convention(subject: Subject, problem: Problem, answer: Answer, caus
     A convention that the kernel declares otherwise than by default is not questioned.
     """
     ((name, value),) = changed.items()
-    own, unsaid = getattr(subject.conventions, name), getattr(Conventions(), name)
-    if own != unsaid or (name == "lse_base" and "lse" not in answer):
+    row = CONVENTIONS[name]
+    if getattr(subject.conventions, name) != row.default or not set(row.decides) & set(answer):
         return
     kernel = replace(subject.kernel, conventions=replace(subject.conventions, **changed))
-    asked = problem.replace(**changed) if name == "causal_alignment" else problem
+    asked = problem.replace(**changed) if row.is_option else problem
     if is_right(replace(subject, kernel=kernel), asked, answer):
         raise MisfitError(subject.kernel, cause, declaring(subject.kernel, conventions={name: value}))

@@ -13,7 +13,7 @@ from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.isolation.plain import decoded, encoded
 from attn_spec.kernels.declaration import kernel as declare
 from attn_spec.kernels.defects import Defect
-from attn_spec.kernels.kernel import Conventions, Kernel, KernelError, class_of
+from attn_spec.kernels.kernel import Kernel, KernelError, class_of
 from attn_spec.kernels.limits import Limits
 
 #: Kinds of parameters, by name.
@@ -43,7 +43,7 @@ class Declaration(BaseModel):
     contract: Contract | None
     contracts: dict[str, Contract] | None
     supports: tuple[str, ...]
-    conventions: Conventions
+    conventions: dict[str, str | bool]
     devices: tuple[str, ...]
     presentation: str
     limits: Limits

@@ -17,6 +17,7 @@ from attn_spec.contract.terms import guard, stands, term
 from attn_spec.judgement.analysis import Analysis, analysis_of, gradient_analysis_of
 from attn_spec.judgement.best_reading import best
 from attn_spec.numbers import bits
+from attn_spec.problem.conventions import DEFAULTS, OPEN, Conventions
 from attn_spec.problem.problem import Problem
 
 
@@ -136,21 +137,17 @@ def judge(
     *,
     output: np.ndarray | None = None,
     lse: np.ndarray | None = None,
-    lse_base: str = "e",
-    empty_row: str = "zero",
-    empty_lse: str = "-inf",
+    conventions: Conventions = DEFAULTS,
 ) -> Judgement:
     """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
 
-    An analysis stands for its problem, and saves what it has found. The three conventions are fields of
-    ``kernel.Conventions``; each of the last two may be "undeclared", and then says nothing of rows without keys.
-    Neither quantity is required. Where the contract leaves a choice open ("either"), one choice has to explain output
-    and LSE together.
+    An analysis stands for its problem, and saves what it has found. A convention that is left open says nothing of rows
+    without keys. Neither quantity is required. Where the contract leaves a choice open ("either"), one choice has to
+    explain output and LSE together.
     """
-    agreed = {"lse_base": lse_base, "empty_row": empty_row, "empty_lse": empty_lse}
     known = problem if isinstance(problem, Analysis) else analysis_of(problem)
     choices = readings_of(contract, known.problem)
-    return _best(lambda reading: _judge(known, reading, output, lse, **agreed), choices)
+    return _best(lambda reading: _judge(known, reading, output, lse, conventions), choices)
 
 
 def _best(judge: Callable[[ResolvedContract], Judgement], choices: Sequence[ResolvedContract]) -> Judgement:
@@ -163,30 +160,27 @@ def _judge(
     contract: ResolvedContract,
     output: np.ndarray | None,
     lse: np.ndarray | None,
-    *,
-    lse_base: str,
-    empty_row: str,
-    empty_lse: str,
+    conventions: Conventions,
 ) -> Judgement:
     """:func:`judge` under a contract that leaves nothing open."""
     problem, measurements = known.problem, []
     truth, bound = known.truth_and_bound(contract)
     empty = problem.empty_rows
     if output is not None:
-        expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, empty_row)
+        expected, allowed, inside = _with_empty_rows(known, contract, truth["output"], bound, conventions.empty_row)
         measured = np.broadcast_to(
             guard("rows outside the domain are not measured", inside[..., None], True), output.shape
         )
-        asked = np.broadcast_to((~_undecided(problem, empty_row))[..., None], output.shape)
+        asked = np.broadcast_to((~_undecided(problem, conventions.empty_row))[..., None], output.shape)
         measurements.append(
             _measure("output", contract.output, output, truth=expected, allowed=allowed, measured=measured, asked=asked)
         )
     if lse is not None:
-        expected, allowed, fits = _in_base(truth["lse"], bound.allowed["lse"], lse_base, contract)
-        value = {"-inf": -np.inf, "+inf": np.inf}.get(empty_lse, np.nan)
+        expected, allowed, fits = _in_base(truth["lse"], bound.allowed["lse"], conventions.lse_base, contract)
+        decided = conventions.empty_lse != OPEN
+        value = float(conventions.empty_lse) if decided else np.nan
         expected = replace(expected, value=np.where(empty, value, expected.value))
         allowed = np.where(empty, 0.0, allowed)
-        decided = empty_lse != "undeclared"
         measured, asked = (
             fits & term("a log-sum-exp that overflows is not measured", bound.domain_of("lse"), bound.in_domain)
             | (bound.empty_in_domain & guard("an undeclared log-sum-exp of no keys is not measured", decided, True)),
@@ -254,7 +248,7 @@ def _with_empty_rows(
     empty = np.broadcast_to(problem.empty_rows[..., None], truth.value.shape)
     allowed = bound.allowed["output"]
     inside = bound.in_domain | guard("rows that see no key are measured", bound.empty_in_domain, False)
-    if empty_row == "undeclared":
+    if empty_row == OPEN:
         return truth, allowed, bound.in_domain
     if not empty.any() or empty_row == "zero":
         return truth, np.where(empty, 0.0, allowed), inside
@@ -288,7 +282,7 @@ def _with_empty_heads(
     some, every = np.any(known.problem.empty_rows, axis=1, keepdims=True), known.problem.empty_output_rows
     if empty_row == "zero" or not some.any():
         return truth, allowed, inside
-    if empty_row == "undeclared":
+    if empty_row == OPEN:
         return truth, allowed, inside & ~some
     wide, whole = some[..., None], every[..., None]
     if empty_row == "nan":
@@ -331,10 +325,10 @@ def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
     empty, every = problem.empty_rows, problem.empty_output_rows
     if problem.projects:
         some = np.any(empty, axis=1, keepdims=True)
-        return {"zero": np.zeros(some.shape, dtype=bool), "undeclared": some, "mean_of_v": some & ~every}.get(
+        return {"zero": np.zeros(some.shape, dtype=bool), OPEN: some, "mean_of_v": some & ~every}.get(
             empty_row, np.zeros(some.shape, dtype=bool)
         )
-    return empty & guard("rows whose output no convention decides are not asked for", empty_row == "undeclared", False)
+    return empty & guard("rows whose output no convention decides are not asked for", empty_row == OPEN, False)
 
 
 def _measure(

@@ -23,6 +23,7 @@ from attn_spec.judgement.measure import Judgement, judge, judge_gradients
 from attn_spec.judgement.neighbours import made, next_along, other_edges, share_lost, without_options
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.problem import Problem
 
 #: Shares of the keys that are lost, in percent.
@@ -47,8 +48,7 @@ class Planting:
 
     problem: Problem
     contract: ResolvedContract
-    #: Conventions, as of :func:`judge`.
-    agreed: Mapping[str, str]
+    conventions: Conventions
     #: True if a log-sum-exp is judged too.
     lse: bool = False
     #: The cotangent [B, Hq, Sq, Dv] where gradients are judged, and which, and not the output.
@@ -136,8 +136,7 @@ def judged(one: Planting, contract: ResolvedContract, answer: Answer) -> Judgeme
     """Return the judgement of an answer to the problem under a contract."""
     if one.cotangent is not None:
         return judge_gradients(one.problem, contract, one.cotangent, answer)
-    given: dict[str, Any] = {**answer, **one.agreed}
-    return judge(one.problem, contract, **given)
+    return judge(one.problem, contract, **answer, conventions=one.conventions)
 
 
 # Planting
@@ -181,7 +180,8 @@ def _answer(one: Planting, problem: Problem) -> Answer:
         return {name: found[name] for name in one.gradients}
     seen = x.keys[..., 0] > 0
     output = np.where(problem.empty_output_rows[..., None], 0.0, x.output)
-    return {"output": output} | ({"lse": np.where(seen, x.L[..., 0], -np.inf)} if one.lse else {})
+    has_lse = one.lse and one.conventions.lse_base == "e"
+    return {"output": output} | ({"lse": np.where(seen, x.L[..., 0], -np.inf)} if has_lse else {})
 
 
 def _of_itself(one: Planting, right: Answer) -> Iterator[tuple[str, Answer]]:

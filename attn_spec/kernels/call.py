@@ -21,6 +21,7 @@ from attn_spec.kernels.frameworks.framework import FrameworkError, values_of
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.conventions import OF_ANSWERS, ConventionError
 from attn_spec.problem.masks import ALIGNMENTS
 from attn_spec.problem.option import CHOICE, Option
 from attn_spec.problem.options import OPTIONS
@@ -39,10 +40,10 @@ class CallError(ValueError):
 
 @contextlib.contextmanager
 def call_errors() -> Iterator[None]:
-    """Turn an error about a problem, contract, engine or sample, raised in the block, into :class:`CallError`."""
+    """Turn an error about a problem, contract, convention, engine or sample into :class:`CallError`."""
     try:
         yield
-    except (ProblemError, ContractError, EngineError, SampleError) as error:
+    except (ProblemError, ContractError, ConventionError, EngineError, SampleError) as error:
         raise CallError(str(error)) from error
 
 
@@ -276,7 +277,7 @@ def _row(word: str, value: Any) -> Option:
     spelled = {spelling: row for row in OPTIONS.values() for spelling in (row.name, *row.spellings)}
     if word not in spelled:
         known = f"; known are {', '.join(OPTIONS)}"
-        raise CallError(f"unknown option {word!r}{suggestion(word, spelled, known)}")
+        raise CallError(f"unknown option {word!r}{suggestion(word, (*spelled, *OF_ANSWERS), known)}")
     return spelled[word]
 
 

@@ -12,12 +12,13 @@ from attn_spec.contract.contract import Contract, ContractError
 from attn_spec.contract.coverage import silences
 from attn_spec.contract.presets import UNDECLARED, as_contract
 from attn_spec.kernels.frameworks import framework as frameworks
-from attn_spec.kernels.kernel import DECLARABLE, Conventions, Kernel, KernelError, parameters_of
+from attn_spec.kernels.kernel import DECLARABLE, Kernel, KernelError, parameters_of
 from attn_spec.kernels.limits import Limits
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.nearest_names import suggestion
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.conventions import ConventionError, Conventions, of_kernel
 from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
@@ -50,7 +51,6 @@ def kernel(
     _check_lists(dtypes=dtypes, supports=supports, **{name: facts[name] for name in LISTS & set(facts)})
 
     def declare(function: Callable[..., Any]) -> Kernel:
-        agreed = conventions if isinstance(conventions, Conventions) else _conventions(conventions or {})
         declared = Kernel(
             function=function,
             name=name or _default_name(function),
@@ -58,7 +58,7 @@ def kernel(
             dtypes=tuple(dtypes),
             contract=_contracts(contract),
             supports=frozenset(supports),
-            conventions=agreed,
+            conventions=_conventions(conventions or {}),
             module=getattr(function, "__module__", None) or "",
             **_with_limits(facts),
         )
@@ -154,11 +154,11 @@ def _contracts(declared: str | Contract | Mapping[str, str | Contract]) -> Contr
         raise KernelError(str(error)) from error
 
 
-def _conventions(declared: Mapping[str, Any]) -> Conventions:
-    known = [item.name for item in fields(Conventions)]
-    if unknown := sorted(set(declared) - set(known)):
-        raise KernelError(f"unknown conventions {', '.join(unknown)}; known are {', '.join(known)}")
-    return Conventions(**declared)
+def _conventions(declared: Mapping[str, Any] | Conventions) -> Conventions:
+    try:
+        return of_kernel(declared)
+    except ConventionError as error:
+        raise KernelError(str(error)) from error
 
 
 def _check(declared: Kernel) -> None:

@@ -17,6 +17,7 @@ from attn_spec.kernels.frameworks import framework as frameworks
 from attn_spec.kernels.frameworks.framework import Framework
 from attn_spec.kernels.limits import Limits
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import OPTIONS
 
 #: What a kernel may declare in ``supports``, options and abilities, with one sentence each. What is declared is
@@ -29,43 +30,6 @@ DECLARABLE: dict[str, str] = {
 
 class KernelError(Exception):
     """A kernel that cannot be found, imported or declared; the text says what to do next."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conventions:
-    """The choices on which sound systems differ."""
-
-    #: Which corner the diagonal starts from when Sq != Sk: "top_left" or "bottom_right".
-    causal_alignment: str = "top_left"
-    #: Output of a query that sees no key: "zero", "mean_of_v" or "nan".
-    empty_row: str = "zero"
-    #: Base of the logarithm in the LSE: "e" or "2".
-    lse_base: str = "e"
-    #: LSE of a query that sees no key: "-inf", "+inf" or "undeclared".
-    empty_lse: str = "-inf"
-    #: Whether Inf or NaN in a hidden key or value is kept out of the result: "excluded" or "may_leak".
-    masked_nonfinite: str = "may_leak"
-    #: Whether two equal calls agree bit for bit.
-    deterministic: bool = True
-    #: Whether a row's bits are independent of the rest of the batch.
-    batch_invariant: bool = False
-
-    def __post_init__(self) -> None:
-        for name, allowed in CONVENTION_CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise KernelError(f"convention {name} must be one of {allowed}, not {getattr(self, name)!r}")
-
-
-#: What each convention may be.
-CONVENTION_CHOICES: dict[str, tuple[Any, ...]] = {
-    "causal_alignment": ("top_left", "bottom_right"),
-    "empty_row": ("zero", "mean_of_v", "nan"),
-    "lse_base": ("e", "2"),
-    "empty_lse": ("-inf", "+inf", "undeclared"),
-    "masked_nonfinite": ("excluded", "may_leak"),
-    "deterministic": (True, False),
-    "batch_invariant": (True, False),
-}
 
 
 @dataclass(frozen=True, kw_only=True)

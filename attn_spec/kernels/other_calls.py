@@ -13,7 +13,7 @@ from attn_spec.judgement.long.blocks import Part
 from attn_spec.judgement.long.gradient_parts import GradientPart
 from attn_spec.kernels.call import Call, CallError, answered, call, call_errors, presentations
 from attn_spec.kernels.gradient_call import pulled
-from attn_spec.problem.masks import ALIGNMENTS
+from attn_spec.problem.conventions import CONVENTIONS, Conventions
 
 Read = TypeVar("Read")
 Given = TypeVar("Given", bound="Arguments")
@@ -27,10 +27,15 @@ class Arguments:
     k: Any
     v: Any
     presentation: str
-    #: Options by the words that the test uses, and conventions.
+    #: Options by the words that the test uses.
     words: Mapping[str, Any]
-    agreed: Mapping[str, str]
+    conventions: Conventions
     lse: Any = None
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Quantities of an answer that is judged by conventions."""
+        return ()
 
     def read(self, part: Callable[[Call], Read]) -> Read | None:
         """Return the result of ``part`` for the call of these arguments; None where they are no call of attention."""
@@ -46,6 +51,11 @@ class AsGiven(Arguments):
     """The arguments of ``assert_attention``."""
 
     output: Any
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Quantities of an answer that is judged by conventions."""
+        return ("output",) if self.lse is None else ("output", "lse")
 
     def part(self, place: tuple[int, ...]) -> tuple[Part, int] | None:
         """The head, and its row, of the element at ``place`` of the output [as the presentation has it] or of the LSE.
@@ -85,14 +95,7 @@ def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
     for name in presentations():
         if name != asked.presentation:
             yield f"as presentation={name!r}", replace(asked, presentation=name)
-    if asked.lse is not None:
-        base = "e" if asked.agreed["lse_base"] == "2" else "2"
-        yield f"with lse_base={base!r}", replace(asked, agreed={**asked.agreed, "lse_base": base})
-    if "causal_alignment" in asked.words:
-        for corner in ALIGNMENTS:
-            if corner != asked.words["causal_alignment"]:
-                words = {**asked.words, "causal_alignment": corner}
-                yield f"with causal_alignment={corner!r}", replace(asked, words=words)
+    yield from _with_other_conventions(asked)
     for word, x in asked.words.items():
         shape = list(getattr(x, "shape", []))
         if len(shape) in (2, 3) and shape[0] == asked.q.shape[0] > 1:
@@ -102,3 +105,18 @@ def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
                 f"with {text}, whose first axis is that of batch entries",
                 replace(asked, words={**asked.words, word: x[added]}),
             )
+
+
+def _with_other_conventions(asked: Given) -> Iterator[tuple[str, Given]]:
+    """The call with another choice of one convention: of those that decide its answer, or that its words name."""
+    for name, row in CONVENTIONS.items():
+        for choice in row.telling:
+            if row.is_option and name in asked.words and choice != asked.words[name]:
+                yield f"with {name}={choice!r}", replace(asked, words={**asked.words, name: choice})
+            if (
+                not row.is_option
+                and set(row.decides) & set(asked.answers)
+                and choice != getattr(asked.conventions, name)
+            ):
+                other = replace(asked.conventions, **{name: choice})
+                yield f"with {name}={choice!r}", replace(asked, conventions=other)

@@ -19,12 +19,13 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.kernels import memory, returned
 from attn_spec.kernels.frameworks.framework import Differentiating, Framework, Pull
 from attn_spec.kernels.global_state import kept
-from attn_spec.kernels.kernel import Conventions, Kernel, KernelError
+from attn_spec.kernels.kernel import Kernel, KernelError
 from attn_spec.kernels.limits import NotTaken
 from attn_spec.kernels.misbehaviour import CallFailed, Misbehaviour, end_process, failed
 from attn_spec.kernels.presentation import PRESENTATIONS, Presentation
 from attn_spec.kernels.time_limit import OutOfTime, time_limit
 from attn_spec.numbers import bits
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE

@@ -60,12 +60,11 @@ def _narrowest(c: ResolvedContract, what: str) -> int:
 
 def _bounds(name: str, subject: Subject) -> bool:
     """Whether answers to normal problems are within the preset's bound."""
-    c, agreed = PRESETS[name].at(subject.dtype), subject.conventions
+    c = PRESETS[name].at(subject.dtype)
     for seed in range(SEEDS):
         for spread in SPREADS:
             problem = _problem(subject, seed, spread)
-            answer = subject(problem)
-            if judge(problem, c, output=answer["output"], lse=answer.get("lse"), lse_base=agreed.lse_base).refuted:
+            if judge(problem, c, **subject(problem), conventions=subject.conventions).refuted:
                 return False
     return True
 

@@ -19,7 +19,7 @@ from attn_spec.judgement import bound_terms, measure
 from attn_spec.judgement.analysis import analysis_of, gradient_analysis_of
 from attn_spec.judgement.other_contracts import contracts_that_hold, gradient_contracts_that_hold
 from attn_spec.judgement.other_problems import explains, right_for, within
-from attn_spec.kernels.kernel import CONVENTION_CHOICES
+from attn_spec.problem.conventions import OF_ANSWERS
 from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.problem.traits import named_by, replaces_score
 from attn_spec.search import strategies
@@ -43,15 +43,7 @@ if TYPE_CHECKING:
 
 def judged(subject: Subject, problem: Problem, answer: Answer, contract: ResolvedContract | None = None) -> Judgement:
     """Measure an answer against the truth of ``problem`` under the subject's contract and conventions."""
-    agreed = subject.conventions
-    return measure.judge(
-        problem,
-        contract or subject.contract,
-        **answer,
-        lse_base=agreed.lse_base,
-        empty_row=agreed.empty_row,
-        empty_lse=agreed.empty_lse,
-    )
+    return measure.judge(problem, contract or subject.contract, **answer, conventions=subject.conventions)
 
 
 def assert_within_bound(
@@ -187,18 +179,19 @@ def _assert_inside(
 
 def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> list[str]:
     """Declarations, or other problems, that would explain an answer outside its bound."""
-    agreed = {name: getattr(subject.conventions, name) for name in ("lse_base", "empty_row", "empty_lse")}
-    others = [(name, other) for name, own in agreed.items() for other in CONVENTION_CHOICES[name] if other != own]
+    own = subject.conventions
+    others = [(name, other) for name, row in OF_ANSWERS.items() for other in row.choices if other != getattr(own, name)]
     found = [
         f"right with conventions={{{name!r}: {other!r}}}"
         for name, other in others
-        if explains(measure.judge(problem, subject.contract, **answer, **agreed | {name: other}))
+        if explains(measure.judge(problem, subject.contract, **answer, conventions=replace(own, **{name: other})))
     ]
     rows = problem.empty_output_rows if measured.name == "output" else problem.empty_rows
     if rows[measured.worst[:3]]:
-        now = f"now empty_row={agreed['empty_row']!r}"
-        return found or [f"this query sees no key; if that answer is meant, declare a convention ({now})"]
-    found += map(within, contracts_that_hold(subject.contract, problem, **answer, **agreed))
+        deciding = [name for name, row in OF_ANSWERS.items() if row.without_keys and measured.name in row.decides]
+        now = ", ".join(f"{name}={getattr(own, name)!r}" for name in deciding)
+        return found or [f"this query sees no key; if that answer is meant, declare a convention (now {now})"]
+    found += map(within, contracts_that_hold(subject.contract, problem, **answer, conventions=own))
     return found + right_for(problem, lambda other: judged(subject, other, answer))
 
 

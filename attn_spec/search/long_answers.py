@@ -59,15 +59,12 @@ def assert_rows_of_long_answer(
     ``quantities`` are "output" and "lse", by default all that there are. Under a contract that leaves a choice, one
     choice has to explain them all.
     """
-    agreed = subject.conventions
     judgement = judge_parts(
         parts_of(problem, **answer),
         subject.contract,
         sample=sample,
         memory=long_problems.MEMORY // 2,
-        lse_base=agreed.lse_base,
-        empty_row=agreed.empty_row,
-        empty_lse=agreed.empty_lse,
+        conventions=subject.conventions,
     )
     return _assert_inside(subject, problem, judgement, quantities, in_part=sample is not None)
 

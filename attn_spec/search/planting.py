@@ -60,12 +60,11 @@ def powers(
 
 
 def _asked(subject: Subject, problem: Problem) -> Planting:
-    agreed = subject.conventions
     return Planting(
         problem=problem,
         contract=subject.contract,
-        agreed={"lse_base": agreed.lse_base, "empty_row": agreed.empty_row, "empty_lse": agreed.empty_lse},
-        lse=subject.supports("lse") and agreed.lse_base == "e",
+        conventions=subject.conventions,
+        lse=subject.supports("lse"),
     )
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from attn_spec.contract import contract, presets
 from attn_spec.contract.contract import Contract
-from attn_spec.kernels import kernel, limits, presentation
+from attn_spec.kernels import limits, presentation
 from attn_spec.kernels.declaration import kernel as declare
-from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.limits import Limits
 from attn_spec.numbers import formats
 from attn_spec.problem import abilities, options, quantities
+from attn_spec.problem.conventions import CONVENTIONS, Conventions
 from attn_spec.problem.option import Option
 from attn_spec.search import profiles, regimes, sizes, verdict
 from attn_spec.search import property as property_module
@@ -108,33 +109,33 @@ def _abilities() -> list[Word]:
 
 
 def _conventions() -> list[Word]:
-    comments = comments_of(Conventions)
     return [
         Word(
             kind="convention",
-            name=item.name,
-            says=comments[item.name],
-            facts=_facts(values=_values(kernel.CONVENTION_CHOICES[item.name]), default=_default(item))
-            + tuple((f"{value!r}", names) for value, names in _libraries_by_value(item.name).items()),
-            also=_texts(kernel.CONVENTION_CHOICES[item.name]),
+            name=name,
+            says=row.says,
+            facts=_facts(
+                values=_values(row.choices),
+                default=repr(row.default),
+                decides=", ".join(row.decides),
+                not_named="assert_attention says nothing of it" if row.left_open else "",
+            )
+            + tuple((f"{value!r}", _choice(name, value, means)) for value, means in row.choices.items()),
+            also=_texts(row.choices),
         )
-        for item in fields(Conventions)
+        for name, row in CONVENTIONS.items()
     ]
 
 
-def _libraries_by_value(convention: str) -> dict[str, str]:
-    """Which libraries have which value of a convention."""
-    if convention not in LIBRARY_CONVENTIONS:
-        return {}
-    found: dict[str, list[str]] = {}
-    for library in libraries.LIBRARIES:
-        if value := library.convention(convention):
-            found.setdefault(value, []).append(library.name)
-    return {value: "; ".join(names) for value, names in found.items()}
+def _choice(convention: str, value: Any, means: str) -> str:
+    """What a choice of a convention means, and which libraries have it."""
+    told = convention in LIBRARY_CONVENTIONS
+    have = [one.name for one in libraries.LIBRARIES if told and one.convention(convention) == value]
+    return f"{means} ({'; '.join(have)})" if have else means
 
 
-#: Conventions that the table of libraries tells.
-LIBRARY_CONVENTIONS = ("causal_alignment", "empty_row", "lse_base", "empty_lse")
+#: Conventions that the table of libraries tells: those that one answer shows.
+LIBRARY_CONVENTIONS = tuple(name for name, row in CONVENTIONS.items() if row.decides)
 
 
 def _libraries() -> list[Word]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attn_spec.kernels.kernel import Conventions
+from attn_spec.problem.conventions import CONVENTIONS, Conventions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class Library:
 
     def convention(self, name: str) -> str:
         """The value of one convention; empty where the library has none."""
-        if name in self.left_open or (name in ("lse_base", "empty_lse") and not self.returns_lse):
+        needs_lse = CONVENTIONS[name].decides == ("lse",)
+        if name in self.left_open or (needs_lse and not self.returns_lse):
             return ""
         return str(getattr(self.conventions, name))
 

@@ -10,8 +10,8 @@ import jinja2
 from markupsafe import Markup
 
 from attn_spec.judgement.power import Power, line
-from attn_spec.kernels.kernel import Conventions
 from attn_spec.numbers.formats import DTYPES
+from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 from attn_spec.search import verdict
 from attn_spec.search.causes import causes
@@ -97,7 +97,7 @@ def _numbers(rows: Sequence[Row], verdicts: Sequence[verdict.Row]) -> dict[str, 
         "passes": [quantities for quantities in passes if quantities],
         "cells": cells(rows),
         "contracts": sorted({(row.kernel, row.dtype, row.contract, row.conventions) for row in rows}),
-        "usual": ", ".join(f"{name} {value}" for name, value in asdict(Conventions()).items()),
+        "usual": ", ".join(f"{name} {value}" for name, value in asdict(DEFAULTS).items()),
         "regimes": {row.regime: REGIMES[row.regime] for row in rows if row.regime in REGIMES},
         "titles": {name: row.title for name, row in KNOWN.items()},
         "sections": {dtype: _panels(rows, kernels, dtype) for dtype in dtypes},

@@ -16,10 +16,11 @@ import numpy as np
 from attn_spec.contract.presets import describe
 from attn_spec.judgement import measure
 from attn_spec.judgement.measure import Measurement
-from attn_spec.kernels.kernel import Conventions, KernelError
+from attn_spec.kernels.kernel import KernelError
 from attn_spec.kernels.misbehaviour import Misbehaviour
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers import bits
+from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.search import assertions, cotangents
 from attn_spec.search.regimes import REGIMES, Recipe
@@ -154,7 +155,7 @@ def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
 
 def _unusual(agreed: Conventions) -> str:
     """The conventions that are not the usual ones, in words."""
-    usual = asdict(Conventions())
+    usual = asdict(DEFAULTS)
     return ", ".join(f"{name} {value}" for name, value in asdict(agreed).items() if value != usual[name])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from attn_spec.contract.presets import PRESETS, UNDECLARED
 from attn_spec.judgement.power import Answer, Planting, judged, planted, right_answer
 from attn_spec.numbers import bits
+from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 
@@ -130,10 +131,9 @@ def _of_problem(
 ) -> Iterator[Cell]:
     dO = bits.nearest(np.random.default_rng(0).standard_normal(problem.output_shape), problem.dtype)
     given: dict[str, Any] = {"cotangent": dO, "gradients": GRADIENTS} if backward else {}
-    agreed = {"lse_base": "e", "empty_row": "zero", "empty_lse": "-inf"}
     for name in contracts:
         c = (UNDECLARED if name is None else PRESETS[name]).at(problem.dtype)
-        one = Planting(problem=problem, contract=c, agreed=agreed, **given)
+        one = Planting(problem=problem, contract=c, conventions=DEFAULTS, **given)
         for words, answer in (("right", right_answer(one)), *_gross(one)):
             judgement = judged(one, c, answer)
             read = replace(one, contract=judgement.contract)

@@ -31,10 +31,11 @@ from attn_spec.emulation.kernels import SUPPORTS, emulate, emulate_both
 from attn_spec.emulation.passes import steps_of
 from attn_spec.emulation.sound import PRECISE
 from attn_spec.emulation.split import NormalizedSplitAttention, RingAttention, SplitAttention
-from attn_spec.kernels.kernel import Conventions, Kernel
+from attn_spec.kernels.kernel import Kernel
 from attn_spec.kernels.presentation import PRESENTATIONS
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.abilities import ABILITIES
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import named_by, projects
 from attn_spec.search.shapes import HEAD_DIMS, TILE_EDGES, VALUE_DIMS

@@ -23,6 +23,7 @@ from attn_spec.judgement import measure, oracle
 from attn_spec.kernels.declaration import kernel
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.bits import nearest
+from attn_spec.problem.conventions import Conventions, of_call
 from attn_spec.problem.problem import Problem
 from attn_spec.search import hidden_keys
 from attn_spec.search.property import Refutation
@@ -121,7 +122,7 @@ def _base_2() -> bool:
     c = replace(FP64.at("float64"), lse="float16")
     half, once = 2.0**-11 * 0.99, nearest(np.log(2.0), "float16")
     answer = float(once / np.log(2.0)) * (1 + half) ** 3
-    return not _refuted(_problem(), answer, quantity="lse", contract=c, lse_base="2")
+    return not _refuted(_problem(), answer, quantity="lse", contract=c, conventions=Conventions(lse_base="2"))
 
 
 def _read(problem: Problem, value: float, other: ResolvedContract, **first: str) -> measure.Judgement:
@@ -130,11 +131,10 @@ def _read(problem: Problem, value: float, other: ResolvedContract, **first: str)
     return measure.judge(problem, contract, output=np.full(problem.output_shape, value))
 
 
-def _silent_of_blind(quantity: str, **conventions: str) -> int:
-    """How many elements nothing is said of where the second row sees no key."""
+def _silent_of_blind(quantity: str) -> int:
+    """How many elements nothing is said of where the second row sees no key, and no convention is named."""
     values = {"output": np.array([[[[2.0], [7.0]]]]), "lse": np.array([[[math.log(2.0), 7.0]]])}[quantity]
-    answer: dict[str, Any] = {quantity: values} | conventions
-    return measure.judge(_BLIND, _FLOAT32, **answer).silent
+    return measure.judge(_BLIND, _FLOAT32, **{quantity: values}, conventions=of_call({})).silent
 
 
 def _gradients_are_refuted() -> bool:
@@ -185,11 +185,15 @@ _ROWS: dict[str, Callable[[], bool]] = {
     ),
     "gradients outside the domain are not measured": lambda: not _gradients_are_refuted(),
     "rows that see no key are measured": lambda: _refuted(_BLIND, 2.0, 1.0),
-    "a mean of V in such rows is measured": lambda: _refuted(_BLIND, 2.0, 1.0, empty_row="mean_of_v"),
-    "a mean of V has a bound": lambda: not _refuted(_BLIND, 2.0, 2 + 2.0**-22, empty_row="mean_of_v"),
+    "a mean of V in such rows is measured": lambda: _refuted(
+        _BLIND, 2.0, 1.0, conventions=Conventions(empty_row="mean_of_v")
+    ),
+    "a mean of V has a bound": lambda: (
+        not _refuted(_BLIND, 2.0, 2 + 2.0**-22, conventions=Conventions(empty_row="mean_of_v"))
+    ),
     "hidden keys may change a mean of V": _mean_is_accepted,
     "an undeclared log-sum-exp of no keys is not measured": lambda: (
-        not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", empty_lse="undeclared")
+        not _refuted(_BLIND, math.log(2), 7.0, quantity="lse", conventions=Conventions(empty_lse="undeclared"))
     ),
     "roundings of a logarithm of base 2": _base_2,
     "a reading that is refuted is passed over": lambda: (
@@ -205,14 +209,16 @@ _ROWS: dict[str, Callable[[], bool]] = {
         not _refuted(_problem(((7e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16"))
     ),
     "a log-sum-exp of base 2 that overflows is not measured": lambda: (
-        not _refuted(_problem(((6e4,),)), NAN, quantity="lse", contract=replace(_FLOAT32, lse="float16"), lse_base="2")
+        not _refuted(
+            _problem(((6e4,),)),
+            NAN,
+            quantity="lse",
+            contract=replace(_FLOAT32, lse="float16"),
+            conventions=Conventions(lse_base="2"),
+        )
     ),
-    "rows whose output no convention decides are not asked for": lambda: (
-        not _silent_of_blind("output", empty_row="undeclared")
-    ),
-    "rows whose log-sum-exp no convention decides are not asked for": lambda: (
-        not _silent_of_blind("lse", empty_lse="undeclared")
-    ),
+    "rows whose output no convention decides are not asked for": lambda: not _silent_of_blind("output"),
+    "rows whose log-sum-exp no convention decides are not asked for": lambda: not _silent_of_blind("lse"),
     "what an enclosure leaves open refutes nothing": lambda: not _measured(1.5).outside.any(),
     "an error is counted from the far end of an enclosure": lambda: _measured(1.5).ratio > 2,
 }

@@ -12,6 +12,7 @@ from attn_spec.attention.gradients import gradients
 from attn_spec.contract.presets import PRESETS
 from attn_spec.judgement.analysis import analysis_of
 from attn_spec.judgement.measure import judge, judge_gradients
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
@@ -244,7 +245,7 @@ def test_conventions_for_rows_without_keys_are_those_of_heads(convention):
     answers["nan"] = np.full(problem.output_shape, np.nan)
     contract = PRESETS["fp64"].at("float64")
     for name, answer in answers.items():
-        judged = judge(problem, contract, output=answer, empty_row=convention)
+        judged = judge(problem, contract, output=answer, conventions=Conventions(empty_row=convention))
         assert judged.exercised
         assert judged.refuted == (name != convention)
 

@@ -7,6 +7,7 @@ import numpy as np
 from attn_spec.contract.presets import FP32
 from attn_spec.evidence.picture import HEADS, LEAST, MOST, page
 from attn_spec.judgement.measure import judge
+from attn_spec.problem.conventions import of_call
 from attn_spec.search.regimes import Recipe
 from tests.one_head import float32_head
 
@@ -49,7 +50,8 @@ def test_weights_are_darker_where_they_are_larger():
 def test_what_is_not_judged_is_grey():
     """A query that sees no key, under a convention that says nothing of it."""
     blind = CAUSAL.replace(causal=False, mask=np.array([[[[True, True], [False, False]]]]))
-    measured = judge(blind, FLOAT32, output=np.array([[[[9.0], [9.0]]]]), empty_row="undeclared").measurements[0]
+    output = np.array([[[[9.0], [9.0]]]])
+    measured = judge(blind, FLOAT32, output=output, conventions=of_call({})).measurements[0]
 
     assert panels(page("t", "", blind, measured))[2][1] == ["c4", "none", "worst"]
 

@@ -19,6 +19,7 @@ from attn_spec.judgement.long.glance import glance, is_plain, shares
 from attn_spec.judgement.measure import judge
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.conventions import Conventions
 from attn_spec.search.regimes import Recipe
 
 SHAPE = {"query_heads": 2, "query_length": 6, "head_dim": 8, "value_dim": 5}
@@ -130,10 +131,11 @@ def test_what_is_no_number_is_not_cleared(wrong):
 def test_the_base_of_the_logarithm():
     problem = Recipe(query_length=5, key_length=30).problem()
     c, L = PRESETS["fused"].at("float32"), intermediates(problem).L[..., 0]
+    base_2 = Conventions(lse_base="2")
 
-    assert (shares(problem, c, {"lse": L / np.log(2)}, "2") < 0.5).all()
+    assert (shares(problem, c, {"lse": L / np.log(2)}, base_2) < 0.5).all()
     assert (shares(problem, c, {"lse": L}) < 0.5).all()
-    assert (shares(problem, c, {"lse": L}, "2") > 1).all()
+    assert (shares(problem, c, {"lse": L}, base_2) > 1).all()
 
 
 def test_other_formulas_are_left_to_their_theorems():

@@ -13,6 +13,7 @@ from attn_spec.judgement.measure import judge, judge_gradients
 from attn_spec.judgement.other_contracts import presets_that_hold
 from attn_spec.kernels.declaration import from_callable
 from attn_spec.kernels.subject import Subject
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 from tests.one_head import float32_head
@@ -29,12 +30,12 @@ LOG2 = math.log(2)
 def output(problem, *values, **conventions):
     """The measurement of an output given value by value."""
     got = np.array(values, dtype=np.float64).reshape(1, 1, problem.query_length, 1)
-    return judge(problem, FLOAT32, output=got, **conventions).measurements[0]
+    return judge(problem, FLOAT32, output=got, conventions=Conventions(**conventions)).measurements[0]
 
 
 def log_sum_exp(problem, *values, **conventions):
     got = np.array(values, dtype=np.float64).reshape(1, 1, problem.query_length)
-    return judge(problem, FLOAT32, lse=got, **conventions).measurements[0]
+    return judge(problem, FLOAT32, lse=got, conventions=Conventions(**conventions)).measurements[0]
 
 
 def test_ulps_relative_error_and_ratio_of_one_ulp():
@@ -118,8 +119,10 @@ def test_a_row_that_sees_no_key_is_not_judged_where_a_hidden_score_may_overflow(
     hidden = float32_head([[1.0]], [[2.0**16]], [[1.0]], mask=np.zeros((1, 1, 1, 1), dtype=bool))
     answer = {quantity: np.full(rows, 7.0)}
 
-    assert not judge(hidden, replace(FLOAT32, softmax="float16"), empty_row=empty_row, **answer).exercised
-    assert judge(hidden, FLOAT32, empty_row=empty_row, **answer).refuted
+    assert not judge(
+        hidden, replace(FLOAT32, softmax="float16"), conventions=Conventions(empty_row=empty_row), **answer
+    ).exercised
+    assert judge(hidden, FLOAT32, conventions=Conventions(empty_row=empty_row), **answer).refuted
 
 
 def test_a_row_of_zeros_is_exactly_zero_but_a_mean_is_rounded():
@@ -225,6 +228,11 @@ def test_sdpa_that_declares_nothing_is_within_the_bounds_of_its_gradients():
 def test_a_log_sum_exp_of_base_2_overflows_where_the_natural_one_does_not(base, judged):
     """log 2 + 6e4 is a float16; over ln 2 it is not."""
     problem = Problem(**{name: np.array([[[[x]]]]) for name, x in (("q", 6e4), ("k", 1.0), ("v", 1.0))})
-    found = judge(problem, replace(FP32.at("float32"), lse="float16"), lse=np.full((1, 1, 1), np.inf), lse_base=base)
+    found = judge(
+        problem,
+        replace(FP32.at("float32"), lse="float16"),
+        lse=np.full((1, 1, 1), np.inf),
+        conventions=Conventions(lse_base=base),
+    )
 
     assert found.refuted is found.exercised is judged

@@ -7,9 +7,9 @@ import pytest
 
 from attn_spec.contract.presets import PRESETS, UNDECLARED
 from attn_spec.judgement.power import Planting, Power, Unseen, line, power
+from attn_spec.problem.conventions import DEFAULTS
 from attn_spec.search.regimes import Recipe
 
-AGREED = {"lse_base": "e", "empty_row": "zero", "empty_lse": "-inf"}
 SHAPE = {"batch": 2, "query_heads": 2, "kv_heads": 2, "query_length": 16, "head_dim": 16, "value_dim": 16}
 
 
@@ -17,7 +17,7 @@ def planted(contract, *, dtype="bfloat16", gradients=False, **recipe):
     """The power at one problem."""
     problem = Recipe(dtype=dtype, **SHAPE | {"key_length": 64} | recipe).problem()
     backward = {"cotangent": np.ones(problem.output_shape), "gradients": ("dq", "dk", "dv")} if gradients else {}
-    one = Planting(problem=problem, contract=contract.at(dtype), agreed=AGREED, lse=True, **backward)
+    one = Planting(problem=problem, contract=contract.at(dtype), conventions=DEFAULTS, lse=True, **backward)
     return power([one], dtype=dtype, where="here")
 
 
@@ -85,8 +85,13 @@ def test_an_error_that_changes_no_rounded_number_is_none():
 def test_an_error_is_seen_where_one_of_several_problems_refutes_it():
     c = PRESETS["eager"].at("bfloat16")
     long, short = (Recipe(dtype="bfloat16", **SHAPE, key_length=n).problem() for n in (2048, 8))
-    each = [power([Planting(problem=p, contract=c, agreed=AGREED)], dtype="bfloat16", where="") for p in (long, short)]
-    both = power([Planting(problem=p, contract=c, agreed=AGREED) for p in (long, short)], dtype="bfloat16", where="")
+    each = [
+        power([Planting(problem=p, contract=c, conventions=DEFAULTS)], dtype="bfloat16", where="")
+        for p in (long, short)
+    ]
+    both = power(
+        [Planting(problem=p, contract=c, conventions=DEFAULTS) for p in (long, short)], dtype="bfloat16", where=""
+    )
 
     hidden = [{one.words for one in found.unseen} for found in each]
     assert {one.words for one in both.unseen} <= hidden[0]

@@ -55,8 +55,11 @@ REFUSED = {
     "convention": ({"conventions": {"mood": "good"}}, "unknown conventions mood; known are causal_alignment"),
     "choice": (
         {"conventions": {"empty_row": "one"}},
-        "convention empty_row must be one of ('zero', 'mean_of_v', 'nan')",
+        "convention empty_row must be one of 'zero', 'mean_of_v', 'nan', not 'one'",
     ),
+    "choice nearly": ({"conventions": {"empty_row": "zeros"}}, "not 'zeros'; did you mean 'zero'?"),
+    "choice of a call": ({"conventions": {"empty_row": "undeclared"}}, "one of 'zero', 'mean_of_v', 'nan', not 'und"),
+    "choice of a call in a record": ({"conventions": Conventions(empty_row="undeclared")}, "not 'undeclared'"),
     "framework": ({"framework": "mlx"}, "framework must be one of jax, numpy, torch, not 'mlx'"),
     "presentation": ({"presentation": "HBSD"}, "presentation must be one of BHSD, BSHD, BS(HD), HSD, SD, not 'HBSD'"),
     "bare dtype": ({"dtypes": "float32"}, "dtypes must be several names, ('float32',), not the text 'float32'"),

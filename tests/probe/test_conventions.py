@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from attn_spec.kernels.declaration import from_callable
-from attn_spec.kernels.kernel import CONVENTION_CHOICES
 from attn_spec.kernels.subject import Subject
 from attn_spec.probe.conventions import conventions, determinism
 from attn_spec.probe.options import AS_SPECIFIED, uses
+from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.preflight import preflight
 
 #: Conventions that an answer of finite numbers shows.
-NAMES = ("causal_alignment", "empty_row", "lse_base", "empty_lse")
-TABLE = list(itertools.product(*(CONVENTION_CHOICES[name] for name in NAMES[:3]), ("-inf", "+inf")))
+NAMES = [name for name, row in CONVENTIONS.items() if row.decides]
+TABLE = list(itertools.product(*(CONVENTIONS[name].telling for name in NAMES)))
 
 
 def known(causal_alignment, empty_row, lse_base, empty_lse):

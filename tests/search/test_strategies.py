@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given
 
-from attn_spec.kernels import kernel as kernels
 from attn_spec.kernels.limits import Limits, NotTaken
 from attn_spec.kernels.resolve import resolve
 from attn_spec.kernels.subject import Subject
 from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem import patterns
+from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import parameters
 from attn_spec.problem.traits import positional
 from attn_spec.search import shapes, strategies
@@ -123,7 +123,7 @@ def test_a_property_that_leaves_out_what_a_kernel_always_uses_is_none_of_its():
 
 @pytest.mark.parametrize("alignment", ["top_left", "bottom_right"])
 def test_the_alignment_is_the_kernels_own_unless_it_takes_both(alignment):
-    conventions = kernels.Conventions(causal_alignment=alignment)
+    conventions = Conventions(causal_alignment=alignment)
     fixed = drawn(strategies.problems(subject("causal", "cross", conventions=conventions)), 80)
     assert {problem.causal_alignment for problem in fixed} == {alignment}
     both = drawn(strategies.problems(subject("causal", "causal_alignment", "cross", conventions=conventions)), 80)

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from attn_spec.cli import command as cli
 from attn_spec.contract.contract import Contract
 from attn_spec.contract.presets import PRESETS
-from attn_spec.kernels.kernel import DECLARABLE, Conventions
+from attn_spec.kernels.kernel import DECLARABLE
+from attn_spec.problem.conventions import CONVENTIONS
 from attn_spec.search.property import load_all
 from attn_spec.search.regimes import REGIMES
 from attn_spec.search.verdict import Verdict
@@ -32,7 +33,7 @@ def explain(*words):
         *Verdict,
         *load_all(),
         *(item.name for item in fields(Contract)),
-        *(item.name for item in fields(Conventions)),
+        *CONVENTIONS,
     ],
 )
 def test_each_word_is_explained_by_a_sentence(word):

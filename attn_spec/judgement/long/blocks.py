@@ -17,11 +17,12 @@ from attn_spec.contract.readings import readings_of
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.judgement.best_reading import best
 from attn_spec.judgement.long.engine import Engine, engine_of
-from attn_spec.judgement.long.glance import is_plain, shares
+from attn_spec.judgement.long.glance import is_plain, knows, shares
 from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance, missed
 from attn_spec.judgement.measure import Judgement, judge
 from attn_spec.judgement.power import Power
 from attn_spec.judgement.worst import WorstElement, worst_element
+from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
 
@@ -184,16 +185,16 @@ def judge_parts(
     sample: RowSample | None = None,
     memory: int = MEMORY,
     engine: str = "numpy",
-    **agreed: str,
+    conventions: Conventions = DEFAULTS,
 ) -> RowJudgement:
     """Compare the rows of all parts with the truth, under a resolved contract: those of a ``sample``, or all.
 
     Where the contract leaves a choice open, one choice has to explain all parts. ``memory`` is about how many bytes are
-    held at a time beside the parts themselves; ``agreed`` are conventions as of :func:`measure.judge`. A refuted answer
-    is not looked at further than ENOUGH rows. ``parts`` are asked for once for each reading. ``engine`` evaluates what
-    rows are glanced at, as "torch:cuda". Raises :class:`engine.EngineError` for one that there is not.
+    held at a time beside the parts themselves. A refuted answer is not looked at further than ENOUGH rows. ``parts``
+    are asked for once for each reading. ``engine`` evaluates what rows are glanced at, as "torch:cuda". Raises
+    :class:`engine.EngineError` for one that there is not.
     """
-    how: dict[str, Any] = {"memory": memory, "engine": engine_of(engine), "agreed": agreed}
+    how: dict[str, Any] = {"memory": memory, "engine": engine_of(engine), "conventions": conventions}
 
     def judged(reading: ResolvedContract) -> RowJudgement:
         return _judged(parts() if callable(parts) else iter(parts), reading, sample, **how)
@@ -230,22 +231,22 @@ def _add(
     *,
     memory: int,
     engine: Engine,
-    agreed: dict[str, Any],
+    conventions: Conventions,
 ) -> None:
     """Judge a block of rows."""
     answer = part.answer(rows)
     for name, values in answer.items():
         found.tallies.setdefault(name, Tally(name=name)).elements += values.size
     open_ = np.arange(len(rows))
-    if is_plain(part.problem):
-        share = shares(part.problem.rows(rows), found.contract, answer, agreed.get("lse_base", "e"), engine)
+    if is_plain(part.problem) and knows(conventions):
+        share = shares(part.problem.rows(rows), found.contract, answer, conventions, engine)
         share = share.max(axis=(0, 1), initial=0.0)
         nearest = np.where(share <= 1, share, -1.0).argmax()
         open_ = np.flatnonzero(~(share <= 1) | (open_ == nearest))
     for few in blocks_of(part.problem, open_, memory, THEOREMS):
         known = Analysis(part.problem.rows(rows[few]))
-        own: dict[str, Any] = {name: x[:, :, few] for name, x in answer.items()} | agreed
-        judgement = judge(known, found.contract, **own)
+        own = {name: x[:, :, few] for name, x in answer.items()}
+        judgement = judge(known, found.contract, **own, conventions=conventions)
         for tally in found.tallies.values():
             tally.add(judgement, part.at, rows[few])
         found.decided += len(few)

@@ -26,11 +26,14 @@ from attn_spec.contract.contract import ResolvedContract
 from attn_spec.contract.roundoff import elementary_error
 from attn_spec.judgement.long.engine import NUMPY, Engine
 from attn_spec.judgement.long.float64_scores import SLACK, TINY, Scores, U, float64_scores
+from attn_spec.problem.conventions import DEFAULTS, OF_ANSWERS, Conventions
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
 #: Options that are terms of ``float64_scores``, see ``problem.handled``.
 HANDLES = ("scale", "softcap", "bias", "alibi_slopes")
+#: Conventions that are read here, of those that decide what a row with keys gets; no other row is cleared.
+CONVENTIONS_READ = ("lse_base",)
 #: Rows that are looked at together: under causality few see the last keys, which then are left out.
 TOGETHER = 512
 #: Keys whose terms are added up before their sum is added to others: fewer roundings than one after the other.
@@ -53,6 +56,12 @@ class Glance:
 def is_plain(problem: Problem) -> bool:
     """True if a glance evaluates this kind of problem: softmax attention by q.k, with terms that HANDLES names."""
     return score_of(problem).plain and problem.feature_map is None and not not_handled(problem, HANDLES)
+
+
+def knows(conventions: Conventions) -> bool:
+    """True unless a convention that a glance has not heard of is chosen otherwise than by default."""
+    others = {name: row for name, row in OF_ANSWERS.items() if not row.without_keys and name not in CONVENTIONS_READ}
+    return all(getattr(conventions, name) == row.default for name, row in others.items())
 
 
 @np.errstate(all="ignore")
@@ -111,7 +120,7 @@ def shares(
     problem: Problem,
     c: ResolvedContract,
     answer: Mapping[str, np.ndarray],
-    lse_base: str = "e",
+    conventions: Conventions = DEFAULTS,
     engine: Engine = NUMPY,
 ) -> np.ndarray:
     """Return an upper bound on max(error / part of the allowed error) of each row, [B, Hq, Sq].
@@ -123,29 +132,29 @@ def shares(
     for start in range(0, problem.query_length, TOGETHER):
         rows = np.arange(start, min(start + TOGETHER, problem.query_length))
         those = {name: x[:, :, rows] for name, x in answer.items()}
-        found[..., rows] = _shares(problem.rows(rows), c, those, lse_base, engine)
+        found[..., rows] = _shares(problem.rows(rows), c, those, conventions, engine)
     return found
 
 
 def _shares(
-    problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str, engine: Engine
+    problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], conventions: Conventions, engine: Engine
 ) -> np.ndarray:
     """:func:`shares` of a few rows, of which none may see the last keys."""
     is_wide = c.stages.output_accumulation.format.name == c.output == "float64"
     looked_at = without_last_keys(problem)
     seen = glance(looked_at, engine, cut_operands=is_wide)
-    found = _shares_of(seen, problem, c, answer, lse_base)
+    found = _shares_of(seen, problem, c, answer, conventions)
     open_ = np.flatnonzero(~(found <= 1).all(axis=(0, 1)))
     if is_wide and len(open_) and error_free.applies(looked_at):
         few = without_last_keys(problem.rows(open_))
         sharp = replace(glance(few, engine), **error_free.enclose(few))
         of_few = {name: x[:, :, open_] for name, x in answer.items()}
-        found[..., open_] = _shares_of(sharp, problem, c, of_few, lse_base)
+        found[..., open_] = _shares_of(sharp, problem, c, of_few, conventions)
     return found
 
 
 def _shares_of(
-    seen: Glance, problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], lse_base: str
+    seen: Glance, problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], conventions: Conventions
 ) -> np.ndarray:
     """:func:`shares` of rows of which this was seen."""
     found = np.where(seen.keys > 0, 0.0, np.inf)
@@ -156,7 +165,7 @@ def _shares_of(
         error = np.abs((answer["output"] - o.value) - o.low) + o.radius
         found = np.maximum(found, _share(error, allowed).max(axis=-1, initial=0.0))
     if "lse" in answer:
-        L, unit = seen.lse, math.log(2.0) if lse_base == "2" else 1.0
+        L, unit = seen.lse, math.log(2.0) if conventions.lse_base == "2" else 1.0
         allowed = least_lse_error(c, keys=seen.keys, lse=_least(L)) / unit
         of_base = 0.0 if unit == 1 else 4 * U * np.abs(L.value)
         error = np.abs((answer["lse"] - L.value / unit) - L.low / unit) + (L.radius + of_base) / unit

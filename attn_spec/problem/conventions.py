@@ -1,0 +1,180 @@
+"""What sound systems answer differently: each convention is one field of :class:`Conventions`, with its row.
+
+Whoever deals with conventions reads the rows: what kernels declare, the judgement, assertions about one answer, the
+probe, help, certificates. A new convention is a new field here, and what decides by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from attn_spec.nearest_names import suggestion
+from attn_spec.problem.masks import ALIGNMENTS
+
+#: The choice under which any answer is right.
+OPEN = "undeclared"
+
+
+class ConventionError(ValueError):
+    """A convention that does not exist, or a value that is no choice of one; the text names those that exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """All that is known of one convention."""
+
+    #: The field's name.
+    name: str = ""
+    #: What it decides, in a sentence.
+    says: str
+    #: What a kernel may declare, and what each choice means.
+    choices: Mapping[Any, str]
+    #: What a kernel promises that does not name it.
+    default: Any
+    #: Quantities of one answer that it decides, names of ``problem.quantities``; none where several calls, or numbers
+    #: that are not finite, are needed to see it.
+    decides: tuple[str, ...] = ()
+    #: Whether a problem states it, as an option of its name, which the judgement reads instead.
+    is_option: bool = False
+    #: Whether it decides only what queries get that see no key.
+    without_keys: bool = False
+    #: Whether a call that does not name it leaves it OPEN: a test of one answer that says nothing accuses no system.
+    left_open: bool = False
+    #: Whether the answer to a problem shows it.
+    shows: Callable[[Any], bool] = lambda problem: True
+
+    @property
+    def known(self) -> tuple[Any, ...]:
+        """Every value that it may have: the choices of a kernel, and OPEN where a call leaves it so."""
+        return (*self.choices, OPEN) if self.left_open and OPEN not in self.choices else tuple(self.choices)
+
+    @property
+    def telling(self) -> tuple[Any, ...]:
+        """The choices that say which answers are right."""
+        return tuple(choice for choice in self.choices if choice != OPEN)
+
+    @property
+    def unnamed(self) -> Any:
+        """Its value in a call that does not name it."""
+        return OPEN if self.left_open else self.default
+
+    def check(self, value: Any, allowed: Iterable[Any]) -> None:
+        """Raise :class:`ConventionError` unless the value is one of those allowed."""
+        allowed = tuple(allowed)
+        if value not in allowed:
+            near = suggestion(str(value), [str(choice) for choice in allowed])
+            names = ", ".join(map(repr, allowed))
+            raise ConventionError(f"convention {self.name} must be one of {names}, not {value!r}{near}")
+
+
+def convention(**row: Any) -> Any:
+    """A field of :class:`Conventions` whose row is in its metadata."""
+    return field(default=row["default"], metadata={"row": Convention(**row)})
+
+
+def _has_blind_queries(problem: Any) -> bool:
+    return bool(problem.empty_rows.any())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """The choices on which sound systems differ."""
+
+    causal_alignment: str = convention(
+        says="Which corner the diagonal starts from when Sq != Sk.",
+        choices=dict(
+            zip(
+                ALIGNMENTS,
+                ("query i sees key j if j <= i", "query i sees key j if j <= i + Sk - Sq"),
+                strict=True,
+            )
+        ),
+        default="top_left",
+        decides=("output", "lse"),
+        is_option=True,
+        shows=lambda p: p.causal and p.query_length != p.key_length,
+    )
+    empty_row: str = convention(
+        says="Output of a query that sees no key.",
+        choices={"zero": "0", "mean_of_v": "the mean of the values of all keys", "nan": "NaN"},
+        default="zero",
+        decides=("output",),
+        without_keys=True,
+        left_open=True,
+        shows=_has_blind_queries,
+    )
+    lse_base: str = convention(
+        says="Base of the logarithm in the LSE.",
+        choices={"e": "the natural logarithm", "2": "the natural logarithm divided by ln 2"},
+        default="e",
+        decides=("lse",),
+    )
+    empty_lse: str = convention(
+        says="LSE of a query that sees no key.",
+        choices={"-inf": "the logarithm of no sum", "+inf": "so that exp(s - LSE) is 0", OPEN: "any number"},
+        default="-inf",
+        decides=("lse",),
+        without_keys=True,
+        left_open=True,
+        shows=_has_blind_queries,
+    )
+    masked_nonfinite: str = convention(
+        says="Whether Inf or NaN in a hidden key or value is kept out of the result.",
+        choices={"excluded": "the result is that of finite numbers in its place", "may_leak": "the result may be NaN"},
+        default="may_leak",
+    )
+    deterministic: bool = convention(
+        says="Whether two equal calls agree bit for bit.",
+        choices={True: "equal calls, equal bits", False: "each call may round in another order"},
+        default=True,
+    )
+    batch_invariant: bool = convention(
+        says="Whether a row's bits are independent of the rest of the batch.",
+        choices={
+            True: "a row has the same bits alone and among others",
+            False: "among others it may be rounded in another order",
+        },
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        for name, row in CONVENTIONS.items():
+            row.check(getattr(self, name), row.known)
+
+
+#: Every convention by name.
+CONVENTIONS: dict[str, Convention] = {
+    each.name: replace(each.metadata["row"], name=each.name) for each in fields(Conventions)
+}
+#: Those that the judgement of one answer needs to be told, beside the problem.
+OF_ANSWERS: dict[str, Convention] = {
+    name: row for name, row in CONVENTIONS.items() if row.decides and not row.is_option
+}
+#: What a kernel promises that names no convention.
+DEFAULTS = Conventions()
+
+
+def of_kernel(named: Mapping[str, Any] | Conventions) -> Conventions:
+    """The conventions of a kernel that names some: none is left open but by a choice of its own.
+
+    Raises :class:`ConventionError`.
+    """
+    chosen = asdict(named) if isinstance(named, Conventions) else named
+    _check_names(chosen)
+    for name, value in chosen.items():
+        CONVENTIONS[name].check(value, CONVENTIONS[name].choices)
+    return Conventions(**chosen)
+
+
+def of_call(named: Mapping[str, Any]) -> Conventions:
+    """The conventions by which a call that names some is judged. Raises :class:`ConventionError`."""
+    _check_names(named)
+    return Conventions(**{name: row.unnamed for name, row in CONVENTIONS.items()} | dict(named))
+
+
+def _check_names(named: Mapping[str, Any]) -> None:
+    if unknown := sorted(set(named) - set(CONVENTIONS)):
+        near = suggestion(unknown[0], CONVENTIONS)
+        raise ConventionError(f"unknown conventions {', '.join(unknown)}; known are {', '.join(CONVENTIONS)}{near}")
