@@ -1,4 +1,4 @@
-"""What sound systems answer differently: each convention is one field of :class:`Conventions`, with its row.
+"""Conventions, which sound systems answer differently: each is one field of :class:`Conventions`, with its row.
 
 Whoever deals with conventions reads the rows: what kernels declare, the judgement, assertions about one answer, the
 probe, help, certificates. A new convention is a new field here, and what decides by it.
@@ -27,27 +27,28 @@ class Convention:
 
     #: The field's name.
     name: str = ""
-    #: What it decides, in a sentence.
+    #: A sentence about what the convention decides.
     says: str
-    #: What a kernel may declare, and what each choice means.
+    #: Meaning of each choice that a kernel may declare, by the choice.
     choices: Mapping[Any, str]
-    #: What a kernel promises that does not name it.
+    #: The choice that a kernel promises which does not name the convention.
     default: Any
-    #: Quantities of one answer that it decides, names of ``problem.quantities``; none where several calls, or numbers
-    #: that are not finite, are needed to see it.
+    #: Quantities of one answer that depend on the convention, names of ``problem.quantities``; none where several
+    #: calls, or numbers that are not finite, are needed to see it.
     decides: tuple[str, ...] = ()
-    #: Whether a problem states it, as an option of its name, which the judgement reads instead.
+    #: True if a problem states the convention, as an option of its name, which the judgement reads instead.
     is_option: bool = False
-    #: Whether it decides only what queries get that see no key.
+    #: True if only queries that see no key depend on the convention.
     without_keys: bool = False
-    #: Whether a call that does not name it leaves it OPEN: a test of one answer that says nothing accuses no system.
+    #: True if a test of one answer that does not name the convention leaves it OPEN, and so accuses no sound system;
+    #: False: the default is taken there too.
     left_open: bool = False
-    #: Whether the answer to a problem shows it.
+    #: A predicate: True if the answer to a problem shows which choice was made.
     shows: Callable[[Any], bool] = lambda problem: True
 
     @property
     def known(self) -> tuple[Any, ...]:
-        """Every value that it may have: the choices of a kernel, and OPEN where a call leaves it so."""
+        """Every value that the convention may have: the choices of a kernel, and OPEN where a call leaves it so."""
         return (*self.choices, OPEN) if self.left_open and OPEN not in self.choices else tuple(self.choices)
 
     @property
@@ -57,7 +58,7 @@ class Convention:
 
     @property
     def unnamed(self) -> Any:
-        """Its value in a call that does not name it."""
+        """The value in a call that does not name the convention."""
         return OPEN if self.left_open else self.default
 
     def check(self, value: Any, allowed: Iterable[Any]) -> None:
@@ -148,11 +149,11 @@ class Conventions:
 CONVENTIONS: dict[str, Convention] = {
     each.name: replace(each.metadata["row"], name=each.name) for each in fields(Conventions)
 }
-#: Those that the judgement of one answer needs to be told, beside the problem.
+#: Conventions that the judgement of one answer needs to be told, beside the problem.
 OF_ANSWERS: dict[str, Convention] = {
     name: row for name, row in CONVENTIONS.items() if row.decides and not row.is_option
 }
-#: What a kernel promises that names no convention.
+#: Promises of a kernel that names no convention.
 DEFAULTS = Conventions()
 
 

@@ -128,7 +128,7 @@ def _conventions() -> list[Word]:
 
 
 def _choice(convention: str, value: Any, means: str) -> str:
-    """What a choice of a convention means, and which libraries have it."""
+    """Tell what a choice of a convention means, and which libraries have it."""
     told = convention in LIBRARY_CONVENTIONS
     have = [one.name for one in libraries.LIBRARIES if told and one.convention(convention) == value]
     return f"{means} ({'; '.join(have)})" if have else means

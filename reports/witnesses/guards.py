@@ -132,7 +132,7 @@ def _read(problem: Problem, value: float, other: ResolvedContract, **first: str)
 
 
 def _silent_of_blind(quantity: str) -> int:
-    """How many elements nothing is said of where the second row sees no key, and no convention is named."""
+    """Count the elements that nothing is said of where the second row sees no key, and no convention is named."""
     values = {"output": np.array([[[[2.0], [7.0]]]]), "lse": np.array([[[math.log(2.0), 7.0]]])}[quantity]
     return measure.judge(_BLIND, _FLOAT32, **{quantity: values}, conventions=of_call({})).silent
 

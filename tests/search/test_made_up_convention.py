@@ -109,7 +109,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each of those who deal with conventions says of it."""
+    """Collect what each of those who deal with conventions says of the one that was made up."""
     folder = tmp_path_factory.mktemp("made_up")
     package = folder / "attn_spec"
     shutil.copytree(ROOT / "attn_spec", package)
