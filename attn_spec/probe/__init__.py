@@ -1,1 +1,1 @@
-"""What the answers of a kernel tell of its arithmetic."""
+"""Experiments that infer a kernel's arithmetic and conventions from its answers."""

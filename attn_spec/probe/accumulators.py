@@ -1,4 +1,4 @@
-"""In how many bits p.v is accumulated: small values between a large one and its negative survive, or do not."""
+"""Precision of the p.v accumulator: an experiment with small values between a large value and its negative."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from attn_spec.numbers import bits
 from .instrument import WIDTH, Finding, format_of, largest_power, means, prefix
 
 KEYS = 32
-#: Where the large values stand: the order of sums is not known.
+#: Places of the large values: several, because the order of summation is not known.
 PLACES = ((0, KEYS - 1), (0, 1), (1, KEYS - 2), (3, 7), (0, KEYS // 2))
 
 
 def output_accumulator(subject: Subject) -> Finding:
-    """The format of the accumulator: scores are 0, values M, -M and units of M / (1.5 2^b) else.
+    """Return the format of the accumulator: all scores are 0, values are M, -M and otherwise units of M / (1.5 2^b).
 
-    1.5 2^t keeps M plus units inside one binade. All units survive where it has b + 1 bits, at every place of M.
+    M = 1.5 2^t keeps M plus units inside one binade. If the accumulator has b + 1 bits, all units survive at every
+    place of M.
     """
     columns = list(range(6, 6 + 3 * WIDTH))
     held = min(prefix(_survived(subject, columns, places)) for places in PLACES)
@@ -29,7 +30,7 @@ def output_accumulator(subject: Subject) -> Finding:
 
 
 def _survived(subject: Subject, columns: list[int], places: tuple[int, int]) -> np.ndarray:
-    """For each number of bits, whether all units are in the output; not where the dtype cannot hold them."""
+    """Return, for each number of bits, whether all units are in the output; False if the dtype cannot hold them."""
     found = []
     for start in range(0, len(columns), WIDTH):
         part = np.array(columns[start : start + WIDTH])

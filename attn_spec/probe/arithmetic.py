@@ -1,4 +1,4 @@
-"""What is found of a kernel's arithmetic at one dtype; each format is looked for once, and what asks of it is told."""
+"""Findings on a kernel's arithmetic at one dtype: each format is measured once, for all dependent experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .weights import weight_format, weight_rounding
 
 
 def arithmetic(subject: Subject) -> list[Finding]:
-    """Findings in the order they are shown; those whose question does not arise are left out."""
+    """Return the findings in the order in which they are shown, without those whose question does not arise."""
     scores = asked("scores", partial(score_format, subject))
     weights = asked("weights", partial(weight_format, subject))
     sums = asked("accumulator of p.v", partial(output_accumulator, subject))

@@ -1,4 +1,4 @@
-"""The command that asks a callable who it is. The callable has a process of its own."""
+"""The command ``attn-spec probe``, which asks an undecorated callable, in a process of its own, what it computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 
 class CouldNotProbe(click.ClickException):
-    """Ends the command as any other that could not run."""
+    """An error that ends the command with exit code 2, as every command that cannot run ends."""
 
     exit_code = 2
 
@@ -15,9 +15,9 @@ class CouldNotProbe(click.ClickException):
 @click.argument("kernel")
 @click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
 def probe(kernel: str, framework: str | None) -> None:
-    """Ask KERNEL, file.py:name, who it is, and print a declaration to paste, with the evidence for each line.
+    """Probe KERNEL, file.py:name, and print a declaration to paste, with the evidence for each line.
 
-    What an answer does not decide is left out. No verdict depends on it.
+    Facts that the answers do not decide are left out of the declaration. No verdict depends on this command.
     """
     from attn_spec.kernels.kernel import KernelError
     from attn_spec.probe.declaration import declaration

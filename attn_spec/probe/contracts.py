@@ -1,4 +1,4 @@
-"""Which preset contract to declare: the narrowest promise that everything found agrees with."""
+"""Choice of the preset contract to declare: the tightest one that agrees with every finding."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from attn_spec.search.plain_calls import plain
 
 from .instrument import Finding
 
-#: Presets, the one that promises most first.
+#: Presets, the tightest first.
 ORDER = ("fp64", "fp32", "fused", "split_kv", "tf32", "eager")
-#: Stages whose narrowest format an experiment finds.
+#: Stages whose narrowest format an experiment measures.
 STAGES = {
     "scores": ("score_accumulation", "stored_scores", "softmax"),
     "weights": ("softmax", "probabilities", "multiplicands", "output_accumulation"),
     "accumulator of p.v": ("output_accumulation",),
     "gradients of weights": ("weight_gradients",),
 }
-#: Bits of what experiments find.
+#: Significant bits of the formats that experiments report.
 BITS = {"float64": 53, "float32": 24, "float16 or tf32": 11, "bfloat16": 8}
-#: Problems whose answers have to be within the bound, at each dtype, and how large their scores are.
+#: Seeds of the problems whose answers must be within the bound at each dtype, and factors of their scores.
 SEEDS, SPREADS = 4, (0.25, 1.0, 4.0)
 
 
 def contract(subjects: Sequence[Subject], found: Mapping[str, Sequence[Finding]]) -> Finding:
-    """The first preset in ``ORDER`` that agrees with what was ``found`` at each dtype, and that bounds all answers."""
+    """Return the first preset in ``ORDER`` that agrees with ``found`` at each dtype, and that bounds all answers."""
     able = [name for name in ORDER if all(_agrees(name, s, found[s.dtype]) for s in subjects)]
     fitting = [name for name in able if all(_bounds(name, subject) for subject in subjects)]
     number = SEEDS * len(SPREADS)
@@ -43,23 +43,27 @@ def contract(subjects: Sequence[Subject], found: Mapping[str, Sequence[Finding]]
 
 
 def _agrees(name: str, subject: Subject, found: Sequence[Finding]) -> bool:
-    """Whether no stage was found to be narrower than the preset promises, or cut where it promises to round."""
+    """Return whether no finding contradicts the preset.
+
+    A finding contradicts it in two cases: a stage is narrower than the preset promises, or sums or weights are
+    truncated where the preset promises another rounding. The preset "fp64" agrees at float64 only.
+    """
     if name == "fp64" and subject.dtype != "float64":
         return False
     c = PRESETS[name].at(subject.dtype)
     ways = {"rounding of weights": c.direction("multiplicands")}
-    cut = any(one.value == "cut" and ways.get(one.name, c.rounding) != "toward_zero" for one in found)
+    cut = any(one.value == "truncated" and ways.get(one.name, c.rounding) != "toward_zero" for one in found)
     formats = (one for one in found if one.name in STAGES and one.value is not None)
     return not cut and all(BITS[one.value or ""] >= _narrowest(c, one.name) for one in formats)
 
 
 def _narrowest(c: ResolvedContract, what: str) -> int:
-    """Bits that are left at least, under any reading; an experiment finds tf32 and float16 alike."""
+    """Return the fewest bits that any reading leaves to these stages; experiments do not tell tf32 from float16."""
     return min(c.format(stage).precision for c in gradient_readings(c) for stage in STAGES[what])
 
 
 def _bounds(name: str, subject: Subject) -> bool:
-    """Whether answers to normal problems are within the preset's bound."""
+    """Return whether answers to normally distributed problems are within the preset's bound."""
     c = PRESETS[name].at(subject.dtype)
     for seed in range(SEEDS):
         for spread in SPREADS:

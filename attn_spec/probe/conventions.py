@@ -1,4 +1,4 @@
-"""Which conventions a kernel keeps to, where sound systems differ: the one that alone explains its answer."""
+"""Conventions on which sound systems differ: for each, the only choice that explains the kernel's answer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from attn_spec.search.plain_calls import plain
 
 from .instrument import Finding, asked
 
-#: Equal calls whose bits are compared.
+#: Number of equal calls whose bits are compared.
 CALLS = 4
 
 
 def conventions(subject: Subject) -> tuple[Subject, list[Finding]]:
-    """What is found of each convention that the kernel's options let differ, and the kernel that keeps to these.
+    """Return the subject with the conventions that were found, and a finding for each convention that matters to it.
 
-    What is found of one is settled when the next is asked for.
+    A convention that was found is settled before the next is asked for.
     """
     found = []
     for name, row in CONVENTIONS.items():
@@ -41,7 +41,7 @@ def conventions(subject: Subject) -> tuple[Subject, list[Finding]]:
 
 
 def determinism(subject: Subject) -> Finding:
-    """Whether equal calls give equal bits, as far as a few tell."""
+    """Return whether a few equal calls give equal bits."""
     problem = plain(subject.kernel, subject.dtype)
     answers = [subject(problem)["output"] for _ in range(CALLS)]
     same = all(bits.identical(answers[0], other).all() for other in answers[1:])
@@ -54,7 +54,7 @@ def _keeping(subject: Subject, name: str, value: str) -> Subject:
 
 
 def _explained(subject: Subject, row: Convention, quantity: str, problem: Problem) -> Finding:
-    """The choice that alone explains the answer to a problem in which it matters."""
+    """Return the only choice that explains the answer to a problem in which it matters."""
     explain = []
     for value in row.telling:
         made = problem.replace(**{row.name: value}) if row.is_option else problem

@@ -1,4 +1,4 @@
-"""The declaration of a callable, as far as its answers decide it."""
+"""The declaration of an undecorated callable, as far as its answers decide it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from .presentations import presentation
 
 
 def declaration(spec: str, framework: str | None = None) -> list[str]:
-    """Lines of Python. Raises :class:`KernelError` for a kernel that declares itself or cannot be run."""
+    """Return the declaration as lines of Python.
+
+    Raises :class:`KernelError` for a kernel that has a declaration or cannot be run.
+    """
     kernel = found(spec, framework=framework)
     if kernel.declared:
         raise KernelError(f"{spec} declares itself with @kernel; probe the function without it")
     presented = presentation(kernel, kernel.dtypes[-1 if kernel.framework == "numpy" else 0])
     if presented.value is None:
-        raise KernelError(f"{spec}: no presentation is found: {presented.evidence}")
+        raise KernelError(f"{spec}: no presentation was found: {presented.evidence}")
     ready = preflight(replace(kernel, presentation=presented.value))
     with np.errstate(all="ignore"):
         return _lines(ready.subjects, presented)
@@ -58,7 +61,7 @@ def _lines(subjects: Sequence[Subject], presented: Finding) -> list[str]:
 
 
 def _of_conventions(agreed: Sequence[Finding]) -> list[str]:
-    """The argument that declares what was found, if anything was."""
+    """Return lines for the argument ``conventions``; none if no convention was found."""
     rows = [
         f"        {one.name!r}: {one.value if one.name == 'deterministic' else repr(one.value)},  # {one.evidence}"
         for one in agreed

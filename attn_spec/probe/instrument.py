@@ -1,4 +1,4 @@
-"""A kernel as an instrument: problems of one head with chosen scores and values, and what an answer tells."""
+"""Kernels as instruments: problems of one head with chosen scores and values, whose answers reveal the arithmetic."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
-#: Width of heads; its root is a power of 2, so that dividing by it is exact.
+#: Width of heads; its square root is a power of 2, so that dividing by it is exact.
 WIDTH = 16
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one experiment tells; no value where the answer does not decide."""
+    """Result of one experiment; the value is None if the answer does not decide."""
 
     name: str
     value: str | None
@@ -38,7 +38,7 @@ def asked(name: str, experiment: Callable[[], Finding]) -> Finding: ...
 @overload
 def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None: ...
 def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None:
-    """What an experiment tells; nothing where a call fails, with the reason."""
+    """Run an experiment and return its finding; if a call fails, return a finding without a value, with the reason."""
     try:
         return experiment()
     except (Misbehaviour, NotTaken, FrameworkError, ProblemError) as error:
@@ -46,22 +46,22 @@ def asked(name: str, experiment: Callable[[], Finding | None]) -> Finding | None
 
 
 def outputs(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> bits.Values:
-    """Output [N, Sk, Dv] of N problems: q [N, 1, d], k [N, Sk, d], v [N, Sk, c], d and c up to WIDTH.
+    """Return the output [N, Sk, Dv] of N problems: q [N, 1, d], k [N, Sk, d], v [N, Sk, c], d and c up to WIDTH.
 
-    q is multiplied by sqrt(WIDTH), so that scores are q.k. There are as many queries as keys, the others 0.
+    q is multiplied by sqrt(WIDTH), so that scores are q.k. There are as many queries as keys; the other queries are 0.
     Raises :class:`Misbehaviour`.
     """
     return unscaled(subject, q * WIDTH**0.5, k, v, WIDTH)
 
 
 def means(subject: Subject, v: np.ndarray) -> bits.Values:
-    """Output [N, c] of a query that weighs all keys alike, for values v [N, Sk, c], c up to WIDTH."""
+    """Return the output [N, c] of a query that gives all keys equal weights, for values v [N, Sk, c], c up to WIDTH."""
     zeros = np.zeros((*v.shape[:2], 1))
     return outputs(subject, zeros[:, :1], zeros, v)[:, 0, : v.shape[2]]
 
 
 def unscaled(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, width: int) -> bits.Values:
-    """The same of heads of that ``width``, whose scores are q.k / sqrt(width)."""
+    """Return the output as :func:`outputs` does, for heads of this ``width``, whose scores are q.k / sqrt(width)."""
     length = k.shape[1]
 
     def padded(x: np.ndarray) -> np.ndarray:
@@ -74,16 +74,19 @@ def unscaled(subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, widt
 
 
 def format_of(precision: int) -> str | None:
-    """The format with that many bits, or one bit less by the experiment's own rounding; tf32 has those of float16."""
+    """Return the format with this many bits, or with one more, since the experiment rounds too; None if there is none.
+
+    tf32 and float16 have equal precision.
+    """
     found = {53: "float64", 24: "float32", 11: "float16 or tf32", 8: "bfloat16"}
     return found.get(precision) or found.get(precision + 1)
 
 
 def largest_power(subject: Subject) -> int:
-    """The exponent of the largest power of 2 in the dtype."""
+    """Return the exponent of the largest power of 2 in the dtype."""
     return int(np.floor(np.log2(FORMATS[subject.dtype].largest)))
 
 
 def prefix(survived: np.ndarray) -> int:
-    """How many entries are true before the first that is not."""
+    """Return the number of true elements before the first false one."""
     return len(survived) if survived.all() else int(np.argmin(survived))

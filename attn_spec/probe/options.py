@@ -1,4 +1,4 @@
-"""Whether each option that a kernel takes does as it should: the answer to one plain problem with it."""
+"""A check of each option that a kernel takes: the answer to one plain problem that uses the option."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ AS_SPECIFIED = "as specified"
 
 
 def uses(subject: Subject) -> Iterator[Finding]:
-    """What a plain use of each option shows: that it does as specified, or no value, with what would explain it."""
+    """Yield a finding for a plain use of each option: "as specified", or no value and what would explain it."""
     for name in sorted(subject.kernel.supports & set(OPTIONS)):
         problem = plain(subject.kernel, subject.dtype)
         try:
             with_it = problem.replace(**{name: used(name, problem)})
-        except ProblemError:  # it goes with another option
+        except ProblemError:  # the option needs another option
             continue
         yield asked(name, partial(_use, subject, name, with_it))
 

@@ -1,4 +1,4 @@
-"""Which presentation a callable takes: the one under which its answer to a plain problem is attention."""
+"""Choice of the presentation that a callable takes: the one under which it answers a plain problem correctly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ EXPLAINED = "explained"
 
 
 def presentation(kernel: Kernel, dtype: str) -> Finding:
-    """The presentation that alone explains an answer, of those that hand over a whole problem, else of the others."""
+    """Return the only presentation that explains an answer.
+
+    Presentations that hand over a whole problem are tried first, those that loop over heads only if none of them fits.
+    """
     whole = [name for name, row in PRESENTATIONS.items() if not row.looped]
     why = ""
     for names in (whole, [name for name in PRESENTATIONS if name not in whole]):
@@ -35,7 +38,7 @@ def presentation(kernel: Kernel, dtype: str) -> Finding:
 
 
 def _answered(kernel: Kernel, dtype: str, name: str) -> Finding:
-    """Whether the answer to 2 entries of 3 heads of length 5 is within the bound of the loosest contract."""
+    """Test whether the answer to 2 batch entries of 3 heads of length 5 is within the loosest contract's bound."""
 
     def experiment() -> Finding:
         made, _ = with_defaults_off([Subject(replace(kernel, presentation=name), dtype)])

@@ -1,4 +1,4 @@
-"""Which operand the scale multiplies: an operand that is scaled and rounded again is no longer what it was."""
+"""Operands that the scale multiplies: an operand that is scaled and rounded again is changed measurably."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from attn_spec.numbers.formats import FORMATS
 
 from .instrument import Finding, unscaled
 
-#: Width of heads whose root is no power of 2.
+#: Width of heads, whose square root is no power of 2.
 WIDTH = 32
-#: Neighbours that are compared.
+#: Number of pairs of neighbouring numbers that are compared.
 PAIRS = 24
-#: How far an output may lie from what is expected: scores are rounded, and the output is.
+#: Largest accepted distance of an output from its expected value: scores are rounded, and the output is.
 NEAR = 2.0**-4
 
 
 def scale_place(subject: Subject) -> Finding | None:
-    """Whether q, k or both are rounded to the dtype after the scale, or its root, multiplied them; None if it is wide.
+    """Return whether q, k or both are rounded after scaling by the scale or its root; None if the dtype is wide.
 
-    One operand is x in one column and its neighbour in the other, the other operand 2^(p + 2), of p bits, in the one or
-    the other: scores differ by 8 / sqrt(WIDTH), or by what rounding makes of it. Values are 1 and -1.
+    One operand is x in one column and the neighbour of x in the other. The other operand is 2^(p + 2), for p bits, in
+    one column or the other. Scores differ by 8 / sqrt(WIDTH), or by what rounding makes of it. Values are 1 and -1.
     """
     p = FORMATS[subject.dtype].precision
     if p > 11:
@@ -49,7 +49,7 @@ def scale_place(subject: Subject) -> Finding | None:
             s = ways[words](q, k, WIDTH**-0.5)
             if np.max(np.abs(np.tanh((s[:, 0] - s[:, 1]) / 2) - found)) > NEAR:
                 fitting.discard(words)
-    evidence = f"{2 * PAIRS} pairs of neighbours are told apart as {' and '.join(sorted(fitting)) or 'none of these'}"
+    evidence = f"{2 * PAIRS} pairs of neighbours fit {' and '.join(sorted(fitting)) or 'none of these'}"
     return Finding("scale", next(iter(fitting)) if len(fitting) == 1 else None, evidence)
 
 

@@ -1,4 +1,4 @@
-"""In how many bits scores are held: two scores that differ by 1 are told apart, or are not."""
+"""Precision of scores: an experiment with two scores that differ by 1."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .instrument import Finding, format_of, largest_power, outputs, prefix
 
 
 def score_format(subject: Subject) -> Finding:
-    """The narrowest format that scores pass, their accumulator's or that they are stored in.
+    """Return the narrowest format that scores pass: of their accumulator, or in which they are stored.
 
-    Scores are 2^b + 1 and 2^b, values 1 and -1: the output is tanh(1/2) where both are held, and 0 where not.
+    Scores are 2^b + 1 and 2^b, values 1 and -1. The output is tanh(1/2) if both scores are represented, else 0.
     """
     exponents = [b for b in range(2, 56) if b - b // 2 <= largest_power(subject) - 3]
     q, k = np.zeros((len(exponents), 1, 2)), np.zeros((len(exponents), 2, 2))

@@ -1,4 +1,4 @@
-"""In how many bits dP = dO v^T, the gradient of the weights, is held: two that differ little are told apart, or not."""
+"""Precision of dP = dO v^T, the gradient of the weights: an experiment with two gradients that differ little."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from attn_spec.problem.problem import Problem
 
 from .instrument import WIDTH, Finding, format_of, prefix
 
-#: The most bits that are tried, and the cotangent, which keeps what is left of a small difference in the range of dQ.
+#: Largest number of bits tried; and the cotangent, large enough that a small difference stays in the range of dQ.
 MOST, COTANGENT = 55, 2.0**10
 
 
 def weight_gradient_format(subject: Subject) -> Finding | None:
-    """The narrowest format that dP passes; None of a kernel without gradients.
+    """Return the narrowest format that dP passes; None for a kernel without gradients.
 
-    Of two keys of one score the gradients of the weights are c (1 + 2^-b) and c: that of the first score is
-    c 2^-b / 4 where both are held. Where the first is c too, it is 0, or negative by a delta that was made of the
-    output.
+    Two keys have one score, and their gradients of the weights are c (1 + 2^-b) and c. If both are represented, the
+    gradient of the first score is c 2^-b / 4. If the first is rounded to c, that gradient is 0, or negative if delta
+    was computed from the output.
     """
     if not subject.supports("backward"):
         return None

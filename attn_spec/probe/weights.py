@@ -1,4 +1,4 @@
-"""In how many bits weights enter p.v, and how they are rounded: a product nearly cancelled shows what is left."""
+"""Precision of the weights in p.v, and their rounding: an experiment with a product that nearly cancels."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from attn_spec.numbers import bits
 
 from .instrument import Finding, outputs
 
-#: Differences of two scores, which few bits hold: weights that fill all of a binade.
+#: Differences of two scores, exact in few bits: the weights cover whole binades.
 DIFFERENCES = np.arange(1, 49) / 16.0
-#: The weights.
+#: True weights, relative to the largest.
 EXACT = np.exp(-DIFFERENCES)
-#: The numbers p of bfloat16 that weights are compared with: no product rounds them, whatever it multiplies.
+#: Numbers p of bfloat16 that weights are compared with: every product represents them, whatever its format.
 COMPARED = bits.nearest(EXACT, "bfloat16")
-#: Values are as large as this, so that what is left of the product is no subnormal number.
+#: Size of the values, so large that the remainder of the product is no subnormal number.
 LARGE = 2.0**8
-#: The largest relative error of a weight for each format, with room for two roundings, and for the exponential.
+#: Formats, and the relative error of a weight above which it has that format at most. Below the last error, the format
+#: is float64. The errors leave room for two roundings and the exponential.
 FORMATS = (("bfloat16", 2.0**-10), ("float16 or tf32", 2.0**-14), ("float32", 2.0**-34))
-#: Bits of formats narrow enough for the error of an exponential not to matter.
+#: Significant bits of formats so narrow that the error of an exponential does not matter.
 NARROW = {"bfloat16": 8, "tf32": 11}
-#: Ways of rounding in words, and as an emulation names them.
-ROUNDINGS = {"rounded to nearest": "nearest", "cut": "toward_zero"}
-#: Weights so near to the middle of two numbers that the exponential decides, at most.
+#: Ways of rounding in words, and their names in an emulation.
+ROUNDINGS = {"rounded to nearest": "nearest", "truncated": "toward_zero"}
+#: Largest number of weights so near to the middle of two numbers that the exponential decides their rounding.
 MISSED = 2
 
 
 def weight_format(subject: Subject) -> Finding:
-    """The narrowest format that weights pass, their own, that of the softmax or that of p.v.
+    """Return the narrowest format that weights pass: of the weights, of the softmax or of p.v.
 
-    Of two keys one has the score 0 and the value -p v, the other the score -d and the value v, p being near e^-d: the
-    output is (w - p) v / (1 + e^-d) for the weight w that was multiplied. The largest relative error of w is near the
-    unit roundoff of its format.
+    One key has the score 0 and the value -p v, the other the score -d and the value v, with p near e^-d. The output is
+    (w - p) v / (1 + e^-d) for the weight w that was multiplied. The largest relative error of w is near the unit
+    roundoff of its format.
     """
     w = _weights(subject)
     error = float(np.max(np.abs(w - EXACT) / EXACT))
@@ -48,9 +49,10 @@ def weight_format(subject: Subject) -> Finding:
 
 
 def weight_rounding(subject: Subject, weights: str | None) -> Finding | None:
-    """How weights are rounded to their format, if it is narrower than the exponential's: to nearest, or cut; else None.
+    """Return how weights are rounded to their format: to nearest or truncated; None unless that format is narrow.
 
-    What is left of the product tells apart weights of rows of length 1 and of the maximum, rounded in either way.
+    The remainder of the product is compared with those of weights rounded in either way: weights relative to the
+    maximum, or normalized.
     """
     narrow = {"bfloat16": "bfloat16", "float16 or tf32": "tf32"}.get(weights or "")
     if narrow is None:
@@ -67,7 +69,7 @@ def weight_rounding(subject: Subject, weights: str | None) -> Finding | None:
 
 
 def _weights(subject: Subject) -> np.ndarray:
-    """The weights that the kernel multiplied where those of ``DIFFERENCES`` were due, as its outputs tell."""
+    """Return the weights that the kernel multiplied for ``DIFFERENCES`` of scores, inferred from its outputs."""
     n = len(DIFFERENCES)
     q, k, v = np.ones((n, 1, 1)), np.zeros((n, 2, 1)), np.full((n, 2, 1), LARGE)
     k[:, 1, 0], v[:, 0, 0] = -DIFFERENCES, -COMPARED * LARGE
@@ -75,7 +77,10 @@ def _weights(subject: Subject) -> np.ndarray:
 
 
 def _rounded_weights(narrow: str, way: str) -> Iterator[np.ndarray]:
-    """What :func:`_weights` would find: weights rounded beside a maximum of 1, with either row sum; and normalized."""
+    """Yield the results that :func:`_weights` may have for rounded weights.
+
+    The weights are relative to a maximum of 1, with either row sum, or normalized.
+    """
     w, p, N = rounded(EXACT, narrow, way), COMPARED, 1 + EXACT
     first, second = rounded(1 / N, narrow, way), rounded(EXACT / N, narrow, way)
     yield w

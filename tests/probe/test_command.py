@@ -43,7 +43,7 @@ def test_a_declaration_is_printed_with_its_evidence(mine, attn_spec):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("no_attention", "no presentation is found: none explains the answer"),
+        ("no_attention", "no presentation was found: none explains the answer"),
         ("dies", "none explains the answer to a plain problem; the kernel ended the process (exit code 7)"),
         ("declared", "declares itself with @kernel; probe the function without it"),
         ("absent", "has no 'absent'"),

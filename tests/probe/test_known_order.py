@@ -65,7 +65,7 @@ def test_of_another_order_nothing_is_said(of):
 
 
 @pytest.mark.parametrize("of", [Order(kv_tile=None), Order(kv_tile=None, tiles="reverse"), Order(kv_tile=32)], ids=str)
-@pytest.mark.parametrize(("executed", "wanted"), [(PRECISE, "rounded to nearest"), (CUT, "cut")])
+@pytest.mark.parametrize(("executed", "wanted"), [(PRECISE, "rounded to nearest"), (CUT, "truncated")])
 def test_sums_that_are_rounded_and_that_are_cut_are_told_apart(executed, wanted, of):
     assert asked(accumulator_rounding, executed, of) == wanted
 
@@ -83,7 +83,10 @@ def test_a_preset_that_rounds_to_nearest_is_named_of_no_kernel_that_cuts(execute
 def test_weights_that_are_rounded_and_that_are_cut_are_told_apart(way, dtype, normalize):
     executed = replace(NARROW, normalize=normalize, rounding=way)
 
-    assert asked(weight_rounding, executed, dtype=dtype) == {"nearest": "rounded to nearest", "toward_zero": "cut"}[way]
+    assert (
+        asked(weight_rounding, executed, dtype=dtype)
+        == {"nearest": "rounded to nearest", "toward_zero": "truncated"}[way]
+    )
 
 
 def test_weights_of_float32_are_not_asked():
