@@ -1,7 +1,7 @@
-"""The certificate: every verdict on one kernel and what it rests on, as one JSON document.
+"""The certificate: every verdict on one kernel, and what the verdicts rest on, as one JSON document.
 
-It holds no time and no path of this machine beside the kernel's own, so that equal runs give equal files. Its JSON
-Schema is printed by ``python -m attn_spec.evidence.certificate``.
+It holds no time, and no path of this machine except the kernel's own, so that equal runs write equal files. The command
+``python -m attn_spec.evidence.certificate`` prints its JSON Schema.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Model(BaseModel):
 
 
 class Number(Model):
-    """A measured number, twice: to be read, and to be compared exactly."""
+    """A measured number, twice: as a decimal to read, and as a hexadecimal float to compare exactly."""
 
-    #: Decimal; "inf" and "nan" are words, since JSON has no such numbers.
+    #: Decimal value; "inf", "-inf" and "nan" are strings, since JSON has no such numbers.
     value: float | Literal["inf", "-inf", "nan"]
     hex: str
 
     @classmethod
     def of(cls, x: float) -> Self:
-        """The number ``x``."""
+        """Return the number ``x`` as a part of the document."""
         return cls(value=x if math.isfinite(x) else str(x), hex=x.hex())  # type: ignore[arg-type]
 
 
@@ -54,20 +54,20 @@ class Subject(Model):
     spec: str
     name: str
     source_sha256: str
-    #: The same of each file of no installed package that the kernel's process had imported, as that told, by path from
-    #: the kernel's folder; empty where it ran in the process of the judge.
+    #: SHA-256 of every imported file outside installed packages, by path relative to the kernel's folder, as reported
+    #: by the kernel's process. Empty if the kernel ran in the judge's process.
     imported_sha256: dict[str, str] = {}
-    #: Installed packages that this process had imported: version, and digest of the list of their files.
+    #: Installed packages that the kernel's process had imported: version, and digest of the list of their files.
     packages: dict[str, str] = {}
-    #: State that all code of its process shares and that calls changed, in words.
+    #: Descriptions of global state of the kernel's process that calls changed.
     changes: tuple[str, ...] = ()
-    #: The installed distribution it belongs to, with its version.
+    #: Installed distribution that the kernel belongs to, with its version.
     distribution: str | None
     git_commit: str | None
 
 
 class Suite(Model):
-    """The attn-spec that examined it."""
+    """The attn-spec that examined the kernel."""
 
     version: str
     properties_sha256: str
@@ -77,7 +77,7 @@ class Configuration(Model):
     """The effort of the search."""
 
     dtypes: tuple[str, ...]
-    #: Parts of the ids of the properties chosen; empty for all of them.
+    #: Parts of the ids of the selected properties; empty if all properties were selected.
     only: tuple[str, ...]
     device: str
     profile: str
@@ -85,11 +85,11 @@ class Configuration(Model):
     floor: int
     seed: int
     #: True if ``seed`` is the fixed seed of the profile: every run of that profile draws the same problems, which a
-    #: kernel may know. None: the certificate is of an earlier version, which does not say.
+    #: kernel may know. None in a certificate of an earlier version, which does not record it.
     seed_of_profile: bool | None = None
-    #: Shapes that were asked for.
+    #: Shapes that the user asked for.
     shapes: tuple[str, ...] = ()
-    #: Whether the kernel had a process of its own, and the GiB of addresses that this might have.
+    #: True if the kernel had a process of its own; ``memory`` is the limit of this process's address space in GiB.
     isolated: bool = False
     memory: float | None = None
 
@@ -97,18 +97,18 @@ class Configuration(Model):
 class Declarations(Model):
     """The declarations of the kernel."""
 
-    #: False when an undecorated callable was examined, and its shape options were found by trying them.
+    #: False if the callable was undecorated, so that its options were found by trying them.
     declared: bool
     supports: tuple[str, ...]
     conventions: dict[str, str | bool]
-    #: The arithmetic, for each dtype: a summary and every field.
+    #: Contract of each dtype: a summary and every field.
     contracts: dict[str, dict[str, str | float | int | bool | None]]
-    #: Dtypes and options that were tried in vain, with the reason.
+    #: Dtypes and options that were tried and failed, with the reason.
     declined: dict[str, str]
 
 
 class AllowedBy(Model):
-    """A term of the bound of the worst element, and its share of the error that the contract allows there."""
+    """A term of the worst element's bound, and its share of the error that the contract allows there."""
 
     term: str
     share: float
@@ -120,20 +120,20 @@ class Finding(Model):
     verdict: Verdict
     examples: int
     discarded: int
-    #: The share of the elements of their answers that the contract says something of; null where none are judged.
+    #: Share of the elements of the answers that the contract bounds; null if no elements are judged.
     measured: float | None = None
     #: Largest error / bound.
     ratio: Number | None
     #: Id of the stored case.
     case: str | None
     message: str
-    #: Which readings of the contract explained the answers, in words, where it leaves a choice.
+    #: Readings of the contract that explained the answers, in words, if the contract has alternatives.
     readings: tuple[str, ...] = ()
-    #: Of problems whose answers were looked at in part, each with how much of it, and what may have been missed.
+    #: Problems whose answers were examined in part, each with the examined share, and the errors this may have missed.
     looked_at: tuple[str, ...] = ()
-    #: What would explain the answer to the stored case, each alone.
+    #: Explanations of the answer to the stored case; each explains it alone.
     hints: tuple[str, ...] = ()
-    #: The terms that weigh most in what is allowed to the worst element of the stored case, the largest first.
+    #: Terms with the largest share of the error allowed to the stored case's worst element, the largest first.
     bound_terms: tuple[AllowedBy, ...] = ()
 
 
@@ -147,7 +147,7 @@ class PropertyResult(Model):
     needs: tuple[str, ...]
     #: Largest probability that one problem makes a sound kernel suspect; 0 for a theorem.
     false_alarm: float = 0.0
-    #: The worst over all dtypes.
+    #: Worst verdict over all dtypes.
     verdict: Verdict
     dtypes: dict[str, Finding]
 
@@ -155,22 +155,23 @@ class PropertyResult(Model):
 class UnseenError(Model):
     """A planted error that would not have been refuted."""
 
-    #: In words.
+    #: Description of the planted error.
     error: str
-    #: Largest error / bound that it reached.
+    #: Largest error / bound that the planted error reached.
     ratio: Number
-    #: The field of the contract that would have to say more, as it is; and the ratio if it said most. Empty: none.
+    #: Field of the contract that hides the error, with its value; ``sharper`` is the ratio under the tightest value.
+    #: Empty if no single field does.
     hidden_by: str
     sharper: Number
 
 
 class PowerResult(Model):
-    """Which errors the judgement would have refuted that the kernel passed, at some problems of one dtype."""
+    """Errors planted at problems of one dtype that the kernel passed, and those the judge would have missed."""
 
     dtype: str
-    #: "small problems", "gradients of small problems", or a shape.
+    #: Problems of the experiment: "small problems", "gradients of small problems", or a shape.
     where: str
-    #: In words.
+    #: Descriptions of the planted errors.
     planted: tuple[str, ...]
     unseen: tuple[UnseenError, ...]
 
@@ -179,9 +180,9 @@ class Certificate(Model):
     """The whole document."""
 
     schema_version: Literal[2] = Field(default=SCHEMA, alias="schema")
-    #: "certified" by the profile of that name and all properties alone; "passed" by less.
+    #: Result: "certified" only by the profile of that name with all properties; "passed" by less.
     result: Result
-    #: Whether the examination came to its end; what it did not come to is "not exercised".
+    #: True if the examination was completed; properties that it did not reach are "not exercised".
     complete: bool = True
     subject: Subject
     environment: dict[str, str | None]
@@ -189,27 +190,27 @@ class Certificate(Model):
     configuration: Configuration
     declarations: Declarations
     properties: tuple[PropertyResult, ...]
-    #: Empty where the kernel is refuted.
+    #: Power of the judgement; empty if the kernel is refuted.
     power: tuple[PowerResult, ...] = ()
-    #: How many property x dtype bear each verdict, and their total.
+    #: Number of pairs of property and dtype with each verdict, and their total.
     summary: dict[str, int]
 
 
 class Refusal(Model):
-    """What stands in place of a certificate of a kernel that could not be examined."""
+    """The document printed in place of a certificate if the kernel could not be examined."""
 
     schema_version: Literal[2] = Field(default=SCHEMA, alias="schema")
     result: Literal["could not run"] = "could not run"
-    #: Why, and what to do next.
+    #: Reason, and what to do next.
     message: str
 
 
 def build(
     kernel: dict[str, Any], rows: Iterable[Row], powers: Iterable[Power] = (), *, complete: bool = True
 ) -> Certificate:
-    """The certificate of a kernel, from what a session reported of it, its verdicts and their power.
+    """Return the certificate of a kernel, from what a session reported of it, its verdicts and their power.
 
-    One that is not ``complete``, since the examination was stopped, certifies nothing.
+    A certificate that is not ``complete``, because the examination was stopped, certifies nothing.
     """
     rows = list(rows)
     entries = [entry for entry in kernel["catalogue"] if any(row.property == entry["id"] for row in rows)]
@@ -239,7 +240,7 @@ def _power(found: Power) -> PowerResult:
 
 
 def _result(rows: list[Row], chosen: Configuration, *, complete: bool) -> Result:
-    """The verdict on the kernel."""
+    """Return the verdict on the kernel."""
     code = exit_code(rows)
     if code or not complete:
         return "refuted" if code == 1 else "inconclusive"
@@ -247,7 +248,7 @@ def _result(rows: list[Row], chosen: Configuration, *, complete: bool) -> Result
 
 
 def result_of(entry: dict[str, Any], rows: list[Row]) -> PropertyResult:
-    """The verdicts on the property of an entry of the catalogue."""
+    """Return the verdicts on the property that an entry of the catalogue describes."""
     findings = {
         row.dtype: Finding(
             verdict=row.verdict,
@@ -273,12 +274,12 @@ def save(certificate: Certificate, path: Path) -> Path:
 
 
 def text(document: Certificate | Refusal) -> str:
-    """The document as JSON."""
+    """Return the document as JSON text."""
     return json.dumps(document.model_dump(mode="json", by_alias=True), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of what ``attn-spec certify --json`` prints."""
+    """Return the JSON Schema of the documents that ``attn-spec certify --json`` prints."""
     return TypeAdapter(Certificate | Refusal).json_schema(by_alias=True)
 
 
@@ -331,7 +332,7 @@ def _renamed_verdicts(part: Any) -> Any:
 
 
 def is_one(path: Path) -> bool:
-    """Whether a file is a certificate, of any version."""
+    """Return whether a file is a certificate, of any version."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -340,7 +341,7 @@ def is_one(path: Path) -> bool:
 
 
 def compare(old: Certificate, new: Certificate) -> list[str]:
-    """List the differences, one line each; empty when the two say the same."""
+    """List the differences, one line each; empty if both certificates say the same."""
     lines = []
     for part in ("subject", "environment", "suite", "configuration", "declarations"):
         lines += _differences(part, *(document.model_dump(mode="json")[part] for document in (old, new)))
@@ -352,7 +353,7 @@ def compare(old: Certificate, new: Certificate) -> list[str]:
 
 
 def _differences(name: str, before: Any, after: Any) -> Iterator[str]:
-    """A line for each entry that both have; one for all entries of what only one has."""
+    """Yield a line for each differing entry of nested documents, and one line for a document that only one side has."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             yield from _differences(f"{name}.{key}", before.get(key), after.get(key))

@@ -1,4 +1,4 @@
-"""The failure block: a refuted or suspect property in some fifteen lines, with tensors only if small."""
+"""The failure block: the report on a refuted or suspect property, about fifteen lines, with small tensors only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_spec.search.verdict import Verdict
 
 #: Longest line shown.
 WIDTH = 120
-#: Most numbers that each of q, k and v has where they are shown.
+#: Largest number of elements of q, k and v that are shown.
 FEW = 8
 
 
@@ -27,9 +27,9 @@ def block(
     *,
     is_stored: bool = True,
 ) -> str:
-    """The property, what explains the answer, the kernel, the problem, the worst element, and how to run it again.
+    """Return the failure block: property, hints, kernel, problem, worst element, and commands to run it again.
 
-    A case that ``is_stored`` can be replayed; ``script`` is where its script is, if it has one.
+    A case that ``is_stored`` can be replayed; ``script`` is the path of its script, if there is one.
     """
     problem, framework = repr(case.problem), subject.framework.name
     if len(problem) > 4 * WIDTH:
@@ -57,19 +57,19 @@ def block(
 
 
 def _no_script(case: Case) -> str:
-    """Say why there is none."""
+    """Say why there is no script."""
     size = 8 * case.problem.entries / 2**20
     return f"  script    none: it would hold {size:,.0f} MiB of tensors, which replay makes again from the recipe"
 
 
 def _chance(property_: Property, verdict: Verdict) -> str:
-    """Say how often a sound kernel would get here."""
+    """Say how often a sound kernel would cause this report."""
     sound = "the kernel rounds as its contract declares" if verdict is Verdict.SUSPECT else "the property is true"
     return f"  chance    at most {property_.false_alarm:g} for one problem, if {sound}"
 
 
 def _small_tensors(problem: Problem) -> list[str]:
-    """q, k and v, a line each, where each has few numbers, and the problem's repr does not show them."""
+    """Return a line for each of q, k and v if all are small and the problem's repr omits them, else none."""
     named = {name: getattr(problem, name) for name in ("q", "k", "v")}
     if problem.recipe is None or not all(0 < array.size <= FEW for array in named.values()):
         return []
@@ -78,7 +78,7 @@ def _small_tensors(problem: Problem) -> list[str]:
 
 
 def _why(case: Case) -> list[str]:
-    """The message, on at most four lines, without what the lines on the worst element say."""
+    """Return the message on at most four lines, without what the lines on the worst element say."""
     message = case.message
     if case.worst is not None:
         message = f"; {message}".partition(f"; {case.worst.quantity}[")[0].removeprefix("; ")

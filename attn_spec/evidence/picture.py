@@ -1,4 +1,4 @@
-"""A page that shows a refuted problem: who sees whom, the weights, and where errors are beyond their bound, by head."""
+"""A page that shows a refuted problem by head: the mask, the true weights, and the errors relative to their bounds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from attn_spec.judgement.measure import Measurement
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
 
-#: Rows and columns of a panel at most; a larger one is cut around the worst element.
+#: Largest number of rows, and of columns, of a panel; a larger matrix is cropped around the worst element.
 MOST = 48
-#: Heads shown at most, those with the largest ratio.
+#: Largest number of heads shown: those with the largest ratio.
 HEADS = 4
-#: Scores of problems whose weights are found for a picture.
+#: Largest number of scores of a problem whose weights are computed for the page.
 SCORES = 2**22
-#: Side of a cell, in pixels, of a large panel and of a small one at most; and of the panel that cells fill between.
+#: Side of a cell in pixels, in a large panel and at most; and side of a panel that cells fill between these limits.
 LEAST, LARGEST, PANEL = 11, 32, 192
-#: Error / bound up to which a cell has each class, and its words.
+#: Classes of cells: the largest error / bound of each, and its words.
 CLASSES = ((0.1, "up to a tenth of the bound"), (1.0, "up to the bound"), (10.0, "up to 10 times the bound"),
            (1e3, "up to 1,000 times"), (np.inf, "more, or NaN"))  # fmt: skip
 #: Further classes of a cell.
@@ -57,15 +57,15 @@ class _Panel:
     classes: np.ndarray
     opacity: np.ndarray
     marked: tuple[int, int] | None
-    #: What a reader is told who sees no picture.
+    #: Text for readers who do not see the picture.
     says: str
 
 
 def page(title: str, block: str, problem: Problem, measurement: Measurement | None) -> str:
-    """The page, as HTML that needs nothing else: the failure ``block``, and panels for the worst heads.
+    """Return a self-contained HTML page: the failure ``block``, and panels for the worst heads.
 
-    ``measurement`` is that of the refuted quantity, of shape [B, H, rows, columns] or [B, H, rows]; without one, as
-    where two answers were compared bit by bit, masks and weights alone are shown.
+    ``measurement`` is the measurement of the refuted quantity, of shape [B, H, rows, columns] or [B, H, rows]. Without
+    one, as in a comparison of two answers bit by bit, the page shows masks and weights only.
     """
     parts = ["<h2>How to read this page</h2>", f"<p>{_how_to_read(measurement)}</p>"]
     parts += [f"<ul class=key>{_key()}</ul>"] if measurement is not None else []
@@ -80,7 +80,7 @@ def page(title: str, block: str, problem: Problem, measurement: Measurement | No
 
 
 def _how_to_read(measurement: Measurement | None) -> str:
-    """What the panels are."""
+    """Return a sentence on what the panels show."""
     seen = "The first panel of a head shows which keys each query sees, the second the true weights, darker for larger."
     if measurement is None:
         return f"{seen} No bound was exceeded: answers that must be equal were not."
@@ -93,7 +93,7 @@ def _key() -> str:
 
 
 def _heads(measurement: Measurement | None) -> list[tuple[int, int]]:
-    """Those with the largest ratio above 1, at most so many; else the first."""
+    """Return the ``HEADS`` heads with the largest ratios above 1; if no ratio is above 1, the head with the largest."""
     if measurement is None or measurement.got.ndim < 3 or not measurement.got.size:
         return [(0, 0)]
     ratios = np.nan_to_num(measurement.ratios, nan=-1.0)
@@ -104,7 +104,7 @@ def _heads(measurement: Measurement | None) -> list[tuple[int, int]]:
 
 
 def _of_problem(problem: Problem, measurement: Measurement | None, batch: int, head: int) -> Iterator[_Panel]:
-    """Mask and weights of a query head; of the first one that reads it where ``head`` is one of keys."""
+    """Yield mask and weights of a query head; for a kv head, those of the first query head that reads it."""
     shape = problem.score_shape
     if not 0 < math.prod(shape) <= SCORES:
         return
@@ -115,14 +115,14 @@ def _of_problem(problem: Problem, measurement: Measurement | None, batch: int, h
     worst = 0 if ratios is None else _worst(ratios)[0]
     cut = _around((worst if axes[2:3] == "Q" else 0, worst if axes[2:3] == "K" else 0), shape[2:])
     seen, weights = problem.visible[at], np.nan_to_num(analysis_of(problem).intermediates.P[at])
-    says = f"{int(seen.sum())} of {seen.size} pairs of a query and a key are seen{_part(cut, seen.shape)}"
+    says = f"{int(seen.sum())} of {seen.size} pairs of a query and a key are visible{_part(cut, seen.shape)}"
     yield _Panel("who sees whom", ("query", "key"), *_shades(seen[cut].astype(float)), None, says)
     says = f"true weights, the largest {weights.max(initial=0.0):.3g}{_part(cut, seen.shape)}"
     yield _Panel("weights", ("query", "key"), *_shades(weights[cut]), None, says)
 
 
 def _of_errors(measurement: Measurement | None, batch: int, head: int) -> Iterator[_Panel]:
-    """Error / bound of a head, where it was measured."""
+    """Yield the panel of error / bound of a head, if it was measured."""
     ratios = _matrix(measurement, batch, head)
     if ratios is None or measurement is None:
         return
@@ -139,7 +139,7 @@ def _of_errors(measurement: Measurement | None, batch: int, head: int) -> Iterat
 
 
 def _matrix(measurement: Measurement | None, batch: int, head: int) -> np.ndarray | None:
-    """The ratios of a head, [rows, columns]; of a log-sum-exp there is one column."""
+    """Return the ratios of a head, [rows, columns]; a log-sum-exp has one column. None if there is no measurement."""
     if measurement is None or measurement.got.ndim < 3 or not measurement.got.size:
         return None
     return np.atleast_2d(measurement.ratios[batch, head].T).T
@@ -151,14 +151,14 @@ def _worst(ratios: np.ndarray) -> tuple[int, int]:
 
 
 def _around(place: tuple[int, int], shape: tuple[int, ...]) -> tuple[slice, slice]:
-    """At most so many rows and columns around an element."""
+    """Return at most ``MOST`` rows and columns around an element."""
     firsts = [min(max(at - MOST // 2, 0), max(length - MOST, 0)) for at, length in zip(place, shape, strict=True)]
     rows, columns = (slice(first, min(first + MOST, n)) for first, n in zip(firsts, shape, strict=True))
     return rows, columns
 
 
 def _part(cut: tuple[slice, slice], shape: tuple[int, ...]) -> str:
-    """Which part is shown, if it is not the whole."""
+    """Return text that names the shown part of a matrix; empty if the whole is shown."""
     if all(part.stop - part.start == length for part, length in zip(cut, shape, strict=True)):
         return ""
     rows, columns = (f"{part.start} to {part.stop - 1}" for part in cut)
@@ -166,12 +166,12 @@ def _part(cut: tuple[slice, slice], shape: tuple[int, ...]) -> str:
 
 
 def _shades(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One class, darker for a larger value."""
+    """Return one class for all cells, and opacities that are larger for larger values."""
     return np.where(values > 0, SEEN, NOT_JUDGED), np.clip(values, 0.0, 1.0)
 
 
 def _svg(panel: _Panel) -> str:
-    """A figure with its title, axes and text alternative."""
+    """Return a figure with its title, axes and text alternative."""
     rows, columns = panel.classes.shape
     side = min(max(PANEL // max(rows, columns, 1), LEAST), LARGEST)
     names = {NOT_JUDGED: "none", SEEN: "seen"}

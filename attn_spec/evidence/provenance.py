@@ -22,7 +22,7 @@ from attn_spec.search.property import home as property_home
 
 #: Distributions whose version may change a verdict.
 DISTRIBUTIONS = ("hypothesis", "jax", "mpmath", "numpy", "python-flint", "torch", "triton")
-#: Beginnings of the variables of the environment that may.
+#: Prefixes of environment variables that may change a verdict.
 VARIABLES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NPY_", "ATEN_", "TORCH", "PYTORCH_", "JAX_"),
     *("XLA_", "TRITON_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32", "HIP_", "HSA_", "ROCR_", "MIOPEN_"),
@@ -44,9 +44,9 @@ def subject(kernel: Kernel) -> dict[str, Any]:
 
 
 def environment(device: str) -> dict[str, str | None]:
-    """Record the Python, the machine and the packages that it ran on, and the variables that rule them.
+    """Record Python, machine, packages, and the environment variables that affect results.
 
-    Of a variable that names a path it says that alone: paths are of a machine.
+    The value of a variable that holds a path is replaced by "(a path)", since paths differ between machines.
     """
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)}
     return {
@@ -60,14 +60,14 @@ def environment(device: str) -> dict[str, str | None]:
 
 
 def suite() -> dict[str, str]:
-    """Identify the attn-spec that examined it."""
+    """Identify the attn-spec that examines the kernel."""
     files = sorted(path for folder in property_home().__path__ for path in Path(folder).glob("*.py"))
     digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
     return {"version": attn_spec.__version__, "properties_sha256": digest.hexdigest()}
 
 
 def configuration(checked: Preflight, device: str, profile: Profile, seed: int) -> dict[str, Any]:
-    """Record how hard the search was, and whether its seed is one that everybody knows."""
+    """Record the effort of the search, and whether its seed is the public seed of the profile."""
     return {
         "dtypes": [subject.dtype for subject in checked.subjects],
         "device": device,
@@ -81,7 +81,7 @@ def configuration(checked: Preflight, device: str, profile: Profile, seed: int) 
 
 
 def declarations(checked: Preflight) -> dict[str, Any]:
-    """Record what the kernel declares, and what an undecorated callable was found not to do."""
+    """Record what the kernel declares, and the options of an undecorated callable that failed."""
     kernel = checked.subjects[0].kernel
     contracts = {subject.dtype: kernel.contract_declared(subject.dtype) for subject in checked.subjects}
     return {
@@ -94,24 +94,24 @@ def declarations(checked: Preflight) -> dict[str, Any]:
 
 
 def contract_fields(contract: Contract, dtype: str) -> dict[str, Any]:
-    """A contract in words, and every field of it at a dtype; its alternatives likewise, in words."""
+    """Return a contract in words, and every field of it at a dtype; its alternatives are in words too."""
     resolved = contract.at(dtype)
     found = {item.name: getattr(resolved, item.name) for item in fields(Contract)}
     return {"summary": describe(contract), **found, "alternatives": "; ".join(map(describe, contract.alternatives))}
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Every property there is."""
+    """Return an entry for every property."""
     return [catalogue_entry(property_) for _, property_ in sorted(load_all().items())]
 
 
 def catalogue_entry(property_: Property) -> dict[str, Any]:
-    """A property as a certificate and the catalogue show it."""
+    """Return a property's entry, as the certificate and the catalogue show it."""
     return {name: getattr(property_, name) for name in ("id", "statement", "source", "hunts", "needs", "false_alarm")}
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out where the kernel lives, None when git does not know."""
+    """Return the commit checked out in the kernel's folder; None if git does not know one."""
     command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603

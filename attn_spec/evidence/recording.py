@@ -1,4 +1,4 @@
-"""What a kernel was called with, and what came back: outputs, and gradients however they were asked for."""
+"""Recordings of a kernel's calls: arguments, outputs, and gradients of either kind."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class Given:
 
 @dataclass
 class Call:
-    """One call: what it was given and what it returned, if it did."""
+    """One call of the kernel: what it was given, and what it returned if it returned."""
 
-    #: Of which function: "forward", "backward", or "differentiated", forward by the framework.
+    #: Called function: "forward", "backward", or "differentiated" for a forward call that the framework differentiates.
     do: str
     tensors: list[Given]
     options: dict[str, Any]
-    #: What it is differentiated in: places of tensors, and names of options.
+    #: Arguments to differentiate in: places of tensors, and names of options.
     wrt: list[int | str] = field(default_factory=list)
     cotangents: list[Given] = field(default_factory=list)
-    #: Passes back through what one call recorded.
+    #: Number of backward passes through the recorded call.
     passes: int = 0
-    #: The tensors that came back; what else did is left out.
+    #: Returned tensors; returned values of other types are left out.
     parts: list[np.ndarray] = field(default_factory=list)
-    #: Which of these is a gradient, by its name.
+    #: Place of each gradient in ``parts``, by its name.
     gradients: dict[str, int] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """A digest of the bits that came back."""
+        """Digest of the bits of all returned tensors."""
         return hashlib.sha256(b"".join(part.tobytes() for part in self.parts)).hexdigest()[:16]
 
     def add(self, name: str, tensor: Any) -> None:
-        """Take in a gradient; what is no tensor is left out."""
+        """Append a gradient to the returned tensors, unless it is no tensor."""
         with contextlib.suppress(FrameworkError):
             self.parts.append(values_of(tensor))
             self.gradients[name] = len(self.parts) - 1
@@ -56,11 +56,11 @@ class Call:
 
 @dataclass
 class Recorder:
-    """Calls a kernel, and remembers what it was given and what came back."""
+    """A callable that calls a kernel, and records what the kernel was given and what it returned."""
 
     kernel: Kernel
     calls: list[Call] = field(default_factory=list)
-    #: Whether a framework records the call under way, whose tensors may be stand-ins.
+    #: True while a framework records a call, whose tensors may be stand-ins.
     is_inside: bool = False
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
@@ -83,14 +83,14 @@ class Recorder:
         return returned
 
     def begin(self, do: str, tensors: Iterable[Any], options: Mapping[str, Any]) -> Call:
-        """A call of which nothing has come back yet."""
+        """Return a new recorded call, without results yet."""
         given = {name: _plain(value) for name, value in options.items()}
         self.calls.append(call := Call(do, [_plain(tensor) for tensor in tensors], given))
         return call
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Leave calls to whoever records them."""
+        """Pass calls through unrecorded while a framework records them."""
         self.is_inside = True
         try:
             yield
@@ -100,7 +100,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Recorded(Subject):
-    """A subject whose calls are remembered."""
+    """A subject whose calls are recorded."""
 
     recorder: Recorder | None = None
 
@@ -127,7 +127,7 @@ class Recorded(Subject):
 
 
 def recorded(subject: Subject) -> tuple[Recorded, list[Call]]:
-    """The same subject, and the list that its calls are added to."""
+    """Return a copy of the subject that records its calls, and the list that the calls are appended to."""
     recorder = Recorder(subject.kernel)
     kernel = subject.kernel.wrapped(recorder)
     if kernel.backward_function is not None:
@@ -154,7 +154,7 @@ def _given(tensor: Any) -> Given:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor as what was given, anything else as it is."""
+    """Return a tensor as :class:`Given`, and any other value unchanged."""
     try:
         return _given(value)
     except FrameworkError:

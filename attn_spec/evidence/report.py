@@ -1,4 +1,4 @@
-"""Reports are written by packages above this one, which the entry-point group ``attn_spec.reports`` names."""
+"""Access to the packages that write reports, which the entry-point group ``attn_spec.reports`` names."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-#: Where a report is registered: a name, and a function that writes it and returns the paths of its files.
+#: Entry-point group of reports: each entry names a function that writes a report and returns its files' paths.
 GROUP = "attn_spec.reports"
 
 NO_MATPLOTLIB = "the figures of a report need matplotlib, which is not installed; run: pip install 'attn-spec[report]'"
 
 
 class ReportError(RuntimeError):
-    """A report cannot be written: what it needs is missing, or it was asked for something it does not know."""
+    """A report that cannot be written: a package is missing, or an argument is not known."""
 
 
 def writer(name: str) -> Callable[..., list[Path]]:
-    """The function that writes a report.
+    """Return the function that writes a report.
 
-    Raises :class:`ReportError` if none of that name is installed, or a package that it is written with is not.
+    Raises :class:`ReportError` if no report of this name is installed, or if a package that it needs is missing.
     """
     found: dict[str, Any] = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:

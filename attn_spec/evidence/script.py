@@ -1,8 +1,7 @@
-"""Write a stand-alone script of a case: it needs the kernel and its framework, not attn-spec.
+"""Stand-alone scripts of cases: a script needs the kernel and its framework, but not attn-spec.
 
-The script repeats, with the exact bits, every call of the kernel that the property made for the case's problem, and
-asks for the gradients that it asked for. A file that declares its kernel with ``@kernel`` meets a stand-in where there
-is no attn-spec.
+The script repeats, with the exact bits, every call that the property made for the case's problem, gradients included.
+If attn-spec is not installed, a file that declares its kernel with ``@kernel`` gets a stand-in for the decorator.
 """
 
 from __future__ import annotations
@@ -30,17 +29,20 @@ from attn_spec.problem.quantities import QUANTITIES
 from attn_spec.search.cases import Case
 from attn_spec.search.property import Property
 
-#: Arrays of up to this many entries are written as numbers, larger ones as compressed bytes.
+#: Arrays of up to this many elements are written as numbers, larger ones as compressed bytes.
 READABLE = 256
-#: Quantities that are presented as q is, or k, and the option that has the number of heads where these are joined.
+#: Quantities presented as q or k is, and the option with the number of heads where heads are joined.
 PRESENTED = {"output": "query_heads", "dq": "query_heads", "dk": "kv_heads", "dv": "kv_heads"}
 
 
 def write(case: Case, property_: Property, subject: Subject, path: Path) -> Path | None:
-    """Run the case once more, recording, and write the script. Returns ``path``.
+    """Run the case once more, recording its calls, and write the script to ``path``. Returns ``path``.
 
-    Returns None for a statistical property, which no single element decides, for one about chance, of which no call
-    gives the same answer again, and for a large case, whose tensors no script should hold.
+    Returns None in three cases:
+
+    - the property is statistical, so that no single element decides it;
+    - the property needs an ability of chance, so that no call repeats an answer;
+    - the case is large, so that its tensors do not fit a script.
     """
     by_chance = any(name in ABILITIES and ABILITIES[name].by_chance for name in property_.needs)
     if property_.false_alarm or by_chance or case.is_large:
@@ -49,12 +51,12 @@ def write(case: Case, property_: Property, subject: Subject, path: Path) -> Path
     try:
         property_.check(watched, case.problem)
     except Exception as error:
-        del error  # the case says why already
+        del error  # the case states the reason already
     return atomic.write(path, source(case, property_, subject, calls))
 
 
 def source(case: Case, property_: Property, subject: Subject, calls: list[Call]) -> str:
-    """The text of the script."""
+    """Return the text of the script."""
     facts = {
         "id": case.id,
         "statement": property_.statement,
@@ -76,16 +78,17 @@ def source(case: Case, property_: Property, subject: Subject, calls: list[Call])
 
 
 def _plain(worst: WorstElement) -> dict[str, Any]:
-    """The fields of the worst element that a script shows, of plain types: the bound is not in it."""
+    """Return the fields of the worst element that a script shows, without the terms of its bound."""
     return {name: value for name, value in asdict(worst).items() if name != "bound_terms"}
 
 
 def _worst_call(
     worst: WorstElement | None, shown: Presentation, calls: list[Call]
 ) -> tuple[int, int, tuple[int, ...]] | tuple[None, None, None]:
-    """Number of the last call that returned the worst element, which is the one measured, which part of it, and where.
+    """Return the number of the last call that returned the worst element, the part of its result, and the index there.
 
-    None when the property measures none, or when one of several calls for one problem returned it.
+    Returns three None if the property measures no element, if the kernel is called once per head, or if no call
+    returned the element.
     """
     if worst is None or shown.looped:
         return None, None, None
@@ -98,7 +101,7 @@ def _worst_call(
 
 
 def _part_of(quantity: str, call: Call) -> int | None:
-    """Which of the tensors that came back is a quantity."""
+    """Return which of the returned tensors is a quantity; None if there is none."""
     if QUANTITIES[quantity].made_by == "backward":
         return call.gradients.get(quantity)
     outputs = len(call.parts) - len(call.gradients)
@@ -106,7 +109,7 @@ def _part_of(quantity: str, call: Call) -> int | None:
 
 
 def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) -> tuple[int, ...] | None:
-    """Index the worst element in a tensor that came back; None when it is not there."""
+    """Return the index of the worst element in a returned tensor; None if the tensor does not contain it."""
     part = call.parts[number]
     numbered = np.arange(part.size).reshape(part.shape)
     if worst.quantity in PRESENTED:
@@ -119,9 +122,9 @@ def _place(worst: WorstElement, shown: Presentation, call: Call, number: int) ->
 
 
 def _finder(kernel: Kernel) -> str:
-    """Lines that define ``kernel`` in the script."""
+    """Return lines that define ``kernel`` in the script."""
     attribute = attribute_of(kernel)
-    if not attribute:  # no module has it, as that of definition:200
+    if not attribute:  # no module has the kernel as an attribute, for example definition:200
         return f"from attn_spec.kernels.resolve import resolve\n\nkernel = resolve({kernel.spec!r})"
     if kernel.spec.partition(":")[0].endswith(".py"):
         file = Path(str(kernel.file)).resolve()
@@ -138,7 +141,7 @@ def _call(call: Call) -> str:
 
 
 def _literal(value: Any) -> str:
-    """An expression for the exact value, in terms of the script's ``tensor``."""
+    """Return an expression for the exact value, in terms of the script's ``tensor``."""
     if not isinstance(value, Given):
         return repr(value)
     array = value.values
@@ -150,5 +153,5 @@ def _literal(value: Any) -> str:
 
 
 def _number(x: float) -> str:
-    """Shortest decimal that is ``x`` exactly; a bool as it is."""
+    """Return the shortest decimal that is exactly ``x``; a bool unchanged."""
     return repr(x) if np.isfinite(x) else f"float({str(x)!r})"

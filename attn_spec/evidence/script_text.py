@@ -1,4 +1,4 @@
-"""The text of a stand-alone script, with a place for everything that is of one case."""
+"""The template of a stand-alone script, with a placeholder for every part that depends on the case."""
 
 TEMPLATE = '''"""Counterexample @id@, written by attn-spec. Exits with 1 while the kernel still fails, else with 0.
 
@@ -18,7 +18,7 @@ import numpy as np
 
 try:
     import attn_spec
-except ImportError:  # which a file that declares its kernel needs for that alone
+except ImportError:  # a file that declares its kernel imports it only for the decorator
     class Declared:
         """A kernel: its function, and its backward function."""
 
@@ -49,14 +49,14 @@ except ImportError:  # which a file that declares its kernel needs for that alon
 
 DEVICE = "@device@"
 
-# The element that is farthest outside its bound, the call that returned it, in which tensor, and where; reals are
-# hexadecimal floats, and the index is that in [batch, head, ..], whatever the order of axes in the tensor.
+# The element farthest outside its bound, the call and the tensor that returned it, and its index there. Reals are
+# hexadecimal floats; WORST has the index in [batch, head, ..], whatever the tensor's order of axes.
 WORST_CALL, WORST_PART, PLACE = @worst_call@
 WORST = @worst@
 
 
 def tensor(shape, data, dtype):
-    """The exact values in a dtype, which "bool" is too."""
+    """Make a tensor of exact values in a dtype; "bool" counts as a dtype."""
     kind = "bool" if dtype == "bool" else "float64"
     if isinstance(data, str):
         data = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype=kind)
@@ -65,28 +65,28 @@ def tensor(shape, data, dtype):
 
 
 def values(x):
-    """The exact values of a tensor."""
+    """Return the exact values of a tensor."""
 @take@
 
 
 def listed(answer):
-    """The tensors of an answer."""
+    """Return the tensors of an answer."""
     every = answer if isinstance(answer, (tuple, list)) else (answer,)
     return [x for x in (answer.values() if isinstance(answer, dict) else every) if hasattr(x, "dtype")]
 
 
 def forward(tensors, options):
-    """Tensors that a call returns."""
+    """Return the tensors that a call returns."""
     return listed(kernel(*tensors, **options))
 
 
 def backward(tensors, options):
-    """Gradients that the kernel's backward function returns."""
+    """Return the gradients that the kernel's backward function returns."""
     return listed(kernel.backward_function(*tensors, **options))
 
 
 def differentiated(tensors, options, wrt, cotangents, passes):
-    """Tensors that a call returns, and its gradients in some of what it is given."""
+    """Return the tensors that a call returns, and its gradients in the arguments `wrt`."""
 
     def call(inputs):
         swapped = dict(zip(wrt, inputs))
@@ -99,12 +99,12 @@ def differentiated(tensors, options, wrt, cotangents, passes):
 
 
 def through(call, inputs, cotangents, passes):
-    """What a call returns, and what passes back through it give."""
+    """Return what a call returns, and the gradients of backward passes through it."""
 @differentiate@
 
 
-# Each call the property made: a digest of the answer that refuted it, and tensors and options; with what the call was
-# differentiated in, for which cotangents, and in how many passes.
+# Each call that the property made: function, digest of the answer that refuted it, tensors and options. Differentiated
+# calls add the arguments to differentiate in, the cotangents, and the number of passes.
 CALLS = [
 @calls@
 ]

@@ -69,14 +69,14 @@ def _explained(subject: Subject, row: Convention, quantity: str, problem: Proble
 
 
 def _experiment(subject: Subject, row: Convention) -> tuple[str, Problem] | None:
-    """A quantity that the convention decides and the kernel returns, and a problem in which it does."""
+    """Return a quantity that the convention decides and the kernel returns, and a problem in which it does so."""
     quantity = next((name for name in row.decides if name != "lse" or subject.supports("lse")), None)
     problem = next(filter(row.shows, _problems(subject)), None)
     return None if quantity is None or problem is None else (quantity, problem)
 
 
 def _problems(subject: Subject) -> Iterator[Problem]:
-    """Problems that the kernel takes: a plain one, with more keys than queries, and in which a query sees no key."""
+    """Yield problems that the kernel takes: a plain one, with more keys than queries, and in which a query sees no key."""
     yield plain(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 5, 8)

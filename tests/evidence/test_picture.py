@@ -31,7 +31,7 @@ def test_the_panels_of_a_leak():
     """The first row answers 2, the mean of both values, where 1 is right."""
     mask, weights, errors = panels(shown(CAUSAL, [[[[2.0], [2.0]]]]))
 
-    assert mask == ("who sees whom: 3 of 4 pairs of a query and a key are seen", ["seen", "none", "seen", "seen"])
+    assert mask == ("who sees whom: 3 of 4 pairs of a query and a key are visible", ["seen", "none", "seen", "seen"])
     assert weights == ("weights: true weights, the largest 1", ["seen", "none", "seen", "seen"])
     said, cells = errors
     assert said.startswith("output, error / bound: the largest ")
