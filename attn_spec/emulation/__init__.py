@@ -1,6 +1,6 @@
 """The executable meaning of a contract: attention under any arithmetic, one method per step.
 
-A mutant of one's own is a subclass of :class:`TiledAttention`, or of :class:`TiledGradients`, that overrides a step.
+To make a mutant, write a subclass of :class:`TiledAttention` or :class:`TiledGradients` that overrides a step.
 """
 
 from .arithmetic import Order

@@ -1,9 +1,9 @@
 """The arithmetic of a contract on float64 arrays: one rounding per operation, sums in a chosen order.
 
-Each operation computes in float64 and rounds to the format of its stage, so that tf32 or a bfloat16 accumulator
-can be run where no hardware has it. A sum of exact products is first rounded to float64, which moves a result of at
-most 24 bits by less than 2^-28 of its own rounding; in float64 itself a product is rounded before it is added.
-Arrays are NumPy's, or those of the array namespace that a subclass names.
+Each operation computes in float64 and rounds to the format of its stage, so that tf32 or a bfloat16 accumulator runs
+where no hardware has it. A sum of exact products is first rounded to float64. That changes a result of at most 24 bits
+by less than 2^-28 of its own rounding; in float64 itself a product is rounded before it is added. Arrays are NumPy's,
+or those of the array namespace that a subclass names.
 """
 
 from __future__ import annotations
@@ -20,60 +20,62 @@ from attn_spec.contract.roundoff import elementary_error
 from attn_spec.numbers import bits
 from attn_spec.numbers.formats import FORMATS
 
-#: Formats that NumPy rounds to faster, the same bits as bits.nearest.
+#: Formats that NumPy's casts round to, faster than ``bits.nearest`` and with equal bits.
 _NATIVE = {"float64", "float32", "float16"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a contract leaves open: tiling, orders, places of a constant, how much of the allowed error is spent."""
+    """Choices that a contract leaves open: tiling, orders, places of a constant, and the share of allowed errors."""
 
-    #: Keys per tile; the last tile is padded with zeros. None is the whole row.
+    #: Keys per tile; the last tile is padded with zeros. None makes the whole row one tile.
     kv_tile: int | None = 16
-    #: "forward", "reverse" or "random".
+    #: Order of tiles: "forward", "reverse" or "random".
     tiles: str = "forward"
     #: Order of every sum: "sequential", "pairwise" or "random".
     sums: str = "sequential"
     seed: int = 0
-    #: Whether a product is added, or a reference subtracted from it, before it is rounded.
+    #: True if a product is not rounded before it is added, or before a reference is subtracted from it.
     fused: bool = True
-    #: Which operand a scale multiplies under a contract that scales operands: "roots" of it q and k; itself the
-    #: "query"; or "folded" the query, together with log2(e) in base 2, or with the inverse of a softcap.
+    #: Operand that the scale multiplies if the contract scales operands. "roots": the square root of the scale
+    #: multiplies q and k. "query": the scale multiplies the query. "folded": the scale multiplies the query together
+    #: with log2(e) in base 2, or with the inverse of a softcap.
     scaling: str = "roots"
-    #: Whether a scale of the scores and log2(e) are one constant inside the exponent, exp2(s c - m c).
+    #: True if a scale of the scores and log2(e) are one constant inside the exponent, exp2(s c - m c).
     exponent_folded: bool = False
-    #: The operand that a kernel multiplies by the matrix W of the bilinear score q^T W k first: the "keys" or the
-    #: "queries".
+    #: Operand that the matrix W of the bilinear score q^T W k multiplies first: the "keys" or the "queries".
     matrix_on: str = "keys"
-    #: Whether a bias is divided by the scale and added before it.
+    #: True if a bias is divided by the scale and added before the scale multiplies.
     bias_first: bool = False
-    #: Where ALiBi counts keys from in causal attention: the "query", or the "first" or the "last" key.
+    #: Key from which ALiBi counts in causal attention: the key of the "query", the "first" or the "last" key.
     alibi_from: str = "query"
-    #: Whether a bias, of scores or of a projection, is rounded to the format of scores before it is added.
+    #: True if a bias, of scores or of a projection, is rounded to the format of scores before it is added.
     bias_rounded: bool = False
-    #: True where a kernel stores each result on the way from q, k and v to the operands of a score in the format of
-    #: operands: a projection before its bias is added, q cos before q' sin is added.
+    #: True if each result between q, k and v and the operands of a score is stored in the format of operands: a
+    #: projection before its bias is added, q cos before q' sin is added.
     results_stored: bool = False
-    #: Whether normalization divides, or else multiplies by a reciprocal.
+    #: True if normalization divides; False if it multiplies by a reciprocal.
     divides: bool = False
-    #: What dropout multiplies by 1 / (1 - p): the "weights" it keeps, the "probabilities" that they are stored as, the
-    #: "values", the "output", or the output and at last the "gradients", as FlashAttention-2 does.
+    #: Tensor that dropout multiplies by 1 / (1 - p): the kept "weights", the "probabilities" that weights are stored
+    #: as, the "values", or the "output". Under "gradients" it multiplies the output and at last the gradients, as
+    #: FlashAttention-2 does.
     dropout_on: str = "weights"
-    #: What the scale multiplies in the backward pass: the "products" of dS with k and q; "dS" before them; or, divided
-    #: by a softcap, the "slope" of its tanh, and the softcap the products.
+    #: Factor that the scale multiplies in the backward pass. "products": the products of dS with k and q. "dS": dS
+    #: before these products. "slope": the scale over the softcap multiplies the slope of tanh, and the softcap the
+    #: products.
     gradient_scaling: str = "products"
-    #: Whether P (dP - D) is formed as P dP - P D where a contract lets delta be rowsum(P dP).
+    #: True if P (dP - D) is computed as P dP - P D, where the contract lets delta be rowsum(P dP).
     expands_dS: bool = False
-    #: Share of the contract's errors of exp, log and tanh committed; above 1 is a defect.
+    #: Committed share of the contract's errors of exp, log and tanh; a share above 1 is a defect.
     inaccuracy: float = 0.0
-    #: Signs of those errors: "random" (they look so), "up" (every result too large) or "down".
+    #: Signs of these errors: "random" (pseudo-random), "up" (every result too large) or "down".
     error_signs: str = "random"
 
 
 def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", *, flushed: bool = False) -> np.ndarray:
     """Round to a format, to "nearest" or "toward_zero"; ``flushed`` makes subnormal results 0.
 
-    float64 has no bits to truncate.
+    Rounding to float64 changes nothing in either way.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if rounding == "toward_zero" and dtype != "float64":
@@ -85,7 +87,7 @@ def rounded(x: np.ndarray, dtype: str, rounding: str = "nearest", *, flushed: bo
 
 
 def rounding_of(c: ResolvedContract, stage: str) -> Callable[[Any], np.ndarray]:
-    """What rounds results of a stage: the innermost loop of emulated kernels, found once for all of them."""
+    """Return the function that rounds results of a stage; it is the innermost loop of emulated kernels."""
     form, way = c.format(stage), c.direction(stage)
     flushed = c.flushes(form, entering=stage == "multiplicands")
     if way == "nearest" and not flushed and form.name in _NATIVE:
@@ -96,7 +98,7 @@ def rounding_of(c: ResolvedContract, stage: str) -> Callable[[Any], np.ndarray]:
 class Arithmetic:
     """The operations of a kernel under a resolved contract."""
 
-    #: The array namespace.
+    #: Array namespace of the operations.
     xp: Any = np
 
     def __init__(self, contract: ResolvedContract, order: Order) -> None:
@@ -104,12 +106,12 @@ class Arithmetic:
         self._roundings: dict[str, Callable[[Any], np.ndarray]] = {}
 
     def array(self, x: Any) -> Any:
-        """An array of this namespace from one of NumPy's."""
+        """Return a NumPy array as an array of this namespace."""
         return x
 
     @property
     def is_base2(self) -> bool:
-        """Whether scores are in units of ln 2 when they are exponentiated."""
+        """True if scores are in units of ln 2 when they are exponentiated."""
         return self.c.base2
 
     @property
@@ -123,33 +125,33 @@ class Arithmetic:
     # Roundings
 
     def round(self, x: Any, stage: str) -> Any:
-        """One result of a stage."""
+        """Round one result of a stage."""
         if stage not in self._roundings:
             self._roundings[stage] = rounding_of(self.c, stage)
         return self._roundings[stage](x)
 
-    def convert(self, x: Any, stage: str, source: str) -> Any:  # noqa: ARG002 - where conversions are exact it is read
-        """A number that the stage ``source`` has rounded, or one of the format ``source``, as a number of a stage."""
+    def convert(self, x: Any, stage: str, source: str) -> Any:  # noqa: ARG002 - exact conversions read it
+        """Convert a number rounded by the stage ``source``, or in the format ``source``, to a number of a stage."""
         return self.round(x, stage)
 
     def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Any:  # noqa: ARG002
-        """A number that no tensor holds, as the kernel holds it after so many ``roundings`` at most."""
+        """Return a number that no tensor holds, as the kernel holds it after at most this many ``roundings``."""
         return self.round(x, stage)
 
     def times(self, x: Any, constant: Any, stage: str) -> Any:
-        """The product with a constant."""
+        """Return the rounded product with a constant."""
         return self.round(x * constant, stage)
 
     # Elementary functions
 
     def exponential(self, x: Any) -> Any:
-        """exp(x), or exp2(x) under a base-2 contract; exactly 1 at 0 if the contract says so."""
+        """Return exp(x), or exp2(x) under a base-2 contract; exactly 1 at 0 if the contract says so."""
         y = self.xp.exp2(x) if self.is_base2 else self.xp.exp(x)
         exact = (x == 0) & self.c.exp_of_zero_is_one
         return self.round(y * (1 + self.xp.where(exact, 0.0, self.error_of("exp_error", x))), "softmax")
 
     def logarithm(self, x: Any) -> Any:
-        """The logarithm that inverts :meth:`exponential`."""
+        """Return the logarithm that inverts :meth:`exponential`."""
         y = self.xp.log2(x) if self.is_base2 else self.xp.log(x)
         return self.round(y + self.error_of("log_error", x) * (1 + abs(y)), "softmax")
 
@@ -157,7 +159,7 @@ class Arithmetic:
         return self.round(self.xp.tanh(x) + self.error_of("tanh_error", x), "stored_scores")
 
     def error_of(self, function: str, x: Any) -> Any:
-        """The error committed at x: the order's share of what the contract allows, of the order's sign."""
+        """Return the error committed at x: the order's share of the error that the contract allows, with its sign."""
         return self.order.inaccuracy * elementary_error(self.c, function) * self._sign_of_error(x)
 
     def _sign_of_error(self, x: Any) -> Any:
@@ -168,7 +170,7 @@ class Arithmetic:
     # Sums
 
     def accumulate(self, term: Callable[[int], Any], count: int, stage: str, start: Any = 0.0) -> Any:
-        """start + term(0) + .. + term(count - 1) in the stage's format, one rounding per addition."""
+        """Return start + term(0) + .. + term(count - 1) in the stage's format, with one rounding per addition."""
         if self.order.sums == "pairwise" and count:
             return self.add(start, self._tree(term, 0, count, stage), stage)
         total = start
@@ -177,15 +179,15 @@ class Arithmetic:
         return self.as_array(total)
 
     def as_array(self, x: Any) -> Any:
-        """An array of this namespace from one, or from a number."""
+        """Return an array, or a number as an array of this namespace."""
         return x if hasattr(x, "shape") else self.array(np.asarray(x, np.float64))
 
     def add(self, total: Any, term: Any, stage: str) -> Any:
-        """total + term in the stage's format."""
+        """Return total + term in the stage's format."""
         return self.round(total + term, stage)
 
     def visited(self, count: int) -> Iterable[int]:
-        """The numbers below ``count`` in the order of sums."""
+        """Return the numbers below ``count`` in the order of sums."""
         return (
             np.random.default_rng(self.order.seed).permutation(count) if self.order.sums == "random" else range(count)
         )

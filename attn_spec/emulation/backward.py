@@ -1,9 +1,10 @@
 """The backward pass of attention under any arithmetic: a contract, executed literally, one method per step.
 
 :class:`TiledGradients` visits the tiles of keys that ``forward`` visits and computes their weights again from the
-log-sum-exp, as in Dao et al., "FlashAttention" (arXiv 2205.14135), appendix B.2. Each step is a seam: a mutant
-(``reports.zoo``) is a subclass that overrides a single one, and what it inherits from the forward pass (the
-diagonal, the mask, the heads) it may get wrong here alone. Symbols are those of ``attn_spec.attention.gradients``.
+log-sum-exp. Source: Dao et al., "FlashAttention" (arXiv 2205.14135), appendix B.2. Each step is a seam: a mutant
+(``reports.zoo``) is a subclass that overrides one step. A mutant may override inherited steps of the forward pass, such
+as the diagonal, the mask and the heads, for the backward pass only. Symbols are those of
+``attn_spec.attention.gradients``.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from .forward import TiledAttention
 
 
 class TiledGradients(TiledAttention):
-    """One call. Tensors of a tile are [B, Hq, Sq, tile] or [B, Hq, tile, ..]."""
+    """One call of the backward pass. Tensors of a tile are [B, Hq, Sq, tile] or [B, Hq, tile, ..]."""
 
-    #: 1 - tanh(s / softcap)^2 of the tile, 1 without a softcap.
+    #: Slope 1 - tanh(s / softcap)^2 of the tile, 1 without a softcap.
     slope: Any = 1.0
 
     def __init__(
         self, contract: ResolvedContract, order: Order, dout: Any, saved: tuple[Any, ...], **options: Any
     ) -> None:
-        """``saved`` are q, k, v, out, lse of the forward pass."""
+        """Prepare the call; ``saved`` are q, k, v, out, lse of the forward pass."""
         dlse, own = options.pop("dlse", None), options.pop("option_dtypes", {})
         *qkv, out, lse = saved
         super().__init__(contract, order, *qkv, **options)
@@ -39,7 +40,7 @@ class TiledGradients(TiledAttention):
         self.bias_gradient_dtype = own.get("bias", self.c.gradients)
 
     def __call__(self) -> tuple[Any, ...]:
-        """dQ, dK, dV and, if there is a bias, dBias, each of the shape of its input."""
+        """Return dQ, dK, dV and, if there is a bias, dBias, each of the shape of its input."""
         heads = self.q.shape[1]
         dq = self.array(np.zeros(tuple(self.q.shape)))
         dk, dv = (self.array(np.zeros((len(x), heads, *x.shape[2:]))) for x in (self.k, self.v))
@@ -47,7 +48,7 @@ class TiledGradients(TiledAttention):
         self.dS = self.array(np.zeros(dbias.shape if self.pair_scores is not None else 0))
         with np.errstate(all="ignore"):
             delta = self.delta()
-            for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
+            for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
                 p = self.recompute_weights()
                 dA = self.score_gradient(self.weights_of_scores(p), self.weight_gradient(), delta)
                 wide = self.through_softcap(dA)
@@ -55,7 +56,7 @@ class TiledGradients(TiledAttention):
                     self.place(self.dS.swapaxes(2, 3), wide.swapaxes(2, 3))
                 dS = self.cast_score_gradient(wide)
                 grown = self.accumulate_dq(dq, dS, self.operand_of_score_gradient(self.load_k()))
-                dq = self.xp.where(grown == dq, dq, self.store(grown))  # what is stored already is not rounded again
+                dq = self.xp.where(grown == dq, dq, self.store(grown))  # unchanged sums are not rounded again
                 self.place(dk, self.accumulate_over_queries(dS, self.operand_of_score_gradient(self.q)))
                 self.place(dv, self.accumulate_over_queries(self.cast(self.drop(p)), self.cotangent()))
                 self.place(dbias.swapaxes(2, 3), self.bias_gradient(dA).swapaxes(2, 3))
@@ -69,29 +70,29 @@ class TiledGradients(TiledAttention):
     # Reading
 
     def read_cotangent(self, dout: Any) -> Any:
-        """The values of dO."""
+        """Return the values of dO."""
         return self.read(dout)
 
     def cotangent(self) -> Any:
-        """dO as it enters products."""
+        """Return dO rounded on entry to products."""
         return self.enter(self.dO, "output")
 
     # Weights
 
     def delta(self) -> Any:
-        """delta less dL, [B, Hq, Sq, 1], for delta = rowsum(dO * O) or, as the contract says, rowsum(P * dP)."""
+        """Return delta - dL, [B, Hq, Sq, 1], for delta = rowsum(dO * O) or rowsum(P * dP), as the contract says."""
         if self.c.delta == "probabilities":
             return self.add_lse_cotangent(self.delta_of_weights())
         return self.shrunk(self.add_lse_cotangent(self.xp.broadcast_to(self.delta_of_output(), tuple(self.L.shape))))
 
     def delta_of_output(self) -> Any:
-        """rowsum(dO * O)."""
+        """Return rowsum(dO * O)."""
         return self.accumulate(lambda c, x=self.dO * self.O: x[..., c, None], self.Dv, "score_accumulation")
 
     def delta_of_weights(self) -> Any:
-        """rowsum(P * dP), in a pass over the keys of its own."""
+        """Return rowsum(P * dP), in a separate pass over the keys."""
         delta = self.array(np.zeros(tuple(self.L.shape)))
-        for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
+        for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
             p, dP = self.weights_of_scores(self.recompute_weights()), self.weight_gradient()
             product = self.round(p * dP, "stored_scores") if self.order.expands_dS else p * dP
             delta = self.accumulate(lambda j, x=product: x[..., j, None], p.shape[-1], "score_accumulation", delta)
@@ -100,15 +101,15 @@ class TiledGradients(TiledAttention):
     def add_lse_cotangent(self, delta: Any) -> Any:
         if self.dL is None:
             return delta
-        dL = self.shrunk(self.dL) if self.c.delta == "probabilities" else self.dL  # dP has been shrunk, not its sum
+        dL = self.shrunk(self.dL) if self.c.delta == "probabilities" else self.dL  # dP has been shrunk, but not its sum
         return self.round(delta - dL, "score_accumulation")
 
     def recompute_weights(self) -> Any:
-        """P = exp(s - L), 0 where hidden."""
+        """Return P = exp(s - L), 0 where masked."""
         return self.exponential(self.hide(self.subtract_lse(self.scores())))
 
     def weights_of_scores(self, p: Any) -> Any:
-        """The weights that make dS: before or after their cast."""
+        """Return the weights that make dS: before or after their cast, as the contract says."""
         return self.cast(p) if self.c.score_gradients_of == "cast" else p
 
     def apply_softcap(self, s: Any) -> Any:
@@ -117,7 +118,7 @@ class TiledGradients(TiledAttention):
         return capped
 
     def softcap_slope(self, s: Any, capped: Any) -> Any:  # noqa: ARG002 - a mutant reads it
-        """1 - tanh(s / softcap)^2 of the score before the softcap, 0 where hidden."""
+        """Return 1 - tanh(s / softcap)^2 of the score before the softcap, 0 where masked."""
         if not self.folds_softcap:
             s = self.times(s, self.round(1 / self.constant(self.softcap), "score_accumulation"), "stored_scores")
         t = self.tanh(s)
@@ -127,14 +128,14 @@ class TiledGradients(TiledAttention):
     # Gradients of scores
 
     def weight_gradient(self) -> Any:
-        """dP = dO v^T of the tile, 0 where hidden, whatever is there."""
+        """Return dP = dO v^T of the tile, 0 where masked, even if the masked values are NaN."""
         dO, v = self.cotangent(), self.enter(self.raised(self.load_v(), "values"))
         dP = self.add_products(lambda c: (dO[..., c, None], v[..., None, :, c]), self.Dv, "gradient_accumulation")
         dP = self.convert(dP, "weight_gradients", "gradient_accumulation")
         return self.xp.where(self.tile.visible, self.drop_gradient(dP), 0.0)
 
     def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:
-        """dA = P (dP - delta), or P dP - P delta."""
+        """Return dA = P (dP - delta), or P dP - P delta."""
         if self.order.expands_dS and self.c.delta == "probabilities":
             first, second = (self.round(p * x, "stored_scores") for x in (dP, delta))
             return self.round(first - second, "stored_scores")
@@ -142,7 +143,7 @@ class TiledGradients(TiledAttention):
 
     @property
     def scaled(self) -> str:
-        """What the scale multiplies: "operands", or as the order says "products", "dS" or the "slope" of a softcap."""
+        """Target of the scale: "operands", or as the order says "products", "dS" or the "slope" of a softcap."""
         if self.scales_operands:
             return "operands"
         wanted = self.order.gradient_scaling
@@ -164,28 +165,28 @@ class TiledGradients(TiledAttention):
     # Sums
 
     def operand_of_score_gradient(self, x: Any) -> Any:
-        """k or q as it meets dS: multiplied by half of the scale already under a contract that scales operands."""
+        """Return k or q as the factor of dS; if the contract scales operands, half of the scale multiplies it first."""
         if not self.scales_operands:
             return self.enter(x)
         return self.enter(self.times(x, self.root(), "stored_scores"), "stored_scores")
 
     def accumulate_dq(self, dq: Any, dS: Any, k: Any) -> Any:
-        """dQ + dS k over the keys of the tile whose dS is not zero: 0 times a hidden NaN would be NaN."""
+        """Return dQ + dS k over the keys of the tile whose dS is not zero: 0 times a masked NaN would be NaN."""
         return self.weighted_sum(dS, k, "gradient_accumulation", dq)
 
     def accumulate_over_queries(self, w: Any, x: Any) -> Any:
-        """sum_i w_ij x_i for each key of the tile: [B, Hq, Sq, tile], [B, Hq, Sq, ..] -> [B, Hq, tile, ..]."""
+        """Return sum_i w_ij x_i for each key of the tile: [B, Hq, Sq, tile], [B, Hq, Sq, ..] -> [B, Hq, tile, ..]."""
         if not self.Sq:
             return self.array(np.zeros((*w.shape[:2], w.shape[3], x.shape[3])))
         return self.add_products(lambda i: (w[:, :, i, :, None], x[:, :, i, None]), self.Sq, "gradient_accumulation")
 
     def place(self, whole: Any, part: Any) -> None:
-        """Write the rows of a tile of keys into [B, Hq, Sk, ..]; those past the end do not exist."""
+        """Write the rows of a tile of keys into [B, Hq, Sk, ..], without rows past the last key."""
         exists = self.tile.cols < self.Sk
         whole[:, :, self.tile.cols[exists]] = part[:, :, exists]
 
     def store(self, partial: Any) -> Any:
-        """A sum that waits in memory for its next term."""
+        """Return a partial sum as it is stored in memory until its next term."""
         return self.convert(partial, "partial_gradients", "gradient_accumulation")
 
     def sum_over_group(self, per_head: Any) -> Any:
@@ -200,7 +201,7 @@ class TiledGradients(TiledAttention):
     # Results
 
     def scaled_score_gradient(self) -> Any:
-        """dS times the scale, or what a slope left of it, for scores that are no products."""
+        """Return dS times the rest of the scale, for scores that are no products."""
         return self.convert(self.apply_rest_of_scale(self.dS), "stored_scores", "score_accumulation")
 
     def finish_dq(self, dq: Any) -> Any:
@@ -210,7 +211,7 @@ class TiledGradients(TiledAttention):
         return self.apply_rest_of_scale(dk)
 
     def apply_rest_of_scale(self, x: Any) -> Any:
-        """The scale, or what operands, dS or the slope of the softcap left of it."""
+        """Multiply by the scale, or by what remains of it after operands, dS or the slope of the softcap."""
         match self.scaled:
             case "dS":
                 return self.raised(x, "gradients", "score_accumulation")
@@ -223,7 +224,7 @@ class TiledGradients(TiledAttention):
         return self.times(x, self.last_factor(rest), "score_accumulation")
 
     def bias_gradient(self, dA: Any) -> Any:
-        """dA as it is written for the gradient of the bias."""
+        """Return dA as it is written for the gradient of the bias."""
         return self.convert(self.raised(dA, "gradients", "score_accumulation"), "score_gradients", "stored_scores")
 
     def reduce_bias(self, dA: Any) -> Any:
@@ -233,7 +234,7 @@ class TiledGradients(TiledAttention):
         return self.store(dA)
 
     def sum_over(self, x: Any, axis: int) -> Any:
-        """Sum over an axis, which is kept."""
+        """Sum over an axis, which stays with length 1."""
         if not (length := x.shape[axis]):
             return x.sum(axis, keepdims=True)
         pick = (slice(None),) * axis
@@ -241,7 +242,7 @@ class TiledGradients(TiledAttention):
 
 
 class StoredWeights(TiledGradients):
-    """The backward pass of eager attention: all keys in one tile, P kept by the forward pass."""
+    """The backward pass of eager attention: all keys in one tile, P stored by the forward pass."""
 
     def recompute_weights(self) -> Any:
         s = self.scores()
@@ -252,22 +253,22 @@ class StoredWeights(TiledGradients):
 
 
 class DifferentiatedProduct(StoredWeights):
-    """The backward pass that a framework derives from p.to(dtype) @ v / l, with dO / l for v and for weights before l.
+    """The backward pass that a framework derives from p.to(dtype) @ v / l: dO / l for v and for weights before l.
 
-    The weights and l are those of the forward pass, whose output is (p v) / l before its cast. What is left of the
-    gradient of the maximum goes to the first key that has it.
+    Weights and l are those of the forward pass, whose output is (p v) / l before its cast. The remaining gradient of
+    the maximum goes to the first key that attains it.
     """
 
-    #: The weights and dP, which are found once.
+    #: The weights and dP, which are computed once.
     kept: Any = None
     kept_gradient: Any = None
-    #: The row sum of each row, 1 where it sees no key; and its largest scores, bool [B, Hq, Sq, Sk].
+    #: The row sum of each row, 1 where the row sees no key; and its largest score, bool [B, Hq, Sq, Sk].
     l: Any
     largest: Any
 
     def delta_of_output(self) -> Any:
-        """rowsum(dO * O) of the output before its cast."""
-        for self.tile in self.tiles():  # noqa: B020 - the only one, if there is any
+        """Return rowsum(dO * O) of the output before its cast."""
+        for self.tile in self.tiles():  # noqa: B020 - the only tile, if there is any
             w, nothing = self.cast(self.drop(self.recompute_weights())), self.array(np.zeros(tuple(self.O.shape)))
             self.O = self.raised(self.divide(self.accumulate_output(nothing, w, self.load_v()), self.l), "output")
         return super().delta_of_output()
@@ -290,7 +291,7 @@ class DifferentiatedProduct(StoredWeights):
         return self.kept_gradient
 
     def cotangent(self) -> Any:
-        """dO / l, in the format of dP."""
+        """Return dO / l, in the format of dP."""
         return self.enter(self.convert(self.divide(self.dO, self.l), "weight_gradients", "softmax"), "weight_gradients")
 
     def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:

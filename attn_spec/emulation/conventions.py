@@ -1,7 +1,7 @@
-"""The tiled kernel under any conventions: what a query that sees no key gets, the diagonal, the base of the logarithm.
+"""The tiled kernel under any conventions: the output of a query that sees no key, the diagonal, the logarithm's base.
 
-A kernel that promises neither determinism nor batch invariance makes use of that: its orders change with every call,
-or with the number of rows in the batch.
+A kernel that promises neither determinism nor batch invariance does without them: its orders change with every call, or
+with the number of batch entries.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from .arithmetic import Order
 from .forward import TiledAttention
 from .passes import steps_of
 
-#: What an undeclared log-sum-exp of a row without keys is.
+#: Log-sum-exp of a row without keys under the convention "undeclared".
 _ARBITRARY = 7.0
 
 
 def varied(base: type[TiledAttention], agreed: Conventions) -> type[Any]:
-    """A subclass of a tiled kernel, or of its backward pass, that keeps to the conventions."""
+    """Return a subclass of a tiled kernel, or of its backward pass, that follows the conventions."""
     name = f"Varied{base.__name__}"
     return type(name, (_Varied, base), {"agreed": agreed, "calls": itertools.count()})
 
 
 class _Varied(TiledAttention if TYPE_CHECKING else object):
-    """Steps that differ by convention, in front of those of a kernel."""
+    """Steps that differ by convention, inherited before those of a kernel."""
 
     agreed: Conventions
-    #: Numbers the calls of all instances.
+    #: Counter of the calls of all instances.
     calls: Iterator[int]
 
     def __init__(self, contract: ResolvedContract, order: Order, *tensors: Any, **options: Any) -> None:
         super().__init__(contract, self.reordered(order, tensors[0]), *tensors, **options)
 
     def reordered(self, order: Order, first: Any) -> Order:
-        """The order of this call."""
+        """Return the order of this call."""
         change = 0
         if not self.agreed.deterministic:
             change += next(self.calls)
@@ -57,11 +57,11 @@ class _Varied(TiledAttention if TYPE_CHECKING else object):
         return out if self.agreed.empty_row == "zero" else np.where(empty, self.mean_of_v(), out)
 
     def empty_rows(self) -> np.ndarray:
-        """Queries that see no key, [B, Hq, Sq]; a row sum may be 0 for others, whose weights underflow."""
+        """Return the queries that see no key, [B, Hq, Sq]. Other row sums may be 0 too, if all weights underflow."""
         return np.logical_not(self.visible(np.arange(self.Sk)).any(axis=-1))
 
     def mean_of_v(self) -> np.ndarray:
-        """What the same arithmetic gives when all scores are 0."""
+        """Return the output of this arithmetic when all scores are 0."""
         steps = steps_of(self.c, self.order)
         tensors, dropped = (np.zeros(self.q.shape), np.zeros(self.k.shape), self.v), self.dropout_options()
         return steps(self.c, self.order, *tensors, **dropped)()[0]

@@ -1,6 +1,7 @@
-"""Dropout under any arithmetic: which weights meet values, and what is multiplied by 1 / (1 - p).
+"""Dropout under any arithmetic: which weights multiply values, and what 1 / (1 - p) multiplies.
 
-Each step is a seam: a mutant (``mutants``) is a subclass that overrides a single one. Forward and backward share them.
+Each step is a seam: a mutant (``reports.zoo``) is a subclass that overrides one step. Forward and backward share all
+steps.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from attn_spec.kernels.frameworks.framework import values_of
 
 from .scores import Scores
 
-#: What a kernel declares that does this: with a mask that it is given, or that it draws.
+#: Options and abilities that a kernel with these steps declares: for a given mask, and for a drawn one.
 DROPOUT = ("dropout_keep", "dropout_p")
 BY_CHANCE = ("dropout_by_chance", "dropout_seed")
 
 
 class Dropout(Scores):
-    """One call. Weights of a tile are [B, Hq, Sq, tile]."""
+    """The dropout of one call. Weights of a tile are [B, Hq, Sq, tile]."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -28,37 +29,40 @@ class Dropout(Scores):
         self.dropout_p = options.get("dropout_p") or 0.0
         if keep is None and self.dropout_p:
             keep = self.draw_keep(options.get("dropout_seed"))
-        #: bool [B, Hq, Sq, Sk], or None without dropout.
+        #: Keep mask, bool [B, Hq, Sq, Sk], or None without dropout.
         self.keep: Any = None if keep is None else self.broadcast(values_of(keep))
 
     def dropout_options(self) -> dict[str, Any]:
-        """What makes another call drop the same weights."""
+        """Return the options by which another call drops the same weights."""
         return {"dropout_keep": self.keep, "dropout_p": self.dropout_p}
 
     def draw_keep(self, seed: int | None) -> np.ndarray:
-        """A mask by chance, which a backward pass draws again from the same seed."""
+        """Return a random keep mask, which a backward pass draws again from the same seed."""
         return self.random_numbers(seed, *self.q.shape[:3], self.Sk) >= self.dropout_p
 
     def random_numbers(self, seed: int | None, *shape: int) -> np.ndarray:
-        """Independent numbers, uniform from 0 up to 1; without a seed, others in each call."""
+        """Return independent uniform numbers from [0, 1); without a seed, each call returns other numbers."""
         return np.random.default_rng(seed).random(shape)
 
     def keeps(self) -> Any:
-        """Which weights of the tile are kept."""
+        """Return which weights of the tile are kept."""
         return self.array(self.option_tile(self.keep, self.tile.cols) != 0)
 
     def share_kept(self, stage: str = "softmax") -> Any:
-        """1 - p, as the kernel holds it."""
+        """Return 1 - p as the kernel holds it."""
         p = self.constant(self.dropout_p, stage=stage) if self.dropout_p else 0.0
         return self.round(1 - p, stage)
 
     def keep_factor(self, stage: str = "softmax") -> Any:
-        """1 / (1 - p), as the kernel holds it."""
+        """Return 1 / (1 - p) as the kernel holds it."""
         return self.round(1 / self.share_kept(stage), stage)
 
     @property
     def multiplied(self) -> str:
-        """What 1 / (1 - p) multiplies: values whose product needs no rounding, probabilities that are normalized."""
+        """Tensor that 1 / (1 - p) multiplies: the order's choice if it is possible, else the "weights".
+
+        "values" needs a product that no rounding changes, "probabilities" needs weights normalized before p.v.
+        """
         possible = {
             "values": contains(self.c.format("multiplicands"), self.c.format("softmax")),
             "probabilities": self.c.normalize == "before_product",
@@ -66,7 +70,7 @@ class Dropout(Scores):
         return self.order.dropout_on if possible.get(self.order.dropout_on, True) else "weights"
 
     def drop(self, p: Any) -> Any:
-        """The weights of a tile as they meet values, before their cast."""
+        """Return the weights of a tile as they multiply values, before their cast."""
         if self.keep is None:
             return p
         if self.multiplied == "probabilities":
@@ -74,16 +78,16 @@ class Dropout(Scores):
         return self.xp.where(self.keeps(), self.raised(p, "weights"), 0.0)
 
     def raises(self, *what: str) -> bool:
-        """Whether one of these is what 1 / (1 - p) multiplies, see ``Order.dropout_on``."""
+        """Return whether 1 / (1 - p) multiplies one of these tensors, see ``Order.dropout_on``."""
         return self.keep is not None and self.multiplied in what
 
     def raised(self, x: Any, what: str, stage: str = "softmax") -> Any:
-        """x, times 1 / (1 - p) if that is what the kernel multiplies; one that does so to gradients does to outputs."""
+        """Return x, times 1 / (1 - p) if the kernel multiplies this tensor; "gradients" includes the output."""
         multiplied = self.raises(what, "gradients") if what == "output" else self.raises(what)
         return self.times(x, self.keep_factor(stage), stage) if multiplied else x
 
     def drop_gradient(self, dP: Any) -> Any:
-        """The gradient of the weights of a tile from that of what values met."""
+        """Return the gradient of a tile's weights before dropout, from the gradient of the dropped weights."""
         if self.keep is None:
             return dP
         if not self.raises("values", "gradients"):
@@ -91,16 +95,16 @@ class Dropout(Scores):
         return self.xp.where(self.keeps(), dP, 0.0)
 
     def shrunk(self, delta: Any) -> Any:
-        """(1 - p) delta, where 1 / (1 - p) is kept for the end; delta may be that of dL alone."""
+        """Return (1 - p) delta if 1 / (1 - p) is multiplied at the end, else delta; ``delta`` may be dL."""
         late = self.raises("gradients")
         return self.times(delta, self.share_kept("score_accumulation"), "score_accumulation") if late else delta
 
     def last_factor(self, rest: Any) -> Any:
-        """What the scale left to multiply gradients with, together with 1 / (1 - p) where that is kept for the end."""
+        """Return the rest of the scale for gradients, times 1 / (1 - p) if the kernel multiplies by that at the end."""
         stage = "score_accumulation"
         return self.times(self.keep_factor(stage), rest, stage) if self.raises("gradients") else rest
 
     def finish_dv(self, dv: Any) -> Any:
-        """dV from the sums over queries, which weights may have been multiplied for."""
+        """Return dV from the sums over queries, times 1 / (1 - p) unless it multiplied the weights in these sums."""
         multiplied = self.raises("values", "output", "gradients")
         return self.times(dv, self.keep_factor(), "softmax") if multiplied else dv

@@ -1,8 +1,8 @@
 """Attention with online softmax under any arithmetic: a contract, executed literally, one method per step.
 
-:class:`TiledAttention` is a fold over tiles of keys. Each step is a seam: a mutant (``mutants``) is a subclass that
-overrides a single one. The rounding of every step is the contract's (``arithmetic``), so that a kernel built by
-:func:`kernels.emulate` obeys the contract it declares, whatever the data.
+:class:`TiledAttention` is a fold over tiles of keys. Each step is a seam: a mutant (``reports.zoo``) is a subclass that
+overrides one step. The contract determines the rounding of every step (``arithmetic``). A kernel built by
+:func:`kernels.emulate` therefore obeys the contract it declares, for any data.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from .scores import Tile
 
 
 class TiledAttention(Dropout):
-    """One call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
+    """One forward call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
-    #: The log-sum-exp of each row, once it is known, [B, Hq, Sq, 1].
+    #: Log-sum-exp of each row, once it is known, [B, Hq, Sq, 1].
     L: Any
-    #: Weights and their cast.
+    #: The last weights that were cast, and their cast.
     last_cast: tuple[Any, Any] = (None, None)
-    #: Numbers the calls of one kernel, for mutants with a memory.
+    #: Counter of the calls of one kernel, for mutants with a memory.
     calls: Iterator[int] = itertools.repeat(0)
 
     def __call__(self) -> tuple[Any, Any]:
-        """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
+        """Return output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
         with np.errstate(all="ignore"):
             m, l, acc = self.fold(self.tiles())
             return self.finish(acc, l), self.log_sum_exp(m, l)
 
     def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
-        """Visit tiles of keys one after the other: their maximum, row sum and output before its division by that."""
+        """Visit tiles of keys one after the other; return their maximum, row sum and unnormalized output."""
         m, l, acc = self.nothing_seen()
-        for self.tile in tiles:  # every step reads it
+        for self.tile in tiles:  # every step reads the current tile
             s = self.scores()
             m_new = self.update_max(m, self.tile_max(s))
             p = self.weights(self.hide(s), m_new)
@@ -51,7 +51,7 @@ class TiledAttention(Dropout):
         return m, l, acc
 
     def nothing_seen(self) -> tuple[Any, ...]:
-        """The maximum, row sum and output of no keys."""
+        """Return the maximum, row sum and output of no keys."""
         rows = tuple(self.q.shape[:3])
         return tuple(self.array(np.full((*rows, n), x)) for n, x in ((1, -np.inf), (1, 0.0), (self.Dv, 0.0)))
 
@@ -61,7 +61,11 @@ class TiledAttention(Dropout):
         return self.xp.max(self.hide(s), axis=-1, keepdims=True)
 
     def update_max(self, m: Any, tile_max: Any) -> Any:
-        """The running maximum; under a lazy contract a reference at most ``reference_slack`` below it; or another."""
+        """Return the running reference of the row.
+
+        It is the maximum; under a lazy contract a number at most ``reference_slack`` below it; or the contract's fixed
+        reference.
+        """
         if self.c.reference != "maximum":
             return self.fixed_reference(m)
         m_new = self.xp.maximum(m, tile_max)
@@ -69,12 +73,12 @@ class TiledAttention(Dropout):
         return self.xp.where(self.xp.isfinite(m) & (m_new - m <= slack), m, m_new) if slack else m_new
 
     def fixed_reference(self, m: Any) -> Any:
-        """One number for the row: zero, or a bound on its scores from the lengths of q and of the longest key."""
+        """Return one reference for the row: zero, or an upper bound on its scores from norms of q and k."""
         nothing = self.xp.zeros_like(m)
         return nothing if self.c.reference == "zero" else nothing + self.upper_bound()
 
     def upper_bound(self) -> Any:
-        """|scale| |q| max |k|, and the largest bias, or the softcap if that is less: [B, Hq, Sq, 1]."""
+        """Return |scale| |q| max |k|, or the softcap if that is less, plus the largest addends: [B, Hq, Sq, 1]."""
         q, k = (np.linalg.norm(values_of(x), axis=-1, keepdims=True) for x in (self.q, self.k))
         k = k[:, self.map_kv_head()].max(axis=2, keepdims=True, initial=0.0)
         largest = q * k if self.pair_scores is None else np.abs(self.pair_scores).max(-1, keepdims=True, initial=0.0)
@@ -87,32 +91,32 @@ class TiledAttention(Dropout):
         return self.array(highest * (math.log2(math.e) if self.is_base2 else 1.0))
 
     def subtract_lse(self, s: Any) -> Any:
-        """s - L, for the log-sum-exp ``self.L`` [B, Hq, Sq, 1] of the row."""
+        """Return s - L, for the log-sum-exp ``self.L`` [B, Hq, Sq, 1] of the row."""
         L = self.change_base(self.xp.where(-np.inf == self.L, 0.0, self.L))
         return self.round((self.score_in_base(s) if self.folds_exponent else s) - L, "softmax")
 
     def subtract(self, s: Any, m: Any) -> Any:
-        """s - m, where m counts as 0 as long as nothing was visible: -inf - -inf would be NaN."""
+        """Return s - m, where m counts as 0 until a key is visible: -inf - -inf would be NaN."""
         m = self.xp.where(m == -np.inf, 0.0, m)
         if self.folds_exponent:
             return self.round(self.score_in_base(s) - self.reference_in_base(m), "softmax")
         return self.round(s - m, "softmax")
 
     def exponent_factor(self) -> Any:
-        """scale log2(e), one constant."""
+        """Return scale log2(e) as one constant."""
         return self.times(self.factor(), self.log2e, "score_accumulation")
 
     def score_in_base(self, s: Any) -> Any:
-        """s scale log2(e)."""
+        """Return s scale log2(e)."""
         c = self.exponent_factor()
         return s * c if self.order.fused else self.times(s, c, "score_accumulation")
 
     def reference_in_base(self, m: Any) -> Any:
-        """m scale log2(e), which every score of a row is reduced by."""
+        """Return m scale log2(e), which is subtracted from every score of a row."""
         return self.times(m, self.exponent_factor(), "score_accumulation")
 
     def weights(self, s: Any, m: Any) -> Any:
-        """Unnormalized weights p = exp(s - m)."""
+        """Return unnormalized weights p = exp(s - m)."""
         return self.exponential(self.subtract(s, m))
 
     def rescale_factor(self, m: Any, m_new: Any) -> Any:
@@ -128,7 +132,7 @@ class TiledAttention(Dropout):
         return self.rescale(acc, alpha, "output_accumulation") if self.c.reference == "maximum" else acc
 
     def rescale(self, x: Any, alpha: Any, stage: str) -> Any:
-        """An accumulator times a rescale factor."""
+        """Return an accumulator times a rescale factor."""
         return self.round(x * alpha, stage)
 
     def accumulate_row_sum(self, l: Any, p: Any) -> Any:
@@ -140,31 +144,31 @@ class TiledAttention(Dropout):
         return self.enter(self.convert(p, "probabilities", "softmax"), "probabilities")
 
     def cast_probabilities(self, p: Any, l: Any) -> Any:
-        """The weights as they enter the product, divided by l first when the contract normalizes before it."""
+        """Return the weights as they enter the product, divided by l first if the contract normalizes before it."""
         if self.c.normalize == "before_product":
             return self.cast(self.drop(self.normalized_weights(p, l)))
         return self.cast_once(p) if self.keep is None else self.cast(self.drop(p))
 
     def cast_once(self, p: Any) -> Any:
-        """The same cast for the row sum and for the product."""
+        """Return the cast of p, computed once for the row sum and for the product."""
         if self.last_cast[0] is not p:
             self.last_cast = (p, self.cast(p))
         return self.last_cast[1]
 
     def normalized_weights(self, p: Any, l: Any) -> Any:
-        """p / l."""
+        """Return p / l."""
         return self.divide(p, self.nonzero(l))
 
     def divide(self, x: Any, l: Any) -> Any:
-        """x / l, or x (1 / l)."""
+        """Return x / l, or x (1 / l)."""
         return self.round(x / l if self.order.divides else x * self.round(1 / l, "softmax"), "softmax")
 
     def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:
-        """acc + w v over the keys of non-zero weight: 0 times a hidden NaN would be NaN."""
+        """Return acc + w v over the keys of non-zero weight: 0 times a masked NaN would be NaN."""
         return self.weighted_sum(w, self.enter(self.raised(v, "values")), "output_accumulation", acc)
 
     def weighted_sum(self, w: Any, x: Any, stage: str, start: Any) -> Any:
-        """start + sum_j w_j x_j, [.., tile] and [B, Hq, tile, ..]; what has no weight is not read."""
+        """Return start + sum_j w_j x_j, [.., tile] and [B, Hq, tile, ..]; x_j is replaced by 0 where w_j is 0."""
 
         def pair(j: int) -> tuple[Any, Any]:
             return w[..., j, None], self.xp.where(w[..., j, None] == 0, 0.0, x[:, :, None, j])
@@ -174,27 +178,27 @@ class TiledAttention(Dropout):
     # Results
 
     def nonzero(self, l: Any) -> Any:
-        """The row sum, and 1 for rows that saw no key: their output is 0 and their log-sum-exp -inf + log(1)."""
+        """Return the row sum, and 1 for rows that saw no key: their output is 0 and their log-sum-exp -inf + log(1)."""
         return self.xp.where(l == 0, 1.0, self.convert(l, "softmax", "row_sum"))
 
     def finish(self, acc: Any, l: Any) -> Any:
-        """acc / l, unless the weights were normalized already."""
+        """Return acc / l, or acc if the weights were normalized already."""
         if self.c.normalize != "after_product":
             return self.convert(self.raised(acc, "output"), "output", "output_accumulation")
         acc = self.divide(self.convert(acc, "softmax", "output_accumulation"), self.nonzero(l))
         return self.convert(self.raised(acc, "output"), "output", "softmax")
 
     def log_sum_exp(self, m: Any, l: Any) -> Any:
-        """The log-sum-exp as it is handed over."""
+        """Return the log-sum-exp as it is handed over."""
         return self.moved_back(self.natural_lse(m, l))
 
     def moved_back(self, lse: Any) -> Any:
-        """The log-sum-exp of the definition's scores, from that of the kernel's own."""
+        """Return the log-sum-exp of the definition's scores, from the one of the kernel's own scores."""
         shift = self.row_shift()
         return self.convert(self.add(lse, -shift[..., 0], "softmax"), "lse", "softmax") if np.ndim(shift) else lse
 
     def natural_lse(self, m: Any, l: Any) -> Any:
-        """m + log(l), the natural logarithm; minus infinity where nothing was seen."""
+        """Return m + log(l), the natural logarithm; minus infinity where no key was seen."""
         if not self.folds_exponent:
             return self.log_of_sum(m, l)
         top = self.times(self.xp.where(m == -np.inf, 0.0, m), self.factor(), "score_accumulation")
@@ -202,10 +206,10 @@ class TiledAttention(Dropout):
         return self.finished_lse(self.round(top + log, "softmax"), l)
 
     def log_of_sum(self, m: Any, l: Any) -> Any:
-        """m + log(l) for a reference m in the units of the exponential, as the natural logarithm."""
+        """Return m + log(l) for a reference m in the units of the exponential, as the natural logarithm."""
         total = self.round(self.xp.where(m == -np.inf, 0.0, m) + self.logarithm(self.nonzero(l)), "softmax")
         return self.finished_lse(self.times(total, self.ln2, "softmax") if self.is_base2 else total, l)
 
     def finished_lse(self, total: Any, l: Any) -> Any:
-        """The log-sum-exp as it is stored."""
+        """Return the log-sum-exp as it is stored."""
         return self.xp.where(l == 0, -np.inf, self.convert(total, "lse", "softmax"))[..., 0]

@@ -1,6 +1,7 @@
-"""Kernels that do the arithmetic of a contract: a call of the emulated passes, in the tensors of PyTorch.
+"""Kernels that execute the arithmetic of a contract: calls of the emulated passes on tensors of PyTorch.
 
-Between projections and a score of its own a kernel attends as for a product of q and k.
+With projections, or with a score of its own, a kernel first computes operands and then attends as for a product of q
+and k.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .forward import TiledAttention
 from .layers import Layer, heads_contract
 from .operands import Operands, chooses_score
 
-#: What such a kernel declares by default.
+#: Options and abilities that an emulated kernel declares by default.
 SUPPORTS = (
     *("scale", "causal", "causal_alignment", "window", "mask", "bias", "alibi_slopes", "softcap"),
     *("gqa", "dv", "cross", "empty", "lse", "mask_of_two_axes"),
@@ -44,9 +45,10 @@ def emulate(
     layer: type[Layer] = Layer,
     **declared: Any,
 ) -> Kernel:
-    """A torch kernel that does the arithmetic of a contract, one for all dtypes or one for each.
+    """Return a torch kernel that executes the arithmetic of a contract, one for all dtypes or one for each.
 
-    ``declared`` are arguments of :func:`attn_spec.kernel`; by default that very contract, and every option.
+    ``declared`` are arguments of :func:`attn_spec.kernel`. By default the kernel declares this contract and
+    ``SUPPORTS``.
     """
     chosen = order or Order()
     defaults = {"contract": executes, "supports": SUPPORTS, "conventions": CONVENTIONS, "devices": ("cpu",)}
@@ -89,7 +91,7 @@ def emulate_both(
     supports: Iterable[str] = SUPPORTS,
     **declared: Any,
 ) -> Kernel:
-    """A kernel of :func:`forward.emulate`, and its backward pass under the same contract and in the same order."""
+    """Return a kernel of :func:`emulate` that has a backward pass under the same contract and in the same order."""
     able = (*supports, "lse_backward")
     made = emulate(name, executes, order, operands=operands, layer=layer, supports=able, **declared)
     attending = declared.get("steps", TiledAttention)
@@ -101,7 +103,7 @@ def emulate_both(
     ) -> dict[str, Any]:
         dtype = of(saved[0]).dtype_of(saved[0])
         c = (executes[dtype] if isinstance(executes, Mapping) else executes).at(dtype)
-        *vectors, lse = saved  # q, k, v and out are presented, the log-sum-exp is not, nor is the gradient of the bias
+        *vectors, lse = saved  # the log-sum-exp and the bias gradient are not presented
         projects = options.get("query_projection") is not None
         heads = (1, 1, 1, 1) if projects else (query_heads, kv_heads, kv_heads, query_heads)
         vectors = [shown.back(x, n) for x, n in zip(vectors, heads, strict=True)]

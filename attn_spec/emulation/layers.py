@@ -1,7 +1,7 @@
 """A layer under any arithmetic: projections of q, k and v, attention of every head, and the projection of its outputs.
 
-A projection rounds as operands of a score do. The outputs of all heads side by side are one factor of a product, or
-each is that of its own, and the products are added up.
+A projection rounds as operands of a score do. The output projection is made in one of two ways: one product of all
+heads' outputs side by side, or a product for each head and a sum of these products.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .operands import Number, Operands, finite, unrounded
 
 
 class Layer(Operands):
-    """q and k of one call of a layer, and what they, and v and the outputs of heads, become."""
+    """One call of a layer: q and k, the projected operands and values, and the projection of the heads' outputs."""
 
     made_values: np.ndarray | None = None
 
     def values(self, v: Any) -> np.ndarray:
-        """v' [B, Hq, Sk, U] as it is stored, which both passes read."""
+        """Return v' [B, Hq, Sk, U] as it is stored, which both passes read."""
         if self.made_values is None:
             self.v = self.given(np.repeat(values_of(v), self.group, axis=1))
             self.made_values = self.stored(self.score.values.value(self.execution(self.steps), self.v, self.p))
         return self.made_values
 
     def joined(self, o: Any) -> np.ndarray:
-        """The output [B, 1, Sq, O] from those of heads."""
+        """Return the output [B, 1, Sq, O] from the outputs of heads."""
         heads, bias = self.of_heads(o), self.p.get("output_projection_bias")
         total = self.output_one_by_one(heads) if self.steps.order.sums == "pairwise" else self.output_of_all(heads)
         if bias is not None:
@@ -39,17 +39,17 @@ class Layer(Operands):
         return self.steps.convert(total.values, "output", total.source)
 
     def output_one_by_one(self, o: Number) -> Number:
-        """The sum of W_O o over heads, [B, 1, Sq, O], each a product of its own."""
+        """Return the sum of W_O o over heads, [B, 1, Sq, O], each a product of its own."""
         parts = self.output_of_each(o).values
         return self.execution(self.steps).summed(self.steps.xp.moveaxis(parts, 1, 0)[:, :, None], 0)
 
     def output_of_each(self, o: Number) -> Number:
-        """W_O o of each head, [B, Hq, Sq, O]."""
+        """Return W_O o of each head, [B, Hq, Sq, O]."""
         assert self.score.outputs is not None
         return self.score.outputs.value(self.execution(self.steps), o, self.p)
 
     def output_of_all(self, o: Number) -> Number:
-        """Their sum as one product, [B, 1, Sq, O]."""
+        """Return the sum of W_O o over heads as one product, [B, 1, Sq, O]."""
         heads, weight = o.values.shape[1], self.p["output_projection"]
         whole = self.steps.xp.broadcast_to(weight.values, (len(weight.values), heads, *weight.values.shape[2:]))
         assert self.score.outputs is not None
@@ -57,12 +57,12 @@ class Layer(Operands):
         return self.score.outputs.value(self.execution(self.steps), replace(o, values=side_by_side(o.values)), p)
 
     def of_heads(self, o: Any) -> Number:
-        """The outputs of heads as the projection reads them."""
+        """Return the outputs of heads as the projection reads them."""
         return Number(self.steps.as_array(o), "operands", self.steps)
 
     @np.errstate(all="ignore")
     def layer_backward(self, run: Callable[..., Any], attend: Callable[..., Any], v: Any, lse: Any, dO: Any) -> Any:
-        """All gradients by input; ``attend`` makes the forward call of the heads again."""
+        """Return all gradients by input; ``attend`` makes the forward call of the heads again."""
         outputs = self.score.outputs
         assert outputs is not None
         (q, k), v_, A = self(), self.values(v), self.execution(self.steps)
@@ -81,20 +81,20 @@ class Layer(Operands):
         return self.finished(found)
 
     def cotangent(self, dO: Any) -> Number:
-        """The cotangent of the layer's output."""
+        """Return the cotangent of the layer's output."""
         return replace(self.given(values_of(dO)), source="output")
 
     def stored_cotangent(self, of_o: Number) -> np.ndarray:
-        """What of it arrives at each head."""
+        """Return the cotangent of each head's output, as it is stored."""
         return self.steps.convert(of_o.values, "operands", of_o.source)
 
 
 def side_by_side(per_head: np.ndarray) -> np.ndarray:
-    """[B, H, rows, columns] as [B, 1, rows, H columns]."""
+    """Return [B, H, rows, columns] as [B, 1, rows, H columns]."""
     B, H, rows, columns = per_head.shape
     return per_head.swapaxes(1, 2).reshape(B, 1, rows, H * columns)
 
 
 def heads_contract(c: Any) -> Any:
-    """The contract of heads, whose outputs are operands of the projection."""
+    """Return the contract of heads, whose outputs are operands of the projection."""
     return replace(c, output=c.operands)

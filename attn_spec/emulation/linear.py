@@ -1,8 +1,8 @@
-"""Linear attention under any arithmetic: w_ij = a_i.b_j over their sum, where a and b are features of q and k.
+"""Linear attention under any arithmetic: weights a_i.b_j over their sum, where a and b are features of q and k.
 
-The steps are those of ``forward`` and ``backward`` without exponentials: nothing is subtracted, so nothing is rescaled.
-In :class:`StateAttention` rows that see all keys of a tile meet the state sum_j b_j v_j^T of the tile in place of its
-scores: Katharopoulos et al., "Transformers are RNNs" (arXiv 2006.16236), section 3.2; by tiles, as Hua et al. (arXiv
+The steps are those of ``forward`` and ``backward`` without exponentials: nothing is subtracted or rescaled. In
+:class:`StateAttention`, rows that see all keys of a tile use the tile's state sum_j b_j v_j^T in place of its scores.
+Sources: Katharopoulos et al., "Transformers are RNNs" (arXiv 2006.16236), section 3.2; for tiles, Hua et al. (arXiv
 2202.10447), section 3.2.
 """
 
@@ -16,7 +16,7 @@ from .backward import TiledGradients
 from .forward import TiledAttention
 from .scores import Tile
 
-#: What such a kernel declares.
+#: Options and abilities that a kernel with these steps declares.
 SUPPORTS = (
     *("feature_map", "feature_epsilon", "causal", "causal_alignment", "window", "mask"),
     *("gqa", "dv", "cross", "empty", "lse"),
@@ -24,7 +24,7 @@ SUPPORTS = (
 
 
 class Linear(TiledAttention):
-    """What both passes have in common."""
+    """Steps that both passes share."""
 
     def __init__(self, *arguments: Any, epsilon: float = 0.0, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -34,15 +34,15 @@ class Linear(TiledAttention):
         return s
 
     def weights(self, s: Any, m: Any) -> Any:  # noqa: ARG002 - nothing is subtracted
-        """The scores, and 0 where hidden."""
+        """Return the scores, and 0 where masked."""
         return self.convert(self.xp.where(self.tile.visible, s, 0.0), "softmax", "stored_scores")
 
 
 class LinearAttention(Linear):
-    """One call."""
+    """One call of the forward pass."""
 
     def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
-        """The fold of softmax attention; the row sum of rows that see a key includes epsilon."""
+        """Fold as softmax attention does; the row sum of rows that see a key includes epsilon."""
         self.some: Any = False
         m, l, acc = super().fold(tiles)
         return m, self.xp.where(self.some, self.with_epsilon(l), 0.0), acc
@@ -64,7 +64,7 @@ class LinearAttention(Linear):
 
 
 class StateAttention(LinearAttention):
-    """Tiles meet queries that see all their keys as states."""
+    """Linear attention in which a tile acts as a state on queries that see all its keys."""
 
     def accumulate_row_sum(self, l: Any, p: Any) -> Any:
         ones = self.xp.ones_like(self.load_v()[..., :1])
@@ -75,17 +75,17 @@ class StateAttention(LinearAttention):
         return self.xp.where(self.whole(), of_state, super().accumulate_output(acc, w, v))
 
     def whole(self) -> Any:
-        """Rows that see all keys of the tile, [.., Sq, 1]."""
+        """Return which rows see all keys of the tile, [.., Sq, 1]."""
         return self.tile.visible.all(axis=-1, keepdims=True)
 
     def state(self, values: Any, stage: str) -> Any:
-        """sum_j b_j v_j^T of the tile, [B, Hq, D, ..]."""
+        """Return sum_j b_j v_j^T of the tile, [B, Hq, D, ..]."""
         b = self.enter(self.load_k(), "operands")
         total = self.add_products(lambda j: (b[..., j, :, None], values[..., j, None, :]), values.shape[2], stage)
         return self.convert(total, "partial_outputs", stage)
 
     def of_state(self, start: Any, values: Any, stage: str) -> Any:
-        """start + a times the state."""
+        """Return start + a times the state."""
         a, state = self.enter(self.q, "operands"), self.enter(self.state(values, stage), "partial_outputs")
         return self.add_products(lambda d: (a[..., d, None], state[:, :, None, d]), a.shape[-1], stage, start)
 
@@ -94,7 +94,7 @@ class LinearGradients(Linear, TiledGradients):
     """One call of the backward pass; 1 / N is exp(-L)."""
 
     def inverse(self) -> Any:
-        """1 / N of each row, 0 where it sees no key, [.., Sq, 1]."""
+        """Return 1 / N of each row, 0 where the row sees no key, [.., Sq, 1]."""
         seen = self.xp.isfinite(self.L)
         x = -self.xp.where(seen, self.L, 0.0)
         if self.is_base2:
@@ -105,6 +105,6 @@ class LinearGradients(Linear, TiledGradients):
         return self.round(self.weights(self.scores(), None) * self.inverse(), "softmax")
 
     def score_gradient(self, p: Any, dP: Any, delta: Any) -> Any:  # noqa: ARG002
-        """dw = (dP - delta) / N."""
+        """Return dw = (dP - delta) / N."""
         X = self.round(dP - delta, "score_accumulation")
         return self.xp.where(self.tile.visible, self.round(X * self.inverse(), "stored_scores"), 0.0)

@@ -1,7 +1,8 @@
-"""Matrix products under any arithmetic: pieces of their factors, accumulators one after the other or blocks at a time.
+"""Matrix products under any arithmetic: pieces of their factors, and accumulators that add one product or one block.
 
-Matrix units that cut are those of ``attn_spec.contract.products``: a block of exact products and the accumulator are
-aligned to the largest, cut, added, and the sum is cut to the accumulator's format.
+Matrix units that truncate are those of ``attn_spec.contract.products``. Such a unit aligns a block of exact products
+and the accumulator to the largest of them. It truncates and adds them, and truncates the sum to the accumulator's
+format.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class MatrixProducts(Arithmetic):
     """Sums of products of numbers that were rounded on entry."""
 
     def enter(self, x: Any, source: str = "input") -> Any:
-        """Operands as a product reads them: the sum of their pieces. ``source`` is their stage or format."""
+        """Return operands as a product reads them: the sum of their pieces. ``source`` is their stage or format."""
         return sum(self.pieces(x, source))
 
     def pieces(self, x: Any, source: str = "input") -> list[Any]:
-        """Numbers of the format of multiplicands, each what those before it left of x."""
+        """Return pieces in the format of multiplicands: each rounds what the pieces before it left of x."""
         found = []
         for _ in range(self.c.multiplicand_pieces):
             found.append(self.convert(x, "multiplicands", source))
@@ -35,14 +36,14 @@ class MatrixProducts(Arithmetic):
         return found
 
     def products(self, x: Any, y: Any) -> list[Any]:
-        """What is added for the product of two operands that have entered."""
+        """Return the products of pieces that are added for the product of two operands that have entered."""
         if self.c.multiplicand_pieces == 1:
             return [x * y]
         pairs = itertools.product(enumerate(self.pieces(x)), enumerate(self.pieces(y)))
         return [a * b for (i, a), (j, b) in pairs if i + j < self.c.multiplicand_pieces]
 
     def add_products(self, pair: Pair, count: int, stage: str, start: Any = 0.0) -> Any:
-        """start + sum over t below ``count`` of x y for (x, y) = pair(t), in the accumulators of a stage."""
+        """Return start + the sum over t below ``count`` of x y for (x, y) = pair(t), in the accumulators of a stage."""
         if self.c.inner_accumulation is None:
             return self._add_to(start, pair, list(self.visited(count)), stage)
         total = start
@@ -55,13 +56,13 @@ class MatrixProducts(Arithmetic):
         return (p for t in terms for p in self.products(*pair(t)))
 
     def _add_to(self, total: Any, pair: Pair, terms: list[int], stage: str) -> Any:
-        """total + the sum of some terms in the accumulator of a stage."""
+        """Return total + the sum of some terms in the accumulator of a stage."""
         if self.order.sums == "pairwise" and terms and not on_matrix_unit(self.c):
             return self.add(total, self._tree(lambda t: sum(self.products(*pair(t))), 0, len(terms), stage), stage)
         return self._add_all(total, self._all_products(pair, terms), stage)
 
     def _add_all(self, total: Any, products: Iterable[Any], accumulator: str) -> Any:
-        """total + the sum of products, one after the other or, on a matrix unit that cuts, blocks at a time."""
+        """Return total + the sum of products, added one by one or, on a matrix unit that truncates, in blocks."""
         if on_matrix_unit(self.c):
             return self._add_blocks(total, iter(products), accumulator)
         for p in products:
@@ -74,7 +75,7 @@ class MatrixProducts(Arithmetic):
         return self.as_array(total)
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Any:
-        """total + sum of a block, on a matrix unit."""
+        """Return total + the sum of a block, on a matrix unit."""
         form = self.c.format(accumulator)
         parts = np.stack(np.broadcast_arrays(total, *block))
         if self.c.matrix_block > 1:

@@ -1,6 +1,6 @@
 """Operands of a score under any arithmetic: the formulas of ``attention.scores``, with every operation rounded.
 
-A kernel changes q and k first and then attends as for a product of the two. Its gradients go back through the same
+A kernel changes q and k first and then attends as for a product of the two. Its gradients pass back through the same
 formulas, head by head, before heads that share a key are summed.
 """
 
@@ -26,13 +26,13 @@ from .matrix_products import MatrixProducts
 
 #: Parameters of scores that are evaluated beside operands, see ``problem.handled``.
 HANDLES = ("feature_epsilon",)
-#: The options that choose a score.
+#: Options that choose a score.
 CHOICES = tuple(name for name, row in OPTIONS.items() if row.kind == SCORE)
 
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """Numbers [.., rows, columns] and the stage or format that holds them."""
+    """Numbers [.., rows, columns], and the stage or format that holds them."""
 
     values: np.ndarray
     source: str
@@ -55,11 +55,11 @@ class Execution:
         self.steps = steps
 
     def finished(self, x: Any) -> Number:
-        """The result of one operation."""
+        """Round and store the result of one operation."""
         return self.stored(self.steps.round(x, "score_accumulation"))
 
     def stored(self, x: Any) -> Number:
-        """What the accumulators hold: their last addition has rounded it."""
+        """Store accumulated numbers, which their last addition has rounded."""
         return Number(self.steps.convert(x, "stored_scores", "score_accumulation"), "stored_scores", self.steps)
 
     def product(self, x: Number, y: Number) -> Number:
@@ -70,16 +70,16 @@ class Execution:
         return self.stored(total)
 
     def as_operand(self, x: Number, stage: str = "operands") -> Number:
-        """A result that the order stores, in the format of operands or of another stage."""
+        """Return a result in the format of operands or of another stage, if the order stores such results."""
         if not self.steps.order.results_stored:
             return x
         return replace(x, values=self.steps.convert(x.values, stage, x.source), source=stage)
 
-    def shifted(self, y: Number, b: Number, x: Number) -> Number:  # noqa: ARG002 - what the sums are of
+    def shifted(self, y: Number, b: Number, x: Number) -> Number:  # noqa: ARG002 - one signature of operations
         return y + self.loaded(b)
 
     def loaded(self, b: Number) -> Number:
-        """A bias as it is added."""
+        """Return a bias as it is added."""
         if not self.steps.order.bias_rounded:
             return b
         return replace(b, values=self.steps.convert(b.values, "stored_scores", b.source))
@@ -112,7 +112,7 @@ class Execution:
         return self.spread(cos, 1.0, turn), self.spread(sin, 0.0, turn)
 
     def spread(self, table: Any, rest: float, turn: Rotation) -> Number:
-        """A table [.., S, R/2] of pairs as one of columns; ``rest`` in those that stay."""
+        """Expand a table [.., S, R/2] of pairs to one of columns; columns that do not turn get ``rest``."""
         stay = self.steps.array(np.full((*table.shape[:-1], turn.columns - turn.turned), rest))
         return Number(self.steps.xp.concatenate([table[..., turn.pair], stay], axis=-1), "rotary_tables", self.steps)
 
@@ -152,7 +152,10 @@ class Execution:
         return self.summed(by_pair(u.values, x.values, y.values), -3)
 
     def summed(self, x: np.ndarray, axis: int, source: str = "stored_scores") -> Number:
-        """Sums along an axis, which may be empty, of numbers of a source; those of operations were accumulated."""
+        """Return sums along an axis, which may be empty, of numbers of a source.
+
+        Results of operations are added as they are; other numbers are first converted to the accumulator's format.
+        """
         if not x.shape[axis]:
             return self.stored(x.sum(axis))
         terms = self.steps.xp.moveaxis(x, axis, 0)
@@ -162,7 +165,7 @@ class Execution:
 
 
 class Operands:
-    """q and k of one call, of a score other than their product, and what they become."""
+    """The operands of one call with a score other than q.k: q and k, and the q' and k' made of them."""
 
     arithmetic: type[MatrixProducts] = MatrixProducts
     execution: type[Execution] = Execution
@@ -177,7 +180,7 @@ class Operands:
             self.score = self.score.otherwise or self.score
         heads = options[score].shape[1] if score == "query_projection" else q.shape[1]
         self.steps, self.group = self.arithmetic(c, order), heads // k.shape[1]
-        #: The options of a call with the operands in place of q and k.
+        #: Options of a call with the operands in place of q and k.
         names = (score, *(row.name for row in parameters(score)))
         self.options = {name: value for name, value in options.items() if name not in names}
         if self.options.get("scale") is None and not OPTIONS[score].divides:
@@ -199,11 +202,11 @@ class Operands:
             self.p |= rotations(**lengths, **used, **aligned)
 
     def given(self, x: np.ndarray) -> Number:
-        """What the call is given."""
+        """Return an input of the call as a number of its own format."""
         return Number(self.steps.array(np.asarray(x, np.float64)), "input", self.steps)
 
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
-        """q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored, which both passes read."""
+        """Return q' [B, Hq, Sq, ..] and k' [B, Hq, Sk, ..] as they are stored, which both passes read."""
         if self.made is None:
             self.made = self.make()
         return self.made
@@ -220,19 +223,19 @@ class Operands:
         return q, k
 
     def operands(self, *stored: np.ndarray) -> list[Number]:
-        """Operands as formulas read them."""
+        """Return operands as formulas read them."""
         return [finite(Number(x, "operands", self.steps)) for x in stored]
 
     def repeated(self, x: Any) -> np.ndarray:
-        """The values of a tensor of kv heads for each query head."""
+        """Return the values of a tensor of kv heads for each query head."""
         return np.repeat(values_of(x), self.group, axis=1)
 
     @np.errstate(all="ignore")
     def backward(self, run: Callable[..., Any], v: Any, *further: Any) -> dict[str, np.ndarray]:
-        """All gradients by input, for ``run`` that makes the backward call of the operands.
+        """Return all gradients by input; ``run`` makes the backward call of the operands.
 
-        ``further`` are the cotangent and the outputs of the forward call. The gradients of q, k and the parameters go
-        on from the operands'.
+        ``further`` are the cotangent and the outputs of the forward call. The operands' gradients give those of q, k
+        and the parameters.
         """
         dO, *outputs = further
         q, k = self()
@@ -241,7 +244,7 @@ class Operands:
         return self.finished(found | {"v": self.sum_over_group(dv)})
 
     def pulled(self, call: Any, q: np.ndarray, k: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Gradients by input but of v, that of q of each head; and that of the values of each head."""
+        """Return gradients by input except v, that of q for each head; and the gradient of the values of each head."""
         dq, dk, dv, *dbias = call()
         A, of_p = self.execution(self.steps), {}
         if self.score.pairs is not None:
@@ -258,13 +261,13 @@ class Operands:
         return found, dv
 
     def finished(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Gradients in their formats."""
+        """Return gradients in their formats."""
         own = self.options.get("option_dtypes", {})
         convert = self.steps.convert
         return {name: convert(x, own.get(name, "gradients"), "gradient_accumulation") for name, x in found.items()}
 
     def over_heads(self, name: str, x: np.ndarray) -> np.ndarray:
-        """The gradient of a parameter, summed over the batch entries and heads that share it."""
+        """Return the gradient of a parameter, summed over the batch entries and heads that share it."""
         xp = self.steps.xp
         for axis, length in enumerate(self.p[name].values.shape[:2]):
             if length == 1:
@@ -274,30 +277,30 @@ class Operands:
         return x
 
     def stored(self, x: Number) -> np.ndarray:
-        """A finished operand."""
+        """Return a finished operand as it is stored."""
         return self.steps.convert(x.values, "operands", x.source)
 
     def stored_gradient(self, x: np.ndarray) -> np.ndarray:
-        """The gradient of an operand."""
+        """Return the gradient of an operand as it is stored."""
         return self.steps.convert(x, "operands", "gradient_accumulation")
 
     def sum_over_group(self, x: np.ndarray) -> np.ndarray:
-        """The sum over the query heads that share a kv head."""
+        """Return the sum over the query heads that share a kv head."""
         heads = x.reshape(len(x), x.shape[1] // self.group, self.group, *x.shape[2:])
         return self.steps.accumulate(lambda h: heads[:, :, h], self.group, "gradient_accumulation")
 
 
 def finite(x: Number) -> Number:
-    """The numbers, and 0 for what is none, and seen by nobody."""
+    """Return the numbers with NaN and infinities replaced by 0: such numbers are masked everywhere."""
     xp = x.steps.xp
     return replace(x, values=xp.where(xp.isfinite(x.values), x.values, 0.0))
 
 
 def chooses_score(options: Mapping[str, Any]) -> bool:
-    """Whether a call has another score than the product of q and k."""
+    """Return whether a call has another score than the product of q and k."""
     return any(options.get(name) is not None for name in CHOICES)
 
 
 def unrounded(c: ResolvedContract) -> ResolvedContract:
-    """The contract whose gradients are those of operands, which are not finished yet."""
+    """Return the contract for gradients of operands, which are not rounded to their final format yet."""
     return replace(c, gradients="float64")

@@ -1,9 +1,12 @@
-"""Attention whose weights are normalized before they meet v.
+"""Attention whose weights are normalized before they multiply v.
 
-In two passes over the keys the first finds the reference and the row sum, the second sums p v. Weights are computed
-again in the second pass and never rescaled. They are divided by the row sum (normalize="before_product", what compilers
-make of eager attention) or are exp(s - LSE) at once ("by_lse"). In one pass they are divided by the row sum so far, and
-the output is rescaled by the ratio of row sums ("every_tile": Dao et al., arXiv 2205.14135, algorithm 1).
+In two passes over the keys, the first finds the reference and the row sum, and the second sums p v. The second pass
+computes the weights again and never rescales them. Variants by the contract's ``normalize``:
+
+- "before_product": weights are divided by the row sum, as in compiled eager attention;
+- "by_lse": weights are exp(s - LSE) at once;
+- "every_tile": one pass divides by the row sum so far, and rescales the output by the ratio of row sums (Dao et al.,
+arXiv 2205.14135, algorithm 1).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from .scores import Tile
 
 
 class TwoPasses(TiledAttention):
-    """One call; the second pass is a seam too."""
+    """One forward call in two passes; the second pass is a seam too."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -30,14 +33,14 @@ class TwoPasses(TiledAttention):
         self.kept: dict[int, Any] = {}
 
     def __call__(self) -> tuple[Any, Any]:
-        """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
+        """Return output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
         with np.errstate(all="ignore"):
             m, l, _ = self.fold(self.tiles())
             self.L = self.natural_lse(m, l)[..., None]
             return self.finish(self.second_pass(m, l), l), self.log_sum_exp(m, l)
 
     def scores(self) -> Any:
-        """Scores as the second pass has them: kept, or for exp(s - LSE) computed again unless they are stored."""
+        """Return the scores of the tile: the first pass's, or new ones for exp(s - LSE) unless storing rounds them."""
         first = int(self.tile.cols[0])
         again = self.c.normalize == "by_lse" and not narrows_scores(self.c)
         if again or first not in self.kept:
@@ -45,18 +48,18 @@ class TwoPasses(TiledAttention):
         return self.kept[first]
 
     def accumulate_output(self, acc: Any, w: Any, v: Any) -> Any:  # noqa: ARG002 - the row sum is not known yet
-        """Nothing: the first pass has no use for values."""
+        """Return ``acc`` unchanged: the first pass does not use values."""
         return acc
 
     def second_pass(self, m: Any, l: Any) -> Any:
-        """The sum of p v for normalized p."""
+        """Return the sum of p v for normalized p."""
         acc = self.nothing_seen()[2]
-        for self.tile in self.tiles():  # noqa: B020 - the current tile, which every step reads
+        for self.tile in self.tiles():  # noqa: B020 - every step reads the current tile
             acc = super().accumulate_output(acc, self.final_weights(m, l), self.load_v())
         return acc
 
     def final_weights(self, m: Any, l: Any) -> Any:
-        """The weights of a tile as they enter the product."""
+        """Return the weights of a tile as they enter the product."""
         s = self.hide(self.scores())
         if self.c.normalize == "by_lse":
             return self.cast(self.drop(self.exponential(self.subtract_lse(s))))
@@ -64,12 +67,12 @@ class TwoPasses(TiledAttention):
 
 
 class Renormalized(TiledAttention):
-    """One call; the output of the keys so far is normalized after every tile."""
+    """One forward call in one pass; the output so far is normalized after every tile."""
 
     def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
         m, l, acc = self.nothing_seen()
         divisor = l
-        for self.tile in tiles:  # every step reads it
+        for self.tile in tiles:  # every step reads the current tile
             s = self.scores()
             m_new = self.update_max(m, self.tile_max(s))
             p, alpha = self.weights(self.hide(s), m_new), self.rescale_factor(m, m_new)
@@ -84,7 +87,7 @@ class Renormalized(TiledAttention):
 
 
 def steps_of(contract: Contract, order: Order) -> type[TiledAttention]:
-    """The plain kernel that executes a contract: one pass, or two where weights are divided by the whole row sum."""
+    """Return the plain kernel that executes a contract: one pass, or two if weights need the whole row sum."""
     if contract.normalize == "every_tile":
         return Renormalized
     tiled = contract.normalize == "before_product" and order.kv_tile is not None

@@ -1,8 +1,8 @@
-"""Ranks that work on shards of one problem: who holds which positions, and how ranks exchange tensors.
+"""Ranks that work on shards of one problem: the layout of positions on ranks, and the exchange of tensors.
 
-What a rank does is a program, a generator that yields its exchanges and returns its answer. :func:`in_turn` runs the
-programs of all ranks in one process, so that a mutant of one costs no more than any other mutant;
-``implementations.rank_pool`` runs each in a process of its own, with ``torch.distributed``.
+The work of a rank is a program, a generator that yields its exchanges and returns its answer. :func:`in_turn` runs the
+programs of all ranks in one process, so that a mutant over ranks costs no more than any other mutant.
+``implementations.rank_pool`` runs each program in a process of its own, with ``torch.distributed``.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from torch import Tensor
 
 
 class ExchangeError(RuntimeError):
-    """Ranks that wait for one another, or a tensor that is not what its receiver made room for."""
+    """Ranks that wait for one another, or a tensor whose shape or dtype is not the one its receiver expects."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a rank sends and receives before it goes on, by the number of the other rank."""
+    """The tensors that a rank sends and receives before it continues, by the number of the other rank."""
 
     send: Mapping[int, Sequence[Tensor]] = field(default_factory=dict)
-    #: Tensors that are overwritten by what arrives.
+    #: Tensors that received tensors overwrite.
     receive: Mapping[int, Sequence[Tensor]] = field(default_factory=dict)
 
 
-#: The tensors that a rank answers with; None where it has no part in one.
+#: Tensors that a rank answers with; None if the rank has no part of a tensor.
 Answer = tuple[Tensor | None, ...]
 Program = Generator[Exchange, None, Answer]
 
 
 @dataclass(frozen=True)
 class Work:
-    """One program that is not begun: a method of a rank, and the tensors it is given."""
+    """A program that has not begun: a method of a rank, and its tensors."""
 
     rank: Any
     method: str
     tensors: tuple[Tensor | None, ...]
 
     def begin(self) -> Program:
-        """The program."""
+        """Return the program."""
         return getattr(self.rank, self.method)(*self.tensors)
 
 
-#: Runs the work of ranks 0, 1, .. and returns their answers in this order.
+#: Function that runs the work of ranks 0, 1, .. and returns their answers in this order.
 Run = Callable[[Sequence[Work]], list[Answer]]
 
 
@@ -77,30 +77,30 @@ def in_turn(works: Sequence[Work]) -> list[Answer]:
 
 
 def _deliver(tensors: Sequence[Tensor], places: Sequence[Tensor], way: str) -> None:
-    """Write what was sent where its receiver wants it. Raises :class:`ExchangeError`."""
+    """Write the sent tensors into those of the receiver. Raises :class:`ExchangeError` if shapes or dtypes differ."""
     sent, wanted = ([(tuple(x.shape), x.dtype) for x in each] for each in (tensors, places))
     if sent != wanted:
-        raise ExchangeError(f"{way} go {sent}, but there is room for {wanted}")
+        raise ExchangeError(f"tensors {sent} were sent {way}, which expects {wanted}")
     for place, x in zip(places, tensors, strict=True):
         place.copy_(x)
 
 
-#: ``layout(length, ranks)``: the positions that each rank holds.
+#: Function ``layout(length, ranks)`` that returns the positions of each rank.
 Layout = Callable[[int, int], Sequence[Tensor]]
 
 
 @lru_cache(maxsize=512)
 def contiguous(length: int, ranks: int) -> Sequence[Tensor]:
-    """One stretch for each rank, the first ones longer by one where the length leaves a rest."""
+    """Return one stretch of positions for each rank; first stretches are longer by one if there is a remainder."""
     return torch.arange(length).tensor_split(ranks)
 
 
 @lru_cache(maxsize=512)
 def zigzag(length: int, ranks: int) -> Sequence[Tensor]:
-    """Two stretches for each rank, one as far from the start as the other from the end.
+    """Return two stretches for each rank, one as far from the start as the other is from the end.
 
-    Under a causal mask late queries see more keys than early ones. A rank with one stretch of each kind has as much to
-    do as any other, in every hop of a ring (zhuzilin/ring-flash-attention#2).
+    Under a causal mask late queries see more keys than early ones. A rank with one stretch of each kind has as much
+    work as any other rank, in every hop of a ring. Source: zhuzilin/ring-flash-attention#2.
     """
     stretches = torch.arange(length).tensor_split(2 * ranks)
     return [torch.cat([stretches[rank], stretches[2 * ranks - 1 - rank]]) for rank in range(ranks)]
@@ -108,5 +108,8 @@ def zigzag(length: int, ranks: int) -> Sequence[Tensor]:
 
 @lru_cache(maxsize=512)
 def striped(length: int, ranks: int) -> Sequence[Tensor]:
-    """Every ranks-th position: another balance under a causal mask (Brandon et al., arXiv 2311.09431)."""
+    """Return every ranks-th position for each rank.
+
+    This layout balances causal work too (Brandon et al., arXiv 2311.09431).
+    """
     return [torch.arange(length)[rank::ranks] for rank in range(ranks)]

@@ -1,12 +1,14 @@
 """Attention over ranks, each of which holds a shard of the sequence: a ring and a tree, in torch.
 
-Ring (Liu et al., arXiv 2310.01889): queries stay, keys and values go round, and a rank merges a part at every hop.
-Tree (Shyam et al., arXiv 2408.04093): few queries are known to all, keys stay, and parts are merged two by two.
+Ring (Liu et al., arXiv 2310.01889): queries stay, keys and values circulate, and a rank merges a part at every hop.
+Tree (Shyam et al., arXiv 2408.04093): all ranks know the few queries, keys stay, and parts are merged two by two.
 
-The contract counts the merges that one key passes at most, ``lse_merges``: one less than the ranks of a ring, where the
-first part waits for all others; the depth of the tree, the logarithm of the ranks. The backward pass merges nothing:
-its weights are exp(s - M), whose error is that of M, and dQ, dK and dV are sums over the hops in float32, which the
-theorem of sums takes in any order. Of dK and dV that travel in half ``gradient_stores`` would count the hops.
+The contract's ``lse_merges`` is the largest number of merges that one key passes. In a ring it is the number of ranks
+minus one, because the first part waits for all others. In a tree it is the depth, the logarithm of the number of ranks.
+
+The backward pass merges nothing. Its weights are exp(s - M), whose error follows from that of M. dQ, dK and dV are sums
+over the hops in float32, which the theorem of sums covers in any order. If dK and dV were sent in half precision,
+``gradient_stores`` would count the hops.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Sending = Generator[Exchange, None, list[Tensor]]
 
 
 class RingRank(Rank):
-    """A rank that sends keys and values on to the next one."""
+    """A rank that sends keys and values on to the next rank."""
 
     @staticmethod
     def merges(ranks: int) -> int:
@@ -42,12 +44,12 @@ class RingRank(Rank):
         return range(self.ranks)
 
     def owner(self, hop: int) -> int:
-        """Whose keys are here after so many hops."""
+        """Return the rank whose keys are here after this many hops."""
         return (self.number - hop) % self.ranks
 
     def passed_on(self, held: Sequence[Tensor], hop: int) -> Sending:
-        """Send what is held to the next rank, and return what the one before had: the tensors of a hop."""
-        if self.ranks == 1:  # no message goes from a process to itself
+        """Send the held tensors to the next rank, and return those of the previous rank."""
+        if self.ranks == 1:  # a process sends no message to itself
             return list(held)
         length = len(self.keys(self.owner(hop)))
         arriving = [x.new_empty(*x.shape[:2], length, x.shape[3]) for x in held]
@@ -55,15 +57,15 @@ class RingRank(Rank):
         return arriving
 
     def waiting(self, part: Part, stored: torch.dtype) -> Part:  # noqa: ARG002 - a seam
-        """A part as it waits for the next hop, for inputs of a dtype."""
+        """Return a part as it is stored until the next hop, for inputs of dtype ``stored``."""
         return part
 
     def added(self, held: Sequence[Tensor], found: Sequence[Tensor]) -> Sequence[Tensor]:
-        """dQ, dK and dV of the hops before and of this one."""
+        """Return dQ, dK and dV of the hops before plus those of this hop."""
         return [x + more for x, more in zip(held, found, strict=True)]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Program:
-        """Keys and values go round; a part is merged at every hop."""
+        """Pass keys and values around the ring, and merge a part at every hop."""
         answer = self.nothing(q, v)
         for hop in self.hops():
             if hop:
@@ -73,7 +75,7 @@ class RingRank(Rank):
         return out.to(q.dtype), lse
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *results: Any) -> Program:
-        """dK and dV go round with the keys, and are at home after a hop more than these."""
+        """Pass dK and dV around the ring with the keys; one more hop returns dK and dV to their owner."""
         saved = self.saved(*results)
         dq, dk, dv = (torch.zeros_like(wide(x)) for x in (q, k, v))
         for hop in range(self.ranks):
@@ -86,7 +88,7 @@ class RingRank(Rank):
 
 
 class TreeRank(Rank):
-    """A rank that knows all queries, and hands what its own keys make of them to a rank of a lower number."""
+    """A rank that knows all queries, and sends its keys' part to a rank of a lower number."""
 
     @staticmethod
     def merges(ranks: int) -> int:
@@ -96,7 +98,7 @@ class TreeRank(Rank):
         return torch.arange(self.query_length)
 
     def reduced(self, held: Sequence[Tensor], combine: Callable[..., Sequence[Tensor]]) -> Sending:
-        """Combine what all ranks hold, two by two, at rank 0; others are left with nothing."""
+        """Combine what all ranks hold, two by two, at rank 0; return an empty list at other ranks."""
         reach = 1
         while reach < self.ranks:
             if self.number % (2 * reach):
@@ -110,19 +112,19 @@ class TreeRank(Rank):
         return list(held)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Program:
-        """Rank 0 answers, and others have nothing."""
+        """Return output and log-sum-exp at rank 0, and None at other ranks."""
         answer = yield from self.reduced(self.part(q, k, v, self.number), self.merge)
         return (answer[0].to(q.dtype), answer[1]) if answer else (None, None)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *results: Any) -> Program:
-        """Rank 0 answers with dQ, each rank with dK and dV."""
+        """Return dQ at rank 0, and dK and dV at each rank."""
         dq, dk, dv = self.part_gradients(q, k, v, *self.saved(*results), owner=self.number)
         total = yield from self.reduced([dq], lambda one, other: [one[0] + other[0]])
         return total[0].to(q.dtype) if total else None, dk.to(q.dtype), dv.to(q.dtype)
 
 
 def merging(merges: int) -> dict[str, Contract]:
-    """The contracts of parts that are found at once, in PyTorch, and pass so many merges."""
+    """Return the contracts of parts that are computed in one tile, in PyTorch, and pass this many merges."""
     facts: dict[str, Any] = {"exponent": "natural", "matrix_rounding": None, "kv_tile": None, "lse_merges": merges}
     return {dtype: replace(FP64 if dtype == "float64" else FUSED, **facts) for dtype in DTYPES}
 
@@ -130,7 +132,7 @@ def merging(merges: int) -> dict[str, Contract]:
 def over_ranks(
     name: str, program: type[Rank], ranks: int, *, layout: Layout = contiguous, run: Run = in_turn, **declared: Any
 ) -> Kernel:
-    """A kernel that deals a problem to ranks, runs them and puts their answers together; it has a backward pass.
+    """Return a kernel that deals a problem to ranks, runs them and joins their answers; it has a backward pass.
 
     ``declared`` are arguments of :func:`attn_spec.kernel`.
     """
@@ -167,7 +169,7 @@ def over_ranks(
 
 
 def joined(parts: Sequence[Tensor | None], places: Sequence[Tensor], length: int) -> Tensor:
-    """Parts [B, H, rows, ..] written to their places on the third axis."""
+    """Return a tensor with parts [B, H, rows, ..] written to their places on the third axis."""
     found = [(part, place) for part, place in zip(parts, places, strict=True) if part is not None]
     whole = found[0][0].new_empty(*found[0][0].shape[:2], length, *found[0][0].shape[3:])
     for part, place in found:

@@ -1,7 +1,7 @@
-"""The scores of one tile of keys under any arithmetic, and which of them a query sees: one method per step.
+"""The scores of one tile of keys under any arithmetic, and their visibility: one method per step.
 
-Each step is a seam: a mutant (``mutants``) is a subclass that overrides a single one. The rounding of every step is the
-contract's (``arithmetic``).
+Each step is a seam: a mutant (``reports.zoo``) is a subclass that overrides one step. The contract determines the
+rounding of every step (``arithmetic``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attn_spec.problem.handled import refuse
 from .arithmetic import Order
 from .matrix_products import MatrixProducts
 
-#: Options that the steps here and in ``dropout`` evaluate, and scores of pairs that ``operands`` has made of others.
+#: Options that the steps here and in ``dropout`` evaluate, and the scores of pairs that ``operands`` makes of others.
 HANDLES = (
     *("causal", "causal_alignment", "window", "mask", "scale", "softcap", "bias", "alibi_slopes", "pair_scores"),
     *("dropout_keep", "dropout_p", "dropout_seed"),
@@ -33,18 +33,18 @@ HANDLES = (
 class Tile:
     """Keys that are visited together."""
 
-    #: Key indices; those from Sk on do not exist.
+    #: Key indices; indices from Sk on are padding.
     cols: np.ndarray
-    #: Which of them each query attends to, bool [B, Hq, Sq, tile].
+    #: Visibility of these keys for each query, bool [B, Hq, Sq, tile].
     visible: Any
-    #: Whether it is visited last.
+    #: True if the tile is visited last.
     is_last: bool
 
 
 class Scores(MatrixProducts):
-    """One call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
+    """The scores of one call. Arrays are [B, Hq, Sq, ..]; scores of a tile are [B, Hq, Sq, tile]."""
 
-    #: The tile being visited.
+    #: The current tile.
     tile: Tile
 
     def __init__(self, contract: ResolvedContract, order: Order, q: Any, k: Any, v: Any, **options: Any) -> None:
@@ -71,19 +71,19 @@ class Scores(MatrixProducts):
     # Reading
 
     def read(self, tensor: Any) -> Any:
-        """The values of q, k or v."""
+        """Return the values of q, k or v."""
         return self.array(values_of(tensor))
 
     def broadcast(self, option: np.ndarray) -> np.ndarray:
-        """A mask or bias as [B, Hq, Sq, Sk]."""
+        """Return a mask or bias as [B, Hq, Sq, Sk]."""
         return np.broadcast_to(option, (*self.q.shape[:3], self.Sk))
 
     def map_kv_head(self) -> np.ndarray:
-        """The kv head that each query head reads, [Hq]."""
+        """Return the kv head that each query head reads, [Hq]."""
         return np.arange(self.q.shape[1]) // (self.q.shape[1] // self.k.shape[1])
 
     def tiles(self) -> Iterator[Tile]:
-        """The tiles in the order of visit, all of one length: the one at the end may pass it."""
+        """Yield the tiles in the order of visit, all of one length: the tile at the end may pass the last key."""
         size = self.order.kv_tile or max(self.Sk, 1)
         starts = np.arange(0, self.Sk, size)
         if self.order.tiles == "reverse":
@@ -101,7 +101,7 @@ class Scores(MatrixProducts):
         return self.load(self.v)
 
     def load(self, x: Any) -> Any:
-        """The tile of k or v for each query head, [B, Hq, tile, ..]; zeros past the end."""
+        """Return the tile of k or v for each query head, [B, Hq, tile, ..]; zeros past the last key."""
         cols = self.tile.cols
         values = x[:, self.map_kv_head()][:, :, np.minimum(cols, self.Sk - 1)]
         return self.xp.where(self.array((cols < self.Sk)[:, None]), values, 0.0)
@@ -109,7 +109,10 @@ class Scores(MatrixProducts):
     # Scores
 
     def scores(self) -> Any:
-        """Scores of the tile, hidden keys included, in units of ln 2 when the exponential is base 2."""
+        """Return scores of the tile, masked keys included, in units of ln 2 if the exponential is base 2.
+
+        If log2(e) is folded into the exponent, the scores are unscaled.
+        """
         s = self.score(self.q, self.load_k())
         if self.puts_bias_first:
             return self.change_base(self.apply_scale(self.apply_bias_first(s)))
@@ -120,45 +123,45 @@ class Scores(MatrixProducts):
         return 1 / math.sqrt(self.D)
 
     def factor(self) -> Any:
-        """The scale as the kernel holds it."""
+        """Return the scale as the kernel holds it."""
         return self.constant(self.default_scale() if self.scale is None else self.scale, roundings=2)
 
     @property
     def scales_operands(self) -> bool:
-        """Whether the scale multiplies q, and perhaps k, before their product."""
+        """True if the scale multiplies q, and perhaps k, before their product."""
         return self.c.scale_on == "operands" and self.pair_scores is None
 
     @property
     def folds_base(self) -> bool:
-        """Whether log2(e) is part of the scale of the query."""
+        """True if log2(e) is part of the query's factor."""
         return self.scales_operands and self.order.scaling == "folded" and self.is_base2 and self.softcap is None
 
     @property
     def folds_softcap(self) -> bool:
-        """Whether the inverse of the softcap is part of the scale of the query."""
+        """True if the inverse of the softcap is part of the query's factor."""
         return self.scales_operands and self.order.scaling == "folded" and self.softcap is not None
 
     @property
     def folds_exponent(self) -> bool:
-        """Whether scores wait unscaled for an exponent with the scale and log2(e) in one constant."""
+        """True if scores stay unscaled until an exponent that has the scale and log2(e) in one constant."""
         wanted = self.order.exponent_folded and self.is_base2 and not self.scales_operands
         plain = not self.has_addends and self.softcap is None and self.c.reference_distance == 0
         return wanted and plain and (self.scale is None or self.scale > 0)
 
     @property
     def has_addends(self) -> bool:
-        """Whether a bias or ALiBi is added to the scores."""
+        """True if a bias or ALiBi is added to the scores."""
         return self.bias is not None or self.slopes is not None
 
     @property
     def puts_bias_first(self) -> bool:
-        """Whether bias and ALiBi are divided by the scale and added to q.k."""
+        """True if bias and ALiBi are divided by the scale and added to q.k."""
         wanted = self.order.bias_first and self.has_addends and self.softcap is None and not self.scales_operands
         kept = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
         return wanted and kept and self.scale != 0
 
     def query_factor(self) -> Any:
-        """What multiplies the query under a contract that scales operands, when it is not a root of the scale."""
+        """Return the query's factor under a contract that scales operands, unless that is a root of the scale."""
         if self.folds_base:
             return self.times(self.factor(), self.log2e, "score_accumulation")
         return self.scale_over_softcap() if self.folds_softcap else self.factor()
@@ -167,7 +170,7 @@ class Scores(MatrixProducts):
         return self.round(self.factor() / self.constant(self.softcap), "score_accumulation")
 
     def score(self, q: Any, k: Any) -> Any:
-        """q.k of operands that are scaled first, under a contract that does so, and then enter the product."""
+        """Return q.k of operands, scaled first if the contract scales operands, rounded on entry to the product."""
         if self.pair_scores is not None:
             return self.read(self.option_tile(self.pair_scores, self.tile.cols))
         q, k = self.enter_scores(q, k)
@@ -175,7 +178,7 @@ class Scores(MatrixProducts):
         return self.convert(dot, "stored_scores", "score_accumulation")
 
     def enter_scores(self, q: Any, k: Any) -> tuple[Any, Any]:
-        """q and k as their product reads them."""
+        """Return q and k as their product reads them."""
         if not self.scales_operands:
             return self.enter(q), self.enter(k)
         if self.order.scaling == "roots":
@@ -186,9 +189,9 @@ class Scores(MatrixProducts):
         return self.enter(self.times(q, self.query_factor(), "stored_scores"), "stored_scores"), self.enter(k)
 
     def source_of_scaled(self) -> str:
-        """The stage that last rounded an operand, q or k, after a root of the scale has multiplied it.
+        """Return the stage that last rounded an operand, q or k, after a root of the scale has multiplied it.
 
-        An exact root changes no digit: then that is the stage that the operand came from.
+        An exact root changes no significant bit: then the stage is that of the operand itself.
         """
         wide = contains(self.c.format("stored_scores"), self.c.format("score_accumulation"))
         return "input" if self.has_exact_root and wide else "stored_scores"
@@ -199,7 +202,7 @@ class Scores(MatrixProducts):
         return is_power_of(4, abs(self.default_scale() if self.scale is None else self.scale))
 
     def root(self) -> Any:
-        """The square root of the scale as the kernel holds it."""
+        """Return the square root of the scale as the kernel holds it."""
         root = self.xp.sqrt(abs(self.factor()))
         return root if self.has_exact_root else self.round(root, "score_accumulation")
 
@@ -217,7 +220,7 @@ class Scores(MatrixProducts):
         return self.times(self.tanh(s), cap, "stored_scores")
 
     def change_base(self, s: Any) -> Any:
-        """Scores, or a log-sum-exp, in units of ln 2 when the exponential is base 2."""
+        """Return scores, or a log-sum-exp, in units of ln 2 if the exponential is base 2."""
         return self.times(s, self.log2e, "score_accumulation") if self.is_base2 else s
 
     def apply_bias(self, s: Any) -> Any:
@@ -226,18 +229,18 @@ class Scores(MatrixProducts):
         return self.add(s, self.bias_in_base(), "stored_scores")
 
     def bias_in_base(self) -> Any:
-        """The tile of the bias in units of ln 2, where scores are."""
+        """Return the tile of the bias in the units of the scores."""
         return self.change_base(self.load_bias())
 
     def load_bias(self) -> Any:
-        """The tile of the bias; loading rounds nothing but may flush, unless the order says that it rounds."""
+        """Return the tile of the bias. Loading may flush subnormals, and rounds only if the order says so."""
         bias = self.array(self.option_tile(self.bias, self.tile.cols))
         bias = self.convert(bias, "stored_scores", self.bias_dtype) if self.order.bias_rounded else bias
         loaded = self.convert(bias, "score_accumulation", "input")
         return self.xp.where(loaded == 0, loaded, bias)
 
     def apply_bias_first(self, s: Any) -> Any:
-        """q.k + bias / scale, and ALiBi likewise."""
+        """Return q.k + bias / scale + ALiBi / scale."""
         inverse = self.round(1 / self.factor(), "score_accumulation")
         added = [] if self.bias is None else [self.load_bias()]
         for term in added if self.slopes is None else [*added, self.load_alibi()]:
@@ -248,24 +251,24 @@ class Scores(MatrixProducts):
         return s if self.slopes is None else self.add(s, self.change_base(self.load_alibi()), "stored_scores")
 
     def load_alibi(self) -> Any:
-        """The tile of - m |i - j|, or of m j where keys are counted from one of them."""
+        """Return the tile of -m |i - j|, or of m j if the kernel counts keys from the first or the last key."""
         d = self.tile.cols - self.alibi_origin()
         term = self.alibi_term(-abs(d) if self.alibi_from == "query" else d)
         return self.convert(term, "stored_scores", "score_accumulation")
 
     def alibi_term(self, d: np.ndarray) -> Any:
-        """m d in the format that such terms have, if it is narrower than that of sums."""
+        """Return m d, in the format of ALiBi terms if that is narrower than the format of sums."""
         if contains(self.c.format("alibi_terms"), self.c.format("score_accumulation")):
             return self.slope_times(d)
         m, d = (self.convert(x, "alibi_terms", "score_accumulation") for x in (self.alibi_slope(), self.of_integers(d)))
         return self.round(m * d, "alibi_terms")
 
     def slope_times(self, d: np.ndarray) -> Any:
-        """m d, [B, Hq, Sq, ..] for integers [Sq, ..]."""
+        """Return m d, [B, Hq, Sq, ..] for integers [Sq, ..]."""
         return self.times(self.alibi_slope(), self.of_integers(d), "score_accumulation")
 
     def alibi_slope(self) -> Any:
-        """m as it is loaded."""
+        """Return m as it is loaded."""
         given, dtype = self.array(values_of(self.slopes)), of(self.slopes).dtype_of(self.slopes)
         return self.convert(given, "score_accumulation", dtype)
 
@@ -274,16 +277,16 @@ class Scores(MatrixProducts):
 
     @property
     def alibi_from(self) -> str:
-        """Where keys are counted from: behind the query distances are no differences."""
+        """Origin from which keys are counted: the "query" unless attention is causal, as |i - j| is no difference."""
         return self.order.alibi_from if self.causal else "query"
 
     def alibi_origin(self) -> np.ndarray:
-        """The key from which each query counts, [Sq, 1]."""
+        """Return the key from which each query counts, [Sq, 1]."""
         last = np.full((self.Sq, 1), self.Sk - 1)
         return {"query": self.diagonal(), "first": 0 * last, "last": last}[self.alibi_from]
 
     def row_shift(self) -> Any:
-        """How much larger the scores of each row are than those of the definition, [B, Hq, Sq, 1] or 0."""
+        """Return how much larger the scores of each row are than those of the definition, [B, Hq, Sq, 1] or 0."""
         if self.slopes is None or self.alibi_from == "query":
             return 0.0
         return self.slope_times(self.diagonal() - self.alibi_origin())
@@ -291,11 +294,11 @@ class Scores(MatrixProducts):
     # Visibility
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        """A tile of the mask or bias; what lies past the end is never used."""
+        """Return a tile of the mask or bias; elements past the last key are never used."""
         return option[..., np.minimum(cols, self.Sk - 1)]
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
-        """bool [B, Hq, Sq, tile]: which keys of the tile each query attends to."""
+        """Return which keys of the tile each query attends to, bool [B, Hq, Sq, tile]."""
         seen = self.in_bounds(cols) & self.on_band(cols)
         if self.mask is not None:
             seen = seen & (self.option_tile(self.mask, cols) != 0)
@@ -307,12 +310,12 @@ class Scores(MatrixProducts):
         return cols < self.Sk
 
     def diagonal(self) -> np.ndarray:
-        """The key that each query is aligned with, [Sq, 1]."""
+        """Return the key that each query is aligned with, [Sq, 1]."""
         offset = self.Sk - self.Sq if self.alignment == "bottom_right" else 0
         return np.arange(self.Sq)[:, None] + offset
 
     def on_band(self, cols: np.ndarray) -> np.ndarray:
-        """Causal and window, [Sq, tile]."""
+        """Return which keys the causal mask and the window leave visible, [Sq, tile]."""
         distance = cols - self.diagonal()
         left, right = self.window
         seen = np.full(distance.shape, fill_value=True)

@@ -1,8 +1,11 @@
 """Emulated kernels that obey the contracts they declare: the suite must accuse none of them.
 
-They cover what contracts allow and no CPU kernel at hand does: tf32, truncation, matrix units that cut, products of
-pieces, flushed subnormals, lazy rescaling and references that are no maximum, narrow accumulators, exponentials as bad
-as permitted, every kind of backward pass, in several tilings and orders of summation.
+They cover arithmetic that contracts allow and no available CPU kernel has:
+
+- formats and rounding: tf32, truncation, flushed subnormals, narrow accumulators;
+- products: matrix units that truncate, products of pieces;
+- softmax: lazy rescaling, references that are no maximum, exponentials as inaccurate as permitted;
+- every kind of backward pass, in several tilings and orders of summation.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from .linear import LinearAttention, LinearGradients, StateAttention
 from .passes import Renormalized, TwoPasses
 from .split import NormalizedSplitAttention, RingAttention
 
-#: No more than rounding to the formats, and elementary functions that are right to far below one rounding of float32,
-#: as float64's are.
+#: Contract fields without any freedom beyond rounding to the formats: elementary functions are accurate far below one
+#: rounding of float32, as float64's are.
 _NO_MORE: dict[str, Any] = {
     "exponent": "natural",
     "subnormals": "kept",
@@ -35,7 +38,7 @@ _NO_MORE: dict[str, Any] = {
     **dict.fromkeys(("exp_error", "log_error", "tanh_error", "sine_error"), 2.0**-20),
 }
 PRECISE = Contract(**_NO_MORE)
-#: The same in float64 itself, where NumPy's functions are within 4 units.
+#: Precise contract for float64 itself, where NumPy's functions are within 4 units in the last place.
 PRECISE64 = replace(PRECISE, exp_error=4.0, log_error=4.0, tanh_error=4.0, sine_error=4.0)
 
 _BY_DTYPE = dict.fromkeys(DTYPES, PRECISE) | {"float64": PRECISE64}
@@ -49,12 +52,12 @@ _BASE2 = replace(PRECISE, exponent="base2")
 _TF32 = replace(PRECISE, multiplicands="tf32", probabilities="tf32", score_gradients="tf32")
 _PIECES: dict[str, Any] = {"multiplicand_pieces": 2, "probabilities": "work", "score_gradients": "work"}
 
-#: The first of three splits is merged twice.
+#: Contract of three splits: the first split passes two merges.
 _SPLIT = replace(PRECISE, lse_merges=2)
 
 
 def _far(reference: str) -> dict[str, Contract]:
-    """A reference that is no maximum, as far from it as weights fit their format."""
+    """Return contracts with a reference that is no maximum, as far from the maximum as weights fit their format."""
     return {
         dtype: replace(PRECISE, reference=reference, reference_range=8.0 if dtype == "float16" else 60.0)
         for dtype in _NOT_64
@@ -62,12 +65,12 @@ def _far(reference: str) -> dict[str, Contract]:
 
 
 def _cutting(block: int, extra_bits: int) -> dict[str, Any]:
-    """A matrix unit that aligns blocks of products and cuts (Khattak and Mikaitis, arXiv 2512.07004)."""
+    """Return fields of a matrix unit that aligns and truncates products (Khattak and Mikaitis, arXiv 2512.07004)."""
     return {"matrix_rounding": "toward_zero", "matrix_block": block, "matrix_extra_bits": extra_bits}
 
 
 def _promoted(form: str, terms: int) -> dict[str, Any]:
-    """An inner accumulator that is added to the outer one after so many products."""
+    """Return fields of an inner accumulator that is added to the outer one after this many products."""
     return {"inner_accumulation": form, "inner_terms": terms}
 
 
@@ -133,7 +136,7 @@ _KERNELS = (
         dtypes=_HALVES,
         steps=NormalizedSplitAttention,
     ),
-    # Where a scale and log2(e) go.
+    # Places of the scale and of log2(e).
     emulate_both("scaled_query", replace(PRECISE, scale_on="operands"), Order(scaling="query"), dtypes=_NOT_64),
     emulate_both("log2e_folded", replace(_BASE2, scale_on="operands"), Order(scaling="folded"), dtypes=_NOT_64),
     emulate_both(
@@ -143,7 +146,7 @@ _KERNELS = (
         dtypes=_NOT_64,
     ),
     emulate_both("bias_first", PRECISE, Order(bias_first=True), dtypes=_NOT_64),
-    # What is subtracted, and how weights are normalized.
+    # References that are subtracted, and ways to normalize weights.
     emulate_both("no_maximum", _far("zero"), dtypes=_NOT_64),
     emulate_both("upper_bound", _far("upper_bound"), dtypes=_NOT_64),
     emulate_both("weights_by_lse", replace(PRECISE, normalize="by_lse"), steps=TwoPasses, dtypes=_NOT_64),
@@ -160,7 +163,7 @@ _KERNELS = (
         steps=RingAttention,
     ),
     emulate_both("every_tile", replace(PRECISE, normalize="every_tile"), steps=Renormalized, dtypes=_NOT_64),
-    # How products are made.
+    # Ways to make products.
     emulate_both("tf32_cut", replace(PRECISE, multiplicands="tf32", entry_rounding="toward_zero")),
     emulate_both("volta", replace(PRECISE, **_cutting(4, 0)), dtypes=_HALVES),
     emulate_both("ampere", replace(PRECISE, **_cutting(8, 1)), dtypes=_HALVES),
@@ -170,7 +173,7 @@ _KERNELS = (
     emulate_both("bf16x3", replace(PRECISE, multiplicands="bfloat16", **_PIECES)),
     emulate_both("tf32x3", replace(_TF32, **_PIECES)),
     emulate_both("flushed_on_entry", replace(PRECISE, float16_subnormals="flushed_on_entry"), dtypes=("float16",)),
-    # No softmax.
+    # Linear attention, without softmax.
     *(
         emulate_both(name, _BY_DTYPE, order, dtypes=DTYPES, steps=steps, gradients=LinearGradients, **_LINEAR)
         for name, steps, order in (
@@ -187,7 +190,7 @@ _KERNELS = (
         gradients=LinearGradients,
         **_LINEAR,
     ),
-    # The backward pass.
+    # Choices of the backward pass.
     emulate_both("delta_of_probabilities", replace(PRECISE, delta="probabilities"), dtypes=_NOT_64),
     emulate_both("cast_weights_in_dS", replace(PRECISE, score_gradients_of="cast"), dtypes=_HALVES),
     emulate_both("narrow_weight_gradients", replace(PRECISE, weight_gradients="input"), dtypes=_HALVES),

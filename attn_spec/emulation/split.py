@@ -1,9 +1,9 @@
-"""Attention whose keys are dealt to splits that know nothing of one another, and merged: the shape of FlashDecoding.
+"""Attention over splits of the keys that are computed independently, then merged: the structure of FlashDecoding.
 
-:class:`SplitAttention` merges maxima, row sums and unnormalized outputs, a tree of the accumulators that
+:class:`SplitAttention` merges maxima, row sums and unnormalized outputs: a tree of the accumulators that
 :class:`~attn_spec.emulation.forward.TiledAttention` keeps in a chain. :class:`NormalizedSplitAttention` merges outputs
-and log-sum-exps, as Dao et al., "Flash-Decoding for long-context inference" (2023), which rounds more often;
-:class:`RingAttention` does so after every part (Liu et al., arXiv 2310.01889).
+and log-sum-exps, which rounds more often (Dao et al., "Flash-Decoding for long-context inference", 2023).
+:class:`RingAttention` merges after every part (Liu et al., arXiv 2310.01889).
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from .scores import Tile
 
 
 class Part(NamedTuple):
-    """What the keys of a split make of every query."""
+    """The result of one split of keys for every query."""
 
-    #: The maximum [B, Hq, Sq, 1], minus infinity where no key was visible.
+    #: Maximum [B, Hq, Sq, 1], minus infinity if no key was visible.
     m: Any
-    #: The row sum [B, Hq, Sq, 1].
+    #: Row sum [B, Hq, Sq, 1].
     l: Any
-    #: The output before its division by l, [B, Hq, Sq, Dv].
+    #: Output before its division by l, [B, Hq, Sq, Dv].
     acc: Any
 
 
 class SplitAttention(TiledAttention):
-    """One call; dealing and merging are seams too."""
+    """One forward call over splits; dealing and merging are seams too."""
 
-    #: How many splits the keys are dealt to; some are empty when there are few tiles.
+    #: Number of splits that the keys are dealt to; some splits are empty if there are few tiles.
     splits = 3
 
     def __call__(self) -> tuple[Any, Any]:
-        """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
+        """Return output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq]."""
         with np.errstate(all="ignore"):
             return self.combine([Part(*self.fold(tiles)) for tiles in self.deal(list(self.tiles()))])
 
     def deal(self, tiles: list[Tile]) -> list[list[Tile]]:
-        """The tiles of each split, equally many but in the last ones."""
+        """Return the tiles of each split, equally many except in the last ones."""
         share = -(-len(tiles) // self.splits)
         return [tiles[n * share : (n + 1) * share] for n in range(self.splits)]
 
     def combine(self, parts: Sequence[Part]) -> tuple[Any, Any]:
-        """Output and log-sum-exp of all parts."""
+        """Return output and log-sum-exp of all parts."""
         m, l, acc = reduce(self.merge, parts)
         return self.finish(acc, l), self.log_sum_exp(m, l)
 
     def merge(self, one: Part, other: Part) -> Part:
-        """Two parts as one, by the larger maximum."""
+        """Return two parts merged into one, by the larger maximum."""
         m = self.merged_max(one.m, other.m)
         a, b = self.merge_factor(one.m, m), self.merge_factor(other.m, m)
         l = self.add(self.merge_row_sum(one.l, a), self.merge_row_sum(other.l, b), "row_sum")
@@ -59,44 +59,44 @@ class SplitAttention(TiledAttention):
         return Part(m, l, acc)
 
     def merge_row_sum(self, l: Any, factor: Any) -> Any:
-        """A part's row sum as it enters the merged one."""
+        """Return a part's row sum as it enters the merged one."""
         return self.rescale_row_sum(l, factor)
 
     def merge_output(self, acc: Any, factor: Any) -> Any:
-        """A part's output as it enters the merged one."""
+        """Return a part's output as it enters the merged one."""
         return self.rescale_output(acc, factor)
 
     def merged_max(self, one: Any, other: Any) -> Any:
         return self.xp.maximum(one, other)
 
     def merge_factor(self, m: Any, merged: Any) -> Any:
-        """What a part of maximum m is multiplied by."""
+        """Return the factor of a part of maximum m."""
         return self.rescale_factor(m, merged)
 
 
 class NormalizedSplitAttention(SplitAttention):
-    """Splits hand over their outputs, divided by their row sums, and their log-sum-exps, each rounded."""
+    """Splits that hand over their outputs, divided by their row sums, and their log-sum-exps, each rounded."""
 
     def combine(self, parts: Sequence[Part]) -> tuple[Any, Any]:
-        """Output and log-sum-exp; each part counts as one key, its log-sum-exp for a score, its output for a value."""
+        """Return output and log-sum-exp; a part is a key with its log-sum-exp as score and its output as value."""
         natural_lse = super(SplitAttention, self).natural_lse
         return super().combine([self.arrive(self.normalized(part, natural_lse(*part[:2]))) for part in parts])
 
     def natural_lse(self, m: Any, l: Any) -> Any:
-        """Of merged parts, whose references are log-sum-exps."""
+        """Return the natural log-sum-exp of merged parts, whose references are log-sum-exps."""
         return self.log_of_sum(m, l)
 
     def normalized(self, part: Part, lse: Any) -> Part:
-        """The part with a row sum of 1, or of 0 where it saw no key, and its log-sum-exp for a maximum."""
+        """Return the part with a row sum of 1, or of 0 if it saw no key, and with its log-sum-exp as maximum."""
         value = self.divide(self.convert(part.acc, "softmax", "output_accumulation"), self.nonzero(part.l))
         return Part(self.change_base(lse[..., None]), self.xp.where(part.l == 0, 0.0, 1.0), value)
 
     def arrive(self, part: Part) -> Part:
-        """A normalized part of which the merge is told."""
+        """Return a normalized part as the merge receives it."""
         return self.waiting(part)
 
     def waiting(self, part: Part) -> Part:
-        """A normalized part as it waits for the next one."""
+        """Return a normalized part as it is stored until the next one arrives."""
         return part._replace(acc=self.convert(part.acc, "partial_outputs", "softmax"))
 
     def merge_row_sum(self, l: Any, factor: Any) -> Any:
@@ -106,22 +106,22 @@ class NormalizedSplitAttention(SplitAttention):
         return self.rescale(acc, factor, "output_accumulation")
 
     def merge_factor(self, m: Any, merged: Any) -> Any:
-        """e^(L_t - L); both are log-sum-exps, -inf for parts that saw no key."""
+        """Return e^(L_t - L); both are log-sum-exps, -inf for parts that saw no key."""
         return self.exponential(self.round(m - self.xp.where(merged == -np.inf, 0.0, merged), "softmax"))
 
 
 class RingAttention(NormalizedSplitAttention):
-    """Parts arrive one after the other; after each the running output waits, normalized, with its log-sum-exp."""
+    """Parts arrive one after the other; after each the running output is stored, normalized, with its log-sum-exp."""
 
-    #: The log-sum-exp of the parts that have arrived, [B, Hq, Sq].
+    #: Log-sum-exp of the parts that have arrived, [B, Hq, Sq].
     lse: Any
 
-    def log_sum_exp(self, m: Any, l: Any) -> Any:  # noqa: ARG002 - a sum of parts that have been merged already
-        """The one that the last merge stored; it is not stored again, unless it is moved."""
+    def log_sum_exp(self, m: Any, l: Any) -> Any:  # noqa: ARG002 - the parts have been merged already
+        """Return the log-sum-exp that the last merge stored; it is rounded again only if a row shift moves it."""
         return self.moved_back(self.lse)
 
     def arrive(self, part: Part) -> Part:
-        """A part waits once, with the output that it meets."""
+        """Return the part unchanged: it is stored once, together with the output that it is merged with."""
         return part
 
     def merge(self, one: Part, other: Part) -> Part:
@@ -134,7 +134,7 @@ class RingAttention(NormalizedSplitAttention):
         return Part(self.change_base(self.lse[..., None]), seen, self.by_difference(one, other))
 
     def by_difference(self, one: Part, other: Part) -> Any:
-        """o - b (o - o') for b = 1/(1 + exp(L - L'))."""
+        """Return o - b (o - o') for b = 1/(1 + exp(L - L'))."""
         gap = self.round(self.xp.where(one.l * other.l == 0, 0.0, one.m - other.m), "softmax")
         b = self.round(1 / self.round(1 + self.exponential(gap), "softmax"), "softmax")
         o = self.round(one.acc - other.acc, "output_accumulation")

@@ -74,5 +74,7 @@ def test_ranks_that_wait_for_one_another_are_an_error():
 def test_a_tensor_that_does_not_fit_is_an_error(place):
     works = [Told(Exchange(send={1: [torch.ones(2)]})), Told(Exchange(receive={0: [place]}))]
 
-    with pytest.raises(ExchangeError, match=r"^from rank 0 to rank 1 go \[\(\(2,\), torch.float32\)\], but there is "):
+    with pytest.raises(
+        ExchangeError, match=r"^tensors \[\(\(2,\), torch.float32\)\] were sent from rank 0 to rank 1, "
+    ):
         in_turn([Work(rank, "program", ()) for rank in works])
