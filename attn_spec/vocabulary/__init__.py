@@ -1,1 +1,1 @@
-"""The words of the suite: each explained by the text that stands beside what it names."""
+"""The words of the suite, each explained by the comment or docstring beside what it names."""

@@ -11,9 +11,9 @@ _ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
 def comments_of(owner: type | ModuleType) -> dict[str, str]:
-    """What the ``#:`` comment above each name of a class or module says, by name.
+    """Return the ``#:`` comment above each name that a class or module assigns, by name.
 
-    A name right below another, without a comment of its own, shares the comment above.
+    A name directly below another, without a comment of its own, shares the comment above.
     """
     found: dict[str, str] = {}
     lines: list[str] = []
@@ -33,15 +33,15 @@ def comments_of(owner: type | ModuleType) -> dict[str, str]:
 
 
 def summary(owner: object) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring, on one line."""
     return paragraphs(owner)[0]
 
 
 def paragraphs(owner: object) -> list[str]:
-    """The paragraphs of a docstring, each on one line."""
+    """Return the paragraphs of a docstring, each on one line."""
     return [plain(" ".join(part.split())) for part in (inspect.getdoc(owner) or "").split("\n\n")]
 
 
 def plain(text: str) -> str:
-    """A text without the marks of reStructuredText."""
+    """Return a text without the markup of reStructuredText."""
     return _ROLE.sub(r"\1", text).replace("``", "")

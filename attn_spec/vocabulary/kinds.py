@@ -1,4 +1,4 @@
-"""Every kind of words, each read from the table, the comments and the docstrings that stand beside what it names."""
+"""Kinds of words, each read from the table, the comments and the docstrings beside what it names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from attn_spec.vocabulary.word import Kind, Word
 
 
 def _facts(**told: Any) -> tuple[tuple[str, str], ...]:
-    """Facts by what they tell, without those that are empty."""
+    """Return labels and texts of facts, without empty ones."""
     return tuple((name.replace("_", " "), str(text)) for name, text in told.items() if text not in ("", None))
 
 
@@ -38,12 +38,12 @@ def _texts(allowed: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _default(item: Field[Any]) -> str:
-    """What a field is where nothing is said; empty where something must be."""
+    """Return the default of a field; empty if the field must be given."""
     return "" if item.default is MISSING else repr(item.default)
 
 
 def properties() -> list[Word]:
-    """Every property, by its id."""
+    """Return the word of every property, by its id."""
     return [
         Word(
             kind="property",
@@ -64,7 +64,7 @@ def properties() -> list[Word]:
 
 
 def _value_of(row: Option) -> str:
-    """What a value of an option must be."""
+    """Return a description of the valid values of an option."""
     if row.tensor is None:
         return row.wanted
     kind = row.tensor.__name__.rstrip("_")
@@ -128,13 +128,13 @@ def _conventions() -> list[Word]:
 
 
 def _choice(convention: str, value: Any, means: str) -> str:
-    """Tell what a choice of a convention means, and which libraries have it."""
+    """Return what a choice of a convention means, and the libraries that have it."""
     told = convention in LIBRARY_CONVENTIONS
     have = [one.name for one in libraries.LIBRARIES if told and one.convention(convention) == value]
     return f"{means} ({'; '.join(have)})" if have else means
 
 
-#: Conventions that the table of libraries tells: those that one answer shows.
+#: Conventions that the table of libraries records: those that one answer shows.
 LIBRARY_CONVENTIONS = tuple(name for name, row in CONVENTIONS.items() if row.decides)
 
 
@@ -171,7 +171,7 @@ def _contracts() -> list[Word]:
 
 
 def _fields(made: Contract) -> str:
-    """The fields of a contract that are not the defaults."""
+    """Return the fields of a contract that differ from the defaults."""
     own = [item.name for item in fields(Contract) if item.name != "alternatives"]
     return ", ".join(
         f"{name}={getattr(made, name)!r}" for name in own if getattr(made, name) != getattr(Contract(), name)
@@ -179,7 +179,7 @@ def _fields(made: Contract) -> str:
 
 
 def _chooser() -> list[str]:
-    """Which contract to declare, and what comes of another one."""
+    """Return lines on the contract to declare, and on the consequences of another contract."""
     rows = [f"{presets.describe(made)}: {says}" for says, made in presets.CHOOSER]
     return ["Choose by what the kernel does:", *rows, *paragraphs(presets)[1:]]
 
@@ -203,7 +203,7 @@ def _stages() -> list[Word]:
 
 
 def _values_of_presets(stage: str) -> str:
-    """The presets in which a stage is not the default."""
+    """Return the presets in which a stage differs from its default."""
     default = getattr(Contract(), stage)
     found = {name: getattr(made, stage) for name, made in presets.PRESETS.items()}
     return ", ".join(f"{name} {value!r}" for name, value in found.items() if value != default)
@@ -259,7 +259,7 @@ def _limits() -> list[Word]:
     return [Word(kind="limit", name=item.name, says=comments[item.name]) for item in fields(Limits)]
 
 
-#: Fields of a kernel that no author writes.
+#: Fields of a kernel that its author does not write.
 _FOUND = {"function", "limits", "when_off", "built", "declared", "spec", "module", "given", "backward_function"}
 
 
@@ -274,7 +274,7 @@ def _declarations() -> list[Word]:
 
 @cache
 def kinds() -> tuple[Kind, ...]:
-    """Every kind, in the order in which a reader meets them."""
+    """Return every kind, in the order in which a reader meets them."""
 
     def kind(name: str, says: str, words: Callable[[], list[Word]], plural: str = "", **more: Any) -> Kind:
         return Kind(name=name, plural=plural or f"{name}s", says=says, words=words, **more)

@@ -1,7 +1,7 @@
-"""The conventions of libraries in wide use: what a wrapper around one of them declares.
+"""The conventions of widely used libraries: what a wrapper around each of them declares.
 
-Each row names a kernel that is examined with these conventions, in ``implementations`` where the library itself is
-called, in ``reports/plain`` where its code is written down as it stands in its source.
+Each row names a kernel that is examined with these conventions: in ``implementations`` if the kernel calls the library,
+in ``reports/plain`` if the kernel follows the library's source.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from attn_spec.problem.conventions import CONVENTIONS, Conventions
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """What is known of one function of a library."""
+    """Conventions of one function of a library."""
 
     name: str
-    #: The axes of q, k and v, where possible by a name of ``kernels.presentation``.
+    #: Axes of q, k and v, as a name of ``kernels.presentation`` if there is one.
     axes: str = ""
-    #: What is said of the LSE holds where one is returned.
+    #: Conventions of the function; those of the LSE apply if one is returned.
     conventions: Conventions
-    #: Whether a log-sum-exp is returned.
+    #: True if a log-sum-exp is returned.
     returns_lse: bool = False
-    #: What a bool mask means; empty where none is taken.
+    #: Meaning of a bool mask; empty if the function takes none.
     mask: str = ""
-    #: What a pair of window lengths means; empty where none is taken.
+    #: Meaning of a pair of window lengths; empty if the function takes none.
     window: str = ""
-    #: What a caller decides that a convention would say.
+    #: Conventions that the caller decides.
     left_open: frozenset[str] = frozenset()
-    #: A kernel that is examined with these conventions.
+    #: Kernel that is examined with these conventions.
     kernel: str
-    #: Whether that calls the library, or is written after its source.
+    #: True if this kernel calls the library, False if it is written after the library's source.
     calls_it: bool = True
 
     def convention(self, name: str) -> str:
-        """The value of one convention; empty where the library has none."""
+        """Return the value of one convention; empty if the library has none."""
         needs_lse = CONVENTIONS[name].decides == ("lse",)
         if name in self.left_open or (needs_lse and not self.returns_lse):
             return ""
         return str(getattr(self.conventions, name))
 
 
-_ATTENDS, _HIDES = "True attends", "True hides"
+_ATTENDS, _MASKS = "True attends", "True masks"
 
 LIBRARIES = (
     Library(
@@ -63,7 +63,7 @@ LIBRARIES = (
         name="torch.nn.MultiheadAttention without weights",
         axes="[B, S, H D]",
         conventions=Conventions(),
-        mask=_HIDES,
+        mask=_MASKS,
         left_open=frozenset({"causal_alignment"}),
         kernel="torch_layer:multihead",
     ),
@@ -71,7 +71,7 @@ LIBRARIES = (
         name="torch.nn.MultiheadAttention with weights",
         axes="[B, S, H D]",
         conventions=Conventions(empty_row="nan"),
-        mask=_HIDES,
+        mask=_MASKS,
         left_open=frozenset({"causal_alignment"}),
         kernel="torch_layer:multihead_weights",
     ),

@@ -1,4 +1,4 @@
-"""Find what a text names, and write it down: one entry for each word of that name, or the list of a kind."""
+"""Lookup of words by text: one entry for each word of that name, or the list of a kind."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from attn_spec.vocabulary.word import Kind, Word
 
 
 class UnknownWordError(LookupError):
-    """A text that names no word; the message names the nearest ones."""
+    """A text that names no word; the message names the nearest words."""
 
 
 def explained(text: str) -> list[str]:
-    """Lines that explain a word, list a kind, or, of the empty text, list the kinds.
+    """Return lines that explain a word, list a kind, or, for the empty text, list the kinds.
 
-    A word is found by its name, by what other libraries call it, and by its values; a property also by its family.
+    A word is found by its name, by its names in other libraries, and by its values; a property also by its family.
     Raises :class:`UnknownWordError`.
     """
     if not text:
-        return [f"{kind.plural}\n    {kind.says}" for kind in kinds()] + ["`attn-spec explain WORD` tells more"]
+        return [f"{kind.plural}\n    {kind.says}" for kind in kinds()] + ["`attn-spec explain WORD` explains a word"]
     wanted = _key(text)
     for kind in kinds():
         if wanted in map(_key, (kind.name, kind.plural, *kind.also)):
@@ -35,7 +35,7 @@ def explained(text: str) -> list[str]:
 
 
 def listed(kind: Kind) -> list[str]:
-    """A kind, each of its words in a line or two, and how many there are."""
+    """Return lines for a kind: each of its words in a line or two, and their number."""
     words = kind.words()
     closing = kind.closing()
     written = entry if kind.in_full else line
@@ -45,12 +45,12 @@ def listed(kind: Kind) -> list[str]:
 
 
 def line(word: Word) -> list[str]:
-    """A word and what it means, as lists have it."""
+    """Return the lines of a word in a list: its name and its meaning."""
     return [word.name, f"    {word.says}"]
 
 
 def entry(word: Word) -> list[str]:
-    """A word, its kind, what it means, and what else is known of it."""
+    """Return the lines of a word with its kind, its meaning and further facts."""
     wide = max((len(name) for name, _ in word.facts), default=0)
     facts = [f"    {name:<{wide}}  {text}" for name, text in word.facts]
     return [f"{word.name}  ({word.kind})", f"    {word.says}", *facts]
@@ -62,11 +62,11 @@ def _words() -> tuple[Word, ...]:
 
 
 def _key(text: str) -> str:
-    """A text without what is written now so, now so: case, hyphens, blanks."""
+    """Return a text without differences of case, hyphens and blanks."""
     return re.sub(r"[\s-]+", "_", text.strip().casefold())
 
 
 def _names() -> list[str]:
-    """All that finds an entry or a list, as it is compared."""
+    """Return all texts that find an entry or a list, in the form in which they are compared."""
     words = (name for word in _words() for name in (*word.also, word.name))
     return [_key(name) for name in (*words, *(kind.plural for kind in kinds()))]

@@ -1,4 +1,4 @@
-"""A word of the suite, and a kind of words."""
+"""Words of the suite, and kinds of words."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """One word, and all that is told of it."""
+    """One word, with its meaning and further facts."""
 
-    #: Of its kind, in the singular: "option".
+    #: Kind of the word, in the singular: "option".
     kind: str
-    #: As it is written in code.
+    #: Name, as it is written in code.
     name: str
-    #: What it means, in a sentence or a few.
+    #: Meaning, in one sentence or a few.
     says: str
-    #: More about it: what is told, and the text.
+    #: Further facts: a label and a text each.
     facts: tuple[tuple[str, str], ...] = ()
-    #: Other texts by which it is found: spellings, values.
+    #: Other texts that find the word: spellings, values.
     also: tuple[str, ...] = ()
 
 
@@ -26,15 +26,15 @@ class Word:
 class Kind:
     """All words that are rows of one table."""
 
-    #: In the singular, and in the plural.
+    #: Name in the singular, and in the plural.
     name: str
     plural: str
-    #: What such words are.
+    #: Description of these words.
     says: str
     words: Callable[[], list[Word]]
-    #: Whether its list tells all that is known of each.
+    #: True if the list of the kind shows all facts of each word.
     in_full: bool = False
-    #: Other texts by which it is found.
+    #: Other texts that find the kind.
     also: tuple[str, ...] = ()
     #: Sentences below the list of its words.
     closing: Callable[[], list[str]] = list

@@ -55,7 +55,7 @@ def test_a_layer_of_torch_takes_a_mask_that_hides(weights, empty, hides_the_firs
     out, _ = layer(x[:, :2], x, x, attn_mask=mask, need_weights=weights)
     said = NAMED[f"torch.nn.MultiheadAttention {'with' if weights else 'without'} weights"]
 
-    assert (said.mask, said.convention("empty_row")) == ("True hides", empty)
+    assert (said.mask, said.convention("empty_row")) == ("True masks", empty)
     assert bool(out[0, 0].isnan().all() if empty == "nan" else (out[0, 0] == 0).all())
     assert torch.isfinite(out[0, 1]).all()
 
