@@ -1,4 +1,4 @@
-"""``python -m attn_spec``: the command ``attn-spec``."""
+"""Run ``python -m attn_spec`` as the command ``attn-spec``."""
 
 from attn_spec.cli.command import main
 

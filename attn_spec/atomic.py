@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Files written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def refusal(path: Path) -> str:
-    """Why nothing can be written to ``path``, as far as can be told without doing so; empty if it can."""
+    """Return why nothing can be written to ``path``, as far as a test without writing shows; empty if it can be."""
     if path.is_dir():
         return "it is a folder"
     home = next(parent for parent in path.absolute().parents if parent.exists())

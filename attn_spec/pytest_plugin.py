@@ -1,7 +1,7 @@
-"""The pytest side: options, one test for each property x kernel x dtype, rows, and the denominator.
+"""The pytest plugin: options, one test for each property x kernel x dtype, rows, and the denominator.
 
-pytest loads this module at every start in every environment that has attn-spec, so it imports nothing heavy until
-a property is collected. Rows travel in ``report.user_properties``, which pytest-xdist carries to its controller.
+pytest loads this module at every start in every environment that has attn-spec, so it imports nothing heavy until a
+property is collected. Rows are sent in ``report.user_properties``, which pytest-xdist passes to its controller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SESSION = pytest.StashKey[Session]()
 
 
 def _share(text: str) -> tuple[int, int]:
-    """The numbers of I/N."""
+    """Return the numbers of I/N."""
     number, slash, count = text.partition("/")
     if slash and number.isdecimal() and count.isdecimal() and int(number) < int(count):
         return int(number), int(count)
@@ -41,7 +41,7 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def _shape(text: str) -> AskedShape:
-    """A shape that is asked for."""
+    """Return the shape that a text describes."""
     try:
         return AskedShape.parse(text)
     except ShapeError as error:
@@ -58,28 +58,28 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "exercise only properties whose id contains this; may be repeated",
     },
     "shape": {"action": "append", "default": [], "type": _shape, "metavar": "SPEC", "help": "shape to examine too, by "
-              f"rows that are sampled, e.g. {EXAMPLE}; may be repeated"},
+              f"sampled rows, e.g. {EXAMPLE}; may be repeated"},
     "device": {"default": "cpu", "help": "device to run kernels on, e.g. cuda (default: cpu)"},
     "profile": {"default": "smoke", "choices": list(PROFILES), "help": "how long to search (default: smoke)"},
     "seed": {"type": int, "help": "seed of the search; default: the profile's"},
     "call-limit": {"type": float, "default": 60.0, "help": "seconds one kernel call may take (default: 60)"},
     "report": {"type": Path, "help": "write verdicts to this file as they come, one JSON object a line"},
-    "continue": {"type": Path, "help": "run only what has no verdict in this earlier report"},
+    "continue": {"type": Path, "help": "run only properties without a verdict in this earlier report"},
     "share": {"type": _share, "default": (0, 1), "metavar": "I/N", "help": "examine one of N shares, I/N with I from "
               "0: every N-th property, kernel and dtype"},
     "known-defects": {
         "type": Path,
-        "help": "TOML file of refutations that are expected, with their reasons; or own, the table beside the kernel",
+        "help": "TOML file of expected refutations, with their reasons; or own, the table beside the kernel",
     },
-    "brief": {"action": "store_true", "help": "give each property no more problems than a verdict takes"},
-    "isolate": {"default": "auto", "choices": ["auto", "always", "never"], "help": "whether a kernel has a process of "
-                "its own, which cannot touch the judge; default: auto, each that is none of attn-spec's"},
-    "memory": {"type": float, "help": "GiB of addresses that the process of a kernel may have; default: no limit"},
+    "brief": {"action": "store_true", "help": "give each property only as many problems as a verdict needs"},
+    "isolate": {"default": "auto", "choices": ["auto", "always", "never"], "help": "run a kernel in a process of "
+                "its own, which cannot touch the judge; default: auto, for kernels outside attn-spec"},
+    "memory": {"type": float, "help": "limit of the address space of a kernel's process, in GiB; default: no limit"},
     "no-first-look": {"action": "store_true", "help": "search the properties even where a first look finds that the "
                       "kernel expects other calls"},
     "framework": {"help": "for undecorated callables: numpy, torch or jax"},
     "contract": {"help": "for undecorated callables: the arithmetic they declare, e.g. fused"},
-    "supports": {"help": "for undecorated callables: options they support; those with a - are left out: dv,-lse"},
+    "supports": {"help": "for undecorated callables: options they support; a - removes one: dv,-lse"},
 }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; when kernels are named, find them now, so that a wrong name ends in one line."""
+    """Register the marker, and find named kernels now, so that a wrong name ends in one line."""
     config.addinivalue_line("markers", "property(property_): a property of attention kernels (attn-spec)")
     session = config.stash[_SESSION] = Session(config)
     config.pluginmanager.register(session, "attn_spec.sessions.session")
@@ -110,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @contextlib.contextmanager
 def _refusals(session: Session) -> Iterator[None]:
-    """What cannot be examined ends pytest with one line, and a certificate before it is begun."""
+    """End pytest with one line, and a certificate before it begins, if a kernel cannot be examined."""
     from attn_spec.kernels.kernel import KernelError
 
     try:
@@ -127,7 +127,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Name what is examined, when kernels were named."""
+    """Return the header that names kernels, device and profile, if kernels were named."""
     return config.stash[_SESSION].header() if config.getoption("attn_kernel") else []
 
 
@@ -141,9 +141,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note what there is to examine: what was chosen; of a share; with --attn-continue, of what has no verdict yet.
+    """Select the tests to run: chosen properties of this share; with --attn-continue, those without a verdict.
 
-    Shapes that are asked for are all of the first share, so that no two are in memory at once.
+    All shapes that the user asked for are in the first share, so that no two are in memory at once.
     """
     session = config.stash[_SESSION]
     done = selection.reported(session.option("continue"))
@@ -165,13 +165,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _in_order(items: list[pytest.Item], keys: dict[pytest.Item, Key | None]) -> list[pytest.Item]:
-    """The items, of which those of properties have changed places: what finds most comes first."""
+    """Return the items with the tests of properties reordered: properties that find most come first."""
     ranked = iter(sorted((item for item in items if keys[item]), key=lambda item: rank(keys[item][0])))  # type: ignore[index]
     return [next(ranked) if keys[item] else item for item in items]
 
 
 def _chosen(session: Session, keys: set[Key]) -> set[Key]:
-    """The keys that the user chose; where no property is collected nothing heavy is imported to tell."""
+    """Return the keys that the user chose. Without any property nothing heavy is imported to find out."""
     if not keys:
         return keys
     with _refusals(session):
@@ -179,12 +179,12 @@ def _chosen(session: Session, keys: set[Key]) -> set[Key]:
 
 
 def _property_of(item: pytest.Item) -> Property | None:
-    """The property that a test is of; None for one that is no property."""
+    """Return the property that a test checks; None for a test of no property."""
     return getattr(getattr(item, "function", None), "attention_property", None)
 
 
 def key_of(item: pytest.Item) -> Key | None:
-    """(property, kernel, dtype) of a test, None for one that is no property."""
+    """Return (property, kernel, dtype) of a test; None for a test of no property."""
     property_ = _property_of(item)
     if property_ is None:
         return None
@@ -194,7 +194,7 @@ def key_of(item: pytest.Item) -> Key | None:
 
 @pytest.fixture
 def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None]:
-    """Search for a problem that refutes a property, and record the verdict as a row."""
+    """Return a function that searches for a problem that refutes a property, and records the verdict as a row."""
     session = request.config.stash[_SESSION]
 
     def run(property_: Property, subject: Subject) -> None:
@@ -220,7 +220,7 @@ def search(request: pytest.FixtureRequest) -> Callable[[Property, Subject], None
 
 @pytest.fixture
 def assert_attention(record_property: Callable[[str, object], None]) -> Callable[..., RowJudgement]:
-    """:func:`attn_spec.testing.assert_attention`; the report of the test and the summary say how near answers came."""
+    """Return :func:`attn_spec.testing.assert_attention`, recording error / bound for report and summary."""
     from attn_spec import testing
 
     def recorded(*tensors: Any, **words: Any) -> RowJudgement:
@@ -232,7 +232,7 @@ def assert_attention(record_property: Callable[[str, object], None]) -> Callable
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say what the verdicts are verdicts of."""
+    """Print the number of verdicts, and what they cover."""
     session = config.stash[_SESSION]
     if session.rows or session.answers or session.changed:
         terminalreporter.section("attn-spec")
@@ -240,7 +240,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Report what would have been refuted, what kernels are made of, and mark the report as whole."""
+    """Report the power of the verdicts and the files of kernels, and mark the report as complete."""
     own = session.config.stash[_SESSION]
     if not hasattr(session.config, "workerinput"):
         own.weigh()

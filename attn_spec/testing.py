@@ -1,11 +1,11 @@
-"""One line in somebody's test, which says whether an answer is the attention of its tensors.
+"""Assertions for a user's tests: whether an answer is the attention of its tensors, in one line.
 
     from attn_spec.testing import assert_attention
 
     assert_attention(out, q, k, v, causal=True, contract="fused")   # in place of torch.testing.assert_close
 
-No tolerance is chosen: each element has a bound of its own, derived from the contract and the data, and the truth comes
-from an oracle. Tensors may be those of any framework on any device.
+There is no tolerance to choose: each element has a bound of its own, derived from the contract and the data, and the
+truth comes from an oracle. Tensors may be of any framework on any device.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from attn_spec.problem.conventions import OF_ANSWERS, Conventions, of_call
 from attn_spec.problem.option_fields import is_number
 from attn_spec.problem.problem import Problem
 
-#: Rows, and batch entries and kv heads, in which errors are planted, at most.
+#: Largest numbers of rows, and of batch entries and kv heads, in which errors are planted.
 ROWS, HEADS = 64, 2
 
 Judged = TypeVar("Judged", bound=RowJudgement)
 
 
-class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """An element lies outside its bound for certain. ``judgement`` is what was found."""
+class NotAttention(AssertionError):  # noqa: N818 -- a verdict, not an internal error
+    """An element is outside its bound for certain; ``judgement`` holds the measurements."""
 
     def __init__(self, text: str, judgement: RowJudgement) -> None:
         super().__init__(text)
         self.judgement = judgement
 
 
-class NotJudged(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """The contract says nothing of more of the answer than was allowed. ``judgement`` is what was found."""
+class NotJudged(AssertionError):  # noqa: N818 -- a verdict, not an internal error
+    """The contract bounds too few elements of the answer; ``judgement`` holds the measurements."""
 
     def __init__(self, text: str, judgement: RowJudgement) -> None:
         super().__init__(text)
@@ -83,22 +83,26 @@ def assert_attention(
 ) -> RowJudgement:
     """Raise :class:`NotAttention` unless ``out``, and ``lse``, are the attention of q, k and v within their bounds.
 
-    Shapes in the presentation "BHSD": out [B, Hq, Sq, Dv], q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv];
-    lse [B, Hq, Sq] in any. ``contract`` is the arithmetic that the kernel declares, a preset's name or a ``Contract``;
-    without one any usual arithmetic may explain the answer. An answer of a dtype of its own is held to that.
+    Shapes in the presentation "BHSD": out [B, Hq, Sq, Dv], q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv]. In
+    every presentation lse is [B, Hq, Sq].
 
-    ``words`` are options, by their names or those of other libraries (``is_causal``, ``attn_mask``, ``softmax_scale``,
-    ``window_size``, ..), and the conventions that decide one answer: the base of the LSE, and what a query gets that
-    sees no key, which is not judged where that is not said (``attn-spec explain conventions`` tells their names).
-    ``rows`` of each head are looked at, drawn by strata and by ``seed``; None is all.
-    ``unjudged`` is the share of the elements looked at of which the contract may say nothing, as where its arithmetic
-    may overflow. ``power=True`` plants errors, and tells which of them would have been refuted: ``judgement.power``,
-    which the judgement shows. ``memory`` is about how many bytes are used at a time, beside the tensors;
-    ``engine="torch:cuda"`` looks at most rows on a GPU, in float64.
+    ``contract`` is the arithmetic that the kernel declares: the name of a preset, or a ``Contract``. Without one, any
+    usual arithmetic may explain the answer. An answer in a dtype of its own is judged in that dtype.
 
-    Returns the judgement, which says how near to its bound the answer came and what was looked at. Raises
-    :class:`NotJudged` if nothing was judged, or more than ``unjudged`` of it was not, :class:`CallError` for arguments
-    that are no call of attention.
+    ``words`` are options and conventions. Options have their own names or those of other libraries (``is_causal``,
+    ``attn_mask``, ``softmax_scale``, ``window_size``, ..). The conventions are those that
+    one answer shows, for example ``lse_base`` and ``empty_row``; ``attn-spec explain conventions`` lists them. Rows that
+    see no key are judged only if their convention is given.
+
+    ``rows`` is the number of rows of each head that are judged, sampled by strata and by ``seed``; None judges all
+    rows. ``unjudged`` is the allowed share of elements without a bound, for example where the contract's arithmetic may
+    overflow. ``power=True`` plants errors; ``judgement.power`` says which of them would have been refuted. ``memory``
+    is the number of bytes used at a time, about, beside the tensors. ``engine="torch:cuda"`` examines most rows on a
+    GPU, in float64.
+
+    Returns the judgement, with the largest error / bound and the examined rows. Raises :class:`NotJudged` if no element
+    has a bound, or if more than the share ``unjudged`` has none. Raises :class:`CallError` for arguments that are no
+    call of attention.
     """
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
@@ -139,10 +143,10 @@ def assert_attention_gradients(
 ) -> GradientJudgement:
     """Raise :class:`NotAttention` unless ``gradients`` are those of attention for the cotangent ``dout`` of its output.
 
-    ``gradients`` by name: "dq", "dk", "dv" of the shapes of q, k, v, and of options that have one, as "dbias". ``dlse``
-    [B, Hq, Sq] is the cotangent of the LSE. dQ is looked at in ``rows`` of each head, dK and dV at ``keys`` of each kv
-    head; None is all. Queries that see no key have to be constants, which ``empty_row="zero"`` says. Else as
-    :func:`assert_attention`.
+    ``gradients`` are by name: "dq", "dk", "dv" of the shapes of q, k, v, and those of options, for example "dbias".
+    ``dlse`` [B, Hq, Sq] is the cotangent of the LSE. dQ is judged in ``rows`` of each head, dK and dV at ``keys`` of
+    each kv head; None judges all. The outputs of queries that see no key must be constants, which ``empty_row="zero"``
+    declares. Other arguments are those of :func:`assert_attention`.
     """
     conventions = _conventions(words)
     _check_effort(memory, unjudged, seed)
@@ -163,7 +167,7 @@ def assert_attention_gradients(
 
 
 def _power(made: Call, contract: ResolvedContract, conventions: Conventions, seed: int, *, lse: bool) -> Power:
-    """Which errors would have been refuted, in some rows of the first heads."""
+    """Return the power in some rows of the first heads: the planted errors that would have been refuted."""
     problem = made.corner(HEADS)
     if problem.query_length > ROWS:
         first = problem.take("B", [0])
@@ -174,7 +178,7 @@ def _power(made: Call, contract: ResolvedContract, conventions: Conventions, see
 
 
 def _verdict(asked: Asked, judgement: Judged, unjudged: float, answer: Mapping[str, Any] | None = None) -> Judged:
-    """The judgement, if it is a pass."""
+    """Return a judgement that passes. Raises :class:`NotAttention` or :class:`NotJudged` for any other."""
     if judgement.refuted:
         raise NotAttention(asked.failure(judgement, answer), judgement)
     if not judgement.exercised or judgement.silent_share > unjudged:
@@ -183,7 +187,7 @@ def _verdict(asked: Asked, judgement: Judged, unjudged: float, answer: Mapping[s
 
 
 def _check_effort(memory: int, unjudged: float, seed: int) -> None:
-    """Raise :class:`CallError` for bytes, a share, or a seed that are none."""
+    """Raise :class:`CallError` for an invalid number of bytes, share, or seed."""
     if type(seed) is not int or seed < 0:
         raise CallError(f"seed must be an integer of 0 or more, not {seed!r}")
     if not isinstance(memory, Integral) or isinstance(memory, bool) or memory <= 0:
@@ -193,13 +197,13 @@ def _check_effort(memory: int, unjudged: float, seed: int) -> None:
 
 
 def _conventions(words: dict[str, Any]) -> Conventions:
-    """Take the conventions out of the words of a call."""
+    """Remove the conventions from the words of a call, and return them."""
     with call_errors():
         return of_call({name: words.pop(name) for name in OF_ANSWERS if name in words})
 
 
 def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> ResolvedContract:
-    """The contract at the inputs' dtype, and at that of each answer where it is not a dtype of its own."""
+    """Return the contract at the inputs' dtype, with the dtype of each answer where the contract leaves it open."""
     found = {}
     if contract.output == "input":
         found["output"] = answers["output"]
@@ -214,17 +218,17 @@ def _resolved(contract: Contract, dtype: str, answers: Mapping[str, str]) -> Res
 
 @dataclass(frozen=True)
 class Asked:
-    """What a test asked, for the words of its failure."""
+    """The arguments of an assertion, from which its failure message is written."""
 
     made: Call
     words: Mapping[str, Any]
     contract: Contract
     conventions: Conventions
-    #: Tensors and words as the test gave them, where other readings of them are hints.
+    #: Tensors and words as the test gave them; hints try other readings of these.
     given: AsGiven | GradientsAsGiven
 
     def failure(self, judgement: RowJudgement, answer: Mapping[str, Any] | None) -> str:
-        """About ten lines: which element, how far, how far allowed, and what would explain it."""
+        """Return about ten lines: the worst element, its error, the allowed error, and what would explain it."""
         worst = judgement.worst
         assert worst is not None
         hint, missing = "", []
@@ -245,7 +249,7 @@ class Asked:
     def _bound_terms(
         self, worst: WorstElement, reading: ResolvedContract, answer: Mapping[str, Any] | None
     ) -> tuple[BoundTerm, ...]:
-        """The terms that weigh most in what is allowed; none of gradients that are too large to judge again."""
+        """Return the largest terms of the worst element's bound; none for gradients too large to judge again."""
         if answer is not None:
             b, h, i, *column = worst.index
             problem = self.made.head(b, 0 if self.made.layer else h)
@@ -258,7 +262,7 @@ class Asked:
         return of_gradient(part.problem, reading, (part.cotangent, part.lse_cotangent), worst.quantity, at)
 
     def silence(self, judgement: RowJudgement) -> str:
-        """Of how much nothing is said, and why."""
+        """Return the share of the answer that the contract does not bound, and the reason."""
         silent = [tally for tally in judgement.tallies.values() if tally.silent_at is not None]
         if not silent:
             what = "no query sees a key" if judgement.tallies else "there is none"
@@ -278,7 +282,7 @@ class Asked:
         )
 
     def _why(self, tally: Tally) -> str:
-        """The first element that nothing is said of, and why."""
+        """Return the first element that the contract does not bound, and the reason."""
         at = tally.silent_at
         assert at is not None
         place = f"{tally.name}[{', '.join(map(str, self._as_given(tally.name, at)))}]"
@@ -306,7 +310,7 @@ class Asked:
         return describe(self.contract)
 
     def _place(self, worst: WorstElement) -> tuple[int, ...]:
-        """The index as the tensor given has it."""
+        """Return the worst element's index in the tensor that the test gave."""
         return self._as_given(worst.quantity, worst.index)
 
     def _as_given(self, quantity: str, at: tuple[int, ...]) -> tuple[int, ...]:
@@ -316,7 +320,7 @@ class Asked:
         return tuple(index[axis] for axis in self.made.presentation.axes)
 
     def _hint(self, worst: WorstElement, answer: Mapping[str, Any]) -> str:
-        """Contracts that explain the row of the worst element, or other problems."""
+        """Return contracts, or else other problems, that explain the row of the worst element."""
         b, h, *_ = worst.index
         part, row = self.made.part(answer, b, 0 if self.made.layer else h), np.array(worst.index[2:3])
         found, problem = {**part.answer(row), "conventions": self.conventions}, part.problem.rows(row)
@@ -330,9 +334,10 @@ class Asked:
         return f"this row is {', or '.join(hints)}" if hints else ""
 
     def _hint_of_gradients(self, worst: WorstElement) -> str:
-        """Contracts, other calls or other problems that explain the gradients of the worst element's kv head.
+        """Return contracts, or else other calls or problems, that explain the gradients of the worst element's kv head.
 
-        Of all heads together where a gradient is a sum over them; empty where the problem is too large to judge again.
+        All heads are explained together if a gradient is a sum over them. The text is empty if the problem is too large
+        to judge again.
         """
         assert isinstance(self.given, GradientsAsGiven)
         place, contract = self._place(worst), self.contract.at(self.made.dtype)
@@ -358,13 +363,13 @@ class Asked:
         return f"these gradients are {', or '.join(hints)}" if hints else ""
 
     def _small_part(self, worst: WorstElement) -> GradientPart | None:
-        """The kv head of the worst element of a gradient, or all heads together; None where it is not judged again."""
+        """Return the kv head of the worst element, or all heads together; None if that is too large to judge again."""
         assert isinstance(self.given, GradientsAsGiven)
         part = self.given.part(worst.quantity, self._place(worst))
         return part if part is not None and is_small(part.problem) else None
 
     def _meant(self, worst: WorstElement) -> Iterator[str]:
-        """Other calls, of which the row of the worst element is the answer."""
+        """Yield descriptions of other calls whose answer is the row of the worst element."""
         assert isinstance(self.given, AsGiven)
         for words, other in other_calls(self.given):
             if (found := other.part(self._place(worst))) is not None:
@@ -375,5 +380,5 @@ class Asked:
 
 
 def _shown(value: Any) -> str:
-    """A plain value, or a tensor by its shape."""
+    """Return the repr of a plain value, or a tensor's shape."""
     return f"<{tuple(value.shape)}>" if getattr(value, "shape", ()) else repr(value)

@@ -255,7 +255,7 @@ def test_a_case_of_a_property_that_is_gone_cannot_run(toy, attn_spec):
     done = attn_spec("replay")
 
     assert done.returncode == 2
-    assert "there is no property 'accuracy.gone' any more; see `attn-spec properties`" in done.stdout
+    assert "property 'accuracy.gone' no longer exists; see `attn-spec properties`" in done.stdout
 
 
 def test_a_case_that_needs_what_another_kernel_does_not_declare_cannot_run(toy, attn_spec):

@@ -101,7 +101,7 @@ def test_what_cannot_be_shown_is_said(folder, stored, monkeypatch):
     monkeypatch.setattr(
         "attn_spec.sessions.replay.replays", lambda paths, *_: [(path, Replay(0, "")) for path in paths]
     )
-    assert "no page: no answer came that fails" in invoke(stored[0].stem, "--html", "page.html").output
+    assert "no page: no failing answer came" in invoke(stored[0].stem, "--html", "page.html").output
 
 
 def test_a_case_that_ends_the_process_leaves_the_others_their_turn(folder, attn_spec):

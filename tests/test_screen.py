@@ -69,7 +69,7 @@ def test_a_refutation_is_shown_when_it_is_found_and_again_when_it_is_small(progr
     live = screen.Live(shares=2)
     for number in (0, 1):
         progress.hear({"kind": "found", "key": [IDS[number], "a:f", "float16"], "message": f"{number} is 1"})
-    first = ["", "refuted by p.0, float16: 0 is 1", "a smaller problem is looked for"]
+    first = ["", "refuted by p.0, float16: 0 is 1", "searching for a smaller problem"]
     assert shown(live, progress, capsys) == [HEADLINE, *first]
 
     verdict(progress, 0, "float16", Verdict.REFUTED, message="0 is 1")

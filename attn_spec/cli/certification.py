@@ -1,4 +1,4 @@
-"""The verb ``certify``: examine a kernel, show what is found, write it down, and say how it ended by an exit code."""
+"""The command ``certify``: examine a kernel, show and write the findings, and return an exit code."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from attn_spec.workers.task import WorkersError
 def show_examination(
     kernel: str, output: Path, page: Path | None, *, as_json: bool, **chosen: Any
 ) -> tuple[Certificate, Progress]:
-    """Examine one kernel, show what is found, and write its certificate to ``output``.
+    """Examine one kernel, show the findings, and write its certificate to ``output``.
 
-    ``page`` is where a report will go, ``chosen`` the other fields of a :class:`Request`. With ``as_json`` stdout is
-    left to a document. Raises :class:`CouldNotRun`.
+    ``page`` is the path of a report that will be written later; ``chosen`` are the other fields of a :class:`Request`.
+    With ``as_json``, stdout is left to the document. Raises :class:`CouldNotRun`.
     """
     request = Request(kernel=kernel, **{**chosen, "workers": _workers(chosen)})
     live = screen.Live(request.workers, silent=as_json)
@@ -44,7 +44,7 @@ def show_examination(
 
 
 def conclude(document: Certificate, progress: Progress, *, as_json: bool) -> int:
-    """Say how it ended, in a line or a document; return the exit code."""
+    """Print the result, as a line or as a document, and return the exit code."""
     click.echo(screen.conclusion(document, progress.stopped), err=as_json)
     if as_json:
         click.echo(certificate.text(document), nl=False)
@@ -52,7 +52,7 @@ def conclude(document: Certificate, progress: Progress, *, as_json: bool) -> int
 
 
 def _workers(chosen: dict[str, Any]) -> int:
-    """How many processes, unless told; each imports the kernel's framework anew."""
+    """Return the number of processes, unless it is given; each imports the kernel's framework anew."""
     if chosen["workers"] is not None:
         return chosen["workers"]
     several = chosen["device"] == "cpu" and (os.cpu_count() or 1) > 1
@@ -60,10 +60,12 @@ def _workers(chosen: dict[str, Any]) -> int:
 
 
 def _check_writable(output: Path, page: Path | None) -> None:
-    """What would be in vain after a search of hours is said before it. Raises :class:`CouldNotRun`."""
+    """Check before a search of hours that its results can be written. Raises :class:`CouldNotRun`."""
     for path in filter(None, (output, page)):
         check_writable(path)
     if output.exists() and not certificate.is_one(output):
-        raise CouldNotRun(f"{output} is no certificate, and would be lost; remove it, or choose another --output")
+        raise CouldNotRun(
+            f"{output} is not a certificate, and would be overwritten; remove it, or choose another --output"
+        )
     if page is not None and importlib.util.find_spec("matplotlib") is None:
         raise CouldNotRun(report.NO_MATPLOTLIB)

@@ -1,7 +1,7 @@
 """The command ``attn-spec``: certify, replay, report, teeth, statistics, gpu, properties, explain, probe.
 
-Exit codes: 0 certified or passed, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 4 a failure by chance
-that was not seen this time, of replay, 130 interrupted. This process imports neither torch nor a kernel.
+Exit codes: 0 certified or passed, 1 refuted, 2 could not run, 3 inconclusive or still suspect, 130 interrupted. Replay
+exits with 4 if a failure by chance did not occur again. This process imports neither torch nor a kernel.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from attn_spec.problem.shape_spec import EXAMPLE, AskedShape, ShapeError
 from attn_spec.search.profiles import PROFILES
 from attn_spec.workers.sweep import SCHEDULER
 
-#: Where reports go.
-PAGE = "Where the page goes; Markdown and JSON go next to it."
+#: Help text of the option for a report's path.
+PAGE = "Path of the page; Markdown and JSON are written next to it."
 
 
 def choices(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what to examine and how hard, shared by ``certify`` and ``report``."""
+    """Add the options that say what to examine and how hard, which ``certify`` and ``report`` share."""
     for option in (
         click.option("--profile", type=click.Choice(list(PROFILES)), default="smoke", show_default=True),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
-        click.option("--dtype", "dtypes", multiple=True, help="May be repeated. Default: all the kernel declares."),
+        click.option(
+            "--dtype", "dtypes", multiple=True, help="Dtype to examine; may be repeated. Default: all declared."
+        ),
     ):
         command = option(command)
     return command
 
 
 def output(default: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: A002
-    """The option that says where a document goes."""
+    """Return the option for the path of a document."""
     path = click.Path(path_type=Path)
     return click.option("-o", "--output", type=path, default=default, show_default=True, help=help)
 
@@ -53,13 +55,13 @@ call_limit = click.option(
 isolate = click.option(
     "--isolate/--no-isolate",
     default=None,
-    help="Whether the kernel has a process of its own, which cannot touch the judge. Default: if it is none of "
-    "attn-spec's.",
+    help="Run the kernel in a process of its own, which cannot touch the judge. Default: for kernels outside "
+    "attn-spec.",
 )
 
 
 def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The shapes asked for, as their own class writes them. Raises :class:`click.BadParameter`."""
+    """Return the shapes that the user asked for in canonical form. Raises :class:`click.BadParameter`."""
     try:
         return tuple(str(AskedShape.parse(text)) for text in texts)
     except ShapeError as error:
@@ -69,7 +71,7 @@ def _shapes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tu
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="attn-spec")
 def main() -> None:
-    """Tell, with a proved bound and a minimal counterexample, whether a kernel computes attention."""
+    """Report, with a proved bound and a minimal counterexample, whether a kernel computes attention."""
 
 
 @main.command()
@@ -84,44 +86,44 @@ def main() -> None:
     multiple=True,
     metavar="SPEC",
     callback=_shapes,
-    help=f"Examine it at this shape too, by rows that are sampled: {EXAMPLE}. S is Sq and Sk, H is Hq and Hkv. May be "
+    help=f"Examine the kernel at this shape too, by sampled rows: {EXAMPLE}. S is Sq and Sk, H is Hq and Hkv. May be "
     "repeated.",
 )
 @click.option("--seed", type=int, help="Seed of the search. Default: the profile's.")
 @call_limit
 @isolate
-@click.option("--memory", type=click.FloatRange(0, min_open=True), help="GiB of addresses that this process may have.")
+@click.option(
+    "--memory", type=click.FloatRange(0, min_open=True), help="Limit of this process's address space, in GiB."
+)
 @click.option(
     "--known-defects",
     type=click.Path(path_type=Path),
-    help="TOML file of refutations that are expected, with their reasons: they fail nothing while they last. Or own: "
+    help="TOML file of expected refutations, with their reasons; they do not fail the run. Or own: "
     "the table beside KERNEL.",
 )
 @click.option("--framework", help="For undecorated callables: numpy, torch or jax.")
 @click.option("--contract", help="For undecorated callables: the arithmetic they declare, e.g. fused.")
-@click.option(
-    "--supports", help="For undecorated callables: options they support; those with a - are left out: dv,-lse."
-)
+@click.option("--supports", help="For undecorated callables: options they support; a - removes one: dv,-lse.")
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Processes. Default: two on a CPU with two cores or more, one elsewhere. With --scheduler, the shares into "
-    "which the work is cut, 8 by default: each costs a start.",
+    help="Processes. Default: two on a CPU with two cores or more, one elsewhere. With --scheduler: shares "
+    "of the work, 8 by default; each costs a start.",
 )
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help=f"{SCHEDULER} They must be alike, and find KERNEL by the same name in the same folder, or installed.",
+    help=f"{SCHEDULER} Workers must be alike, and find KERNEL by the same name in the same folder, or installed.",
 )
-@output("certificate.json", "Where the certificate goes.")
+@output("certificate.json", "Path of the certificate.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the numeric error report here too (HTML).")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first refutation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate, and nothing else, on stdout.")
 def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chosen: Any) -> None:
     """Examine KERNELS: file.py:name, package.module:name, or a short name.
 
-    Without one, those of the table [tool.attn_spec] of pyproject.toml, with its options. Of several kernels each has a
-    certificate and a report of its own, whose names end with that of the kernel.
+    Without KERNELS, the kernels and options of the table [tool.attn_spec] of pyproject.toml are used. Each of several
+    kernels has a certificate and a report of its own, whose names end with the kernel's name.
     """
     if chosen["as_json"] and len(kernels) > 1:
         raise CouldNotRun(f"--json prints one document, so it takes one kernel, not {len(kernels)}")
@@ -137,7 +139,7 @@ def certify(kernels: tuple[str, ...], output: Path, report: Path | None, **chose
 
 
 def _certify_one(kernel: str, output: Path, report: Path | None, *, as_json: bool, **chosen: Any) -> int:
-    """Examine one kernel, show and write what was found, and return the exit code."""
+    """Examine one kernel, show and write the findings, and return the exit code."""
     from attn_spec.cli import certification, github
 
     document, progress = certification.show_examination(kernel, output, report, as_json=as_json, **chosen)
@@ -166,7 +168,7 @@ def _certify_one(kernel: str, output: Path, report: Path | None, *, as_json: boo
 @click.option("--kernel", help="Replay against this kernel, e.g. one that is meant to be fixed.")
 @click.option("--list", "listed", is_flag=True, help="Show what is stored, and run nothing.")
 @click.option("--clean", is_flag=True, help="Delete the cases that turn out to be fixed, and their scripts.")
-@click.option("--html", "page", type=Path, help="Show the problem of one case that still fails, on a page.")
+@click.option("--html", "page", type=Path, help="Page to write on the problem of one case that still fails.")
 @call_limit
 @isolate
 def replay(  # noqa: PLR0917 -- the arguments of a command
@@ -200,7 +202,7 @@ def replay(  # noqa: PLR0917 -- the arguments of a command
         deleted = clean and runner.OUTCOMES[done.code] == "fixed"
         click.echo(f"{path.stem}  {done}{', deleted' if deleted else ''}")
         if page is not None:
-            click.echo(f"page: {page}" if done.shown else "no page: no answer came that fails")
+            click.echo(f"page: {page}" if done.shown else "no page: no failing answer came")
         if deleted:
             cases.delete(path)
     click.echo(", ".join(f"{codes.count(code)} {word}" for code, word in enumerate(runner.OUTCOMES)))
@@ -221,13 +223,13 @@ def report(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
 
 @main.command()
 @click.argument("document", required=False, type=click.Path(path_type=Path))
-@click.option("--sample", type=int, help="So many mutants only, dealt over their families; the rest in proportion.")
+@click.option("--sample", type=int, help="Only this many mutants, spread over their families; the rest in proportion.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
 @click.option("--scheduler", metavar="ADDRESS", help=SCHEDULER)
 @click.option("--seed", type=int, default=0, show_default=True)
 @output("teeth.html", PAGE)
 def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
-    """Measure the suite itself: what it catches, what other rules catch, whom it accuses falsely. Takes an hour.
+    """Measure the suite itself: mutants it detects, mutants other rules detect, false accusations. Takes an hour.
 
     With DOCUMENT, the JSON of an earlier run, only the page is written again.
     """
@@ -243,9 +245,9 @@ def teeth(document: Path | None, output: Path, **chosen: Any) -> None:
 @click.option("--memory/--no-memory", "with_memory", default=True, help="Measure the memory of the kernels built in.")
 @output("statistics.html", PAGE)
 def statistics(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
-    """Measure what training begins with through KERNELS, beside exact values: scores, weights, gradients, memory.
+    """Measure training statistics of KERNELS beside exact values: scores, weights, gradients, memory.
 
-    Exits with 1 where one of them contradicts attention, with 3 where draws are too few to say.
+    Exits with 1 if a statistic contradicts attention, with 3 if the draws are too few to decide.
     """
     *_, document = _write("statistics", output, kernels=kernels, **chosen)
     found = json.loads(document.read_text(encoding="utf-8"))
@@ -261,10 +263,10 @@ def statistics(kernels: tuple[str, ...], output: Path, **chosen: Any) -> None:
 @click.option("--timing/--no-timing", default=True, help="Time the Triton kernel beside flash and eager attention.")
 @output("gpu.html", PAGE)
 def gpu(document: Path | None, output: Path, **chosen: Any) -> None:
-    """Certify every kernel of the tree that is made for a GPU, on it, and measure what calls cost.
+    """Certify every built-in kernel that is made for a GPU, on the GPU, and measure the cost of calls.
 
-    With DOCUMENT, the JSON of an earlier run, only the page is written again. Exits with 1 where a kernel is refuted,
-    with 2 without a GPU, with 3 where one could not be run or examined enough.
+    With DOCUMENT, the JSON of an earlier run, only the page is written again. Exits with 1 if a kernel is refuted, with
+    2 without a GPU, with 3 if a kernel could not be run or was not examined enough.
     """
     *_, written = _write("gpu", output, document=document, **chosen)
     found = json.loads(written.read_text(encoding="utf-8"))
@@ -278,7 +280,7 @@ main.add_command(probe)
 
 
 def _write(name: str, path: Path, **chosen: Any) -> list[Path]:
-    """Write a report next to ``path``: HTML, Markdown, JSON."""
+    """Write a report to ``path`` and next to it: HTML, Markdown, JSON. Return the paths."""
     from attn_spec.evidence import report
     from attn_spec.evidence.certificate import CertificateError
     from attn_spec.kernels.kernel import KernelError
@@ -294,7 +296,7 @@ def _write(name: str, path: Path, **chosen: Any) -> list[Path]:
 
 
 def _compare(paths: tuple[str, ...]) -> None:
-    """Print what differs between two certificates."""
+    """Print the differences between two certificates."""
     from attn_spec.evidence import certificate
 
     if len(paths) != 2:

@@ -1,9 +1,9 @@
-"""The table ``[tool.attn_spec]`` of ``pyproject.toml``: what ``attn-spec certify`` examines where no kernel is named.
+"""The table ``[tool.attn_spec]`` of ``pyproject.toml``: kernels and options of ``attn-spec certify`` without arguments.
 
 [tool.attn_spec]
 kernels = ["my_attention.py:attention"]
-profile = "ci"                          # and any other option of certify, as its long name has it
-known_defects = "known.toml"            # or the tables [[tool.attn_spec.defect]], as kernels.defects has them
+profile = "ci"                          # and any other option of certify, by its long name
+known_defects = "known.toml"            # or the tables [[tool.attn_spec.defect]], see kernels.defects
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 import click
 
-#: Where the table stands, relative to the working directory.
+#: Path of the file with the table, relative to the working directory.
 FILE = Path("pyproject.toml")
 _TABLE = f"[tool.attn_spec] of {FILE}"
 
 
 class ConfigurationError(click.UsageError):
-    """A table that cannot be used, or none where one is needed; the text says what to change."""
+    """An invalid or missing table; the text says what to change."""
 
 
 def kernels(context: click.Context, _: click.Parameter, named: tuple[str, ...]) -> tuple[str, ...]:
-    """The kernels named; where there are none, those of the table, whose options become the command's defaults.
+    """Return the named kernels; without any, those of the table, whose options become the command's defaults.
 
-    The callback of an eager argument, so that options are read after it. Raises :class:`ConfigurationError`.
+    This is the callback of an eager argument, so that options are read after it. Raises :class:`ConfigurationError`.
     """
     if named or context.resilient_parsing:
         return named
@@ -44,7 +44,7 @@ def kernels(context: click.Context, _: click.Parameter, named: tuple[str, ...]) 
 
 
 def defaults(table: Mapping[str, Any], command: click.Command) -> dict[str, Any]:
-    """The table as defaults of a command, by the names of its parameters. Raises :class:`ConfigurationError`."""
+    """Return the table as defaults of a command, by the names of its parameters. Raises :class:`ConfigurationError`."""
     options = {_key(option): option for option in command.params if isinstance(option, click.Option)}
     if unknown := sorted(set(table) - set(options)):
         known = ", ".join(sorted(["kernels", *options]))
@@ -61,7 +61,7 @@ def defaults(table: Mapping[str, Any], command: click.Command) -> dict[str, Any]
 
 
 def _table() -> dict[str, Any]:
-    """The table. Raises :class:`ConfigurationError`."""
+    """Return the table. Raises :class:`ConfigurationError`."""
     wanted = f"name a kernel, or list kernels in {_TABLE}: kernels = ['my_attention.py:attention']"
     if not FILE.is_file():
         raise ConfigurationError(f"no kernel is named, and {Path.cwd()} has no {FILE}; {wanted}")
@@ -76,7 +76,7 @@ def _table() -> dict[str, Any]:
 
 
 def _key(option: click.Option) -> str:
-    """The long name of an option as a key of the table."""
+    """Return the long name of an option as a key of the table."""
     return max(option.opts, key=len).lstrip("-").replace("-", "_")
 
 

@@ -12,7 +12,7 @@ from attn_spec.cli.exit_codes import CouldNotRun
 def explain(word: tuple[str, ...]) -> None:
     """Explain WORD: a property, an option, a convention, a contract, a verdict, ...; without it, list the kinds.
 
-    The name of a kind, as options, lists its words.
+    The name of a kind, such as options, lists its words.
     """
     from attn_spec.vocabulary import lookup
 

@@ -1,4 +1,4 @@
-"""What GitHub shows of an examination: annotations of the lines that define kernels, and the summary of a step.
+"""Output for GitHub Actions: annotations of the lines that define kernels, and the summary of a step.
 
 The workflow commands are those of docs.github.com, "Workflow commands for GitHub Actions".
 """
@@ -18,12 +18,12 @@ from attn_spec.search.causes import causes
 from attn_spec.search.verdict import Verdict, denominator
 from attn_spec.sessions.progress import Progress
 
-#: How GitHub marks what bears each verdict; others are not marked. It shows ten errors of a step.
+#: Annotation level of each verdict; other verdicts are not annotated. GitHub shows ten errors of a step.
 LEVELS = {Verdict.REFUTED: "error", Verdict.SUSPECT: "warning", Verdict.MENDED: "warning"}
 
 
 def tell(document: Certificate, progress: Progress) -> None:
-    """Annotate the kernel on stderr, and append to the summary, where the environment is that of a step."""
+    """Annotate the kernel on stderr and append to the step's summary, if the environment is that of a step."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in commands(document):
             click.echo(line, err=True)
@@ -36,7 +36,7 @@ def tell(document: Certificate, progress: Progress) -> None:
 
 
 def commands(document: Certificate) -> list[str]:
-    """A workflow command for each property that is refuted, suspect or mended, the worst first."""
+    """Return a workflow command for each property that is refuted, suspect or mended, the worst first."""
     place = {"title": "", **_place(document.subject.spec)}
     lines = []
     for result in _marked(document.properties):
@@ -46,9 +46,7 @@ def commands(document: Certificate) -> list[str]:
 
 
 def summary(document: Certificate, progress: Progress) -> str:
-    """The result, causes, a table of what is not as it should be, the first failure block, and the denominator, as
-    Markdown.
-    """
+    """Return the summary of a step as Markdown: result, causes, failures, first failure block, denominator."""
     marked = _marked(document.properties)
     lines = [f"## attn-spec: {document.subject.name} is {document.result}", "", denominator(progress.rows.values()), ""]
     lines += [f"- {cause}" for cause in causes(progress.rows.values())] + [""]
@@ -71,13 +69,13 @@ def _title(result: PropertyResult) -> str:
 
 
 def _message(result: PropertyResult) -> str:
-    """The statement of the property, and why the verdict is another, at the first dtype that has it."""
+    """Return the statement of a property, and the reason for its verdict at the first dtype with that verdict."""
     why = next(found.message for found in result.dtypes.values() if found.verdict is result.verdict)
     return f"{result.statement} {why}"
 
 
 def _place(spec: str) -> dict[str, str]:
-    """The file and the line of a kernel that is named by its file; nothing of another, which is not imported here."""
+    """Return file and line of a kernel named by its file; empty for others, which are not imported here."""
     file, _, name = spec.partition(":")
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
@@ -94,7 +92,7 @@ def _place(spec: str) -> dict[str, str]:
 
 
 def _escaped(text: str, further: str = "") -> str:
-    """A text as a workflow command holds it."""
+    """Return a text escaped for a workflow command."""
     for character in ("%", "\r", "\n", *further):
         text = text.replace(character, f"%{ord(character):02X}")
     return text

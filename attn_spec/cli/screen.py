@@ -1,4 +1,4 @@
-"""Show a kernel under examination, and its verdicts as they are reached, on the terminal or in a log."""
+"""Display of a kernel under examination, and of its verdicts as they are reached, on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from attn_spec.search.causes import causes
 from attn_spec.search.verdict import LITTLE, Verdict, count, denominator, plural
 from attn_spec.sessions.progress import NOT_RUN, Event, Progress
 
-#: Failure blocks shown; every case can be replayed.
+#: Largest number of failure blocks shown; every case can be replayed.
 BLOCKS = 5
-#: Verdicts after which there is a time left to tell.
+#: Number of verdicts from which on the remaining time is estimated.
 ENOUGH = 10
 COLOURS = {"certified": "green", "passed": "green", "refuted": "red"}
 
 
 class Live:
-    """What is shown while the work goes on: each property once it is done, the first failure blocks as they come.
+    """The display during the work: each property once it is done, and the first failure blocks as they come.
 
-    On a terminal the last line says how far it is. ``shares`` is the number of processes that examine; ``silent`` is
-    for a stdout that belongs to a document.
+    On a terminal the last line shows the progress. ``shares`` is the number of processes that examine; ``silent``
+    leaves stdout to a document.
     """
 
     def __init__(self, shares: int = 1, *, silent: bool = False) -> None:
@@ -40,7 +40,7 @@ class Live:
         self.failed: set[str] = set()
 
     def show(self, progress: Progress) -> None:
-        """Show what is new, and rewrite the line."""
+        """Show new results, and rewrite the line of progress."""
         if progress.keys and not progress.trouble:
             self._say(self._news(progress, whole=len(progress.shares) == self.shares))
         if sys.stderr.isatty():
@@ -53,20 +53,20 @@ class Live:
             click.echo(line, nl=False, err=True)
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Remove the line of progress."""
         if self.line:
             self.line = ""
             click.echo("\r\x1b[K", nl=False, err=True)
 
     def end(self, document: Certificate, progress: Progress) -> None:
-        """Show what is left, what is not declared, and the denominator."""
+        """Show the remaining results, the properties that are not declared, and the denominator."""
         self.clear()
         self._say(self._news(progress, whole=True))
         more = len({key[0] for key in progress.blocks}) - len(self.failed)
         replay = [f"\n{more} more refuted or suspect; `attn-spec replay` runs every stored case"] if more else []
         declined = [f"not declared: {name} ({reason})" for name, reason in document.declarations.declined.items()]
         if any(row["summary"] == describe(UNDECLARED) for row in document.declarations.contracts.values()):
-            declined.append("no contract is declared, so the loosest is held against; --contract declares one")
+            declined.append("no contract is declared, so answers are judged by the loosest; --contract declares one")
         declined += [f"changed by calls: {change}" for change in document.subject.changes]
         folded = [*_not_run(progress), *_not_declared(progress)]
         rests_on = [denominator(progress.rows.values()), *_power(progress)]
@@ -78,12 +78,12 @@ class Live:
             click.echo("\n".join(lines))
 
     def _news(self, progress: Progress, *, whole: bool) -> list[str]:
-        """What was not shown yet; a property is done once all its dtypes are, of the ``whole`` of the shares."""
+        """Return lines on new results; a property is done once all its dtypes in all shares (``whole``) are."""
         lines = [] if self.is_named or progress.kernel is None else [_headline(progress.kernel)]
         self.is_named = self.is_named or bool(lines)
         if progress.found and not self.failed:
             (property_id, _, dtype), message = next(iter(progress.found.items()))
-            lines.append(f"\nrefuted by {property_id}, {dtype}: {message}\na smaller problem is looked for")
+            lines.append(f"\nrefuted by {property_id}, {dtype}: {message}\nsearching for a smaller problem")
         progress.found.clear()
         for key, block in progress.blocks.items():
             if key[0] not in self.failed and len(self.failed) < BLOCKS:
@@ -98,7 +98,7 @@ class Live:
         return lines
 
     def _how_far(self, progress: Progress) -> str:
-        """The line: how much is done, what was refuted, how long it took and takes, and what is examined now."""
+        """Return the line of progress: done, refuted, elapsed and total time, current property."""
         if not progress.keys:
             return "finding the kernel"
         seconds, done, total = time.monotonic() - self.begun, len(progress.rows), len(progress.keys)
@@ -113,9 +113,9 @@ class Live:
 
 
 def conclusion(document: Certificate, stopped: str = "") -> str:
-    """The last line: the result, what it rests on where that is less than a certificate, and what else to know.
+    """Return the last line: the result, how it was searched if it is less than a certificate, and further counts.
 
-    ``stopped`` says what kept the examination from its end.
+    ``stopped`` is the reason why the examination ended early.
     """
     chosen = document.configuration
     searched = f"{chosen.profile}: {chosen.examples} problems a property"
@@ -129,7 +129,7 @@ def conclusion(document: Certificate, stopped: str = "") -> str:
 
 
 def _headline(kernel: Event) -> str:
-    """What is examined, where, and how hard."""
+    """Return the line that names the kernel, the device, the dtypes and the effort."""
     subject, chosen = kernel["subject"], kernel["configuration"]
     where = f"on {chosen['device']}, {', '.join(chosen['dtypes'])}"
     search = f"profile {chosen['profile']}: {chosen['examples']} problems a property, seed {chosen['seed']}"
@@ -137,14 +137,14 @@ def _headline(kernel: Event) -> str:
 
 
 def _result(progress: Progress, property_id: str) -> PropertyResult:
-    """The verdict on one property, as a certificate has it."""
+    """Return the verdict on one property, as a certificate has it."""
     assert progress.kernel is not None
     (entry,) = (one for one in progress.kernel["catalogue"] if one["id"] == property_id)
     return result_of(entry, [progress.rows[key] for key in progress.keys if key[0] == property_id])
 
 
 def _line(result: PropertyResult) -> list[str]:
-    """The verdict on one property; nothing of one that is not declared, or that was not run."""
+    """Return the lines of the verdict on one property; none if it is not declared, or was not run."""
     of = [dtype for dtype, found in result.dtypes.items() if found.verdict is result.verdict]
     where = f", {', '.join(of)}" if result.verdict is not Verdict.HELD and len(of) < len(result.dtypes) else ""
     line = f"  {result.verdict:<13}  {result.id}{where}{_remark(result)}{_measured(result)}"
@@ -154,14 +154,14 @@ def _line(result: PropertyResult) -> list[str]:
 
 
 def _not_run(progress: Progress) -> list[str]:
-    """One line on all properties that nobody came to, for each reason."""
+    """Return a line for each reason why properties were not run."""
     left = {row.property: row.message for row in progress.rows.values() if row.message.startswith(NOT_RUN)}
     reasons = Counter(left.values()).items()
     return [f"  {Verdict.NOT_EXERCISED:<13}  {plural(number, 'property')} {reason}" for reason, number in reasons]
 
 
 def _not_declared(progress: Progress) -> list[str]:
-    """One line on all properties that are not declared: what most of them need, what most of the others, and so on."""
+    """Return one line on all properties not declared, with the options that they lack, most frequent first."""
     rows = {row.property: row for row in progress.rows.values() if row.verdict is Verdict.NOT_DECLARED}
     for row in progress.rows.values():
         if row.verdict is not Verdict.NOT_DECLARED:  # at another dtype
@@ -178,23 +178,26 @@ def _not_declared(progress: Progress) -> list[str]:
 
 
 def _causes(progress: Progress) -> list[str]:
-    """What several refutations have in common."""
+    """Return lines on what several refutations have in common."""
     rows = [progress.rows[key] for key in progress.keys]
     return ["", *map(str, causes(rows))] if count(rows)[Verdict.REFUTED] > 1 else []
 
 
 def _power(progress: Progress) -> list[str]:
-    """What would have been refuted; nothing where something was."""
+    """Return a line on the planted errors that would have been refuted; none if a property is refuted."""
     return [power.line(progress.powers)] if progress.powers and not progress.is_refuted else []
 
 
 def _coloured(verdict: Verdict, line: str) -> str:
-    """The line, yellow for a suspect; on no terminal click removes the colour."""
+    """Return the line, in yellow for a suspect; click removes the colour if there is no terminal."""
     return click.style(line, fg="yellow") if verdict is Verdict.SUSPECT else line
 
 
 def _remark(result: PropertyResult) -> str:
-    """The worst ratio at the dtypes of the verdict, unless it refutes nothing; why, where there is no verdict."""
+    """Return the worst ratio at the dtypes of the verdict, or the reason if the verdict has no ratio.
+
+    No ratio is shown for a refutation that a ratio does not explain.
+    """
     found = [one for one in result.dtypes.values() if one.verdict is result.verdict and one.ratio is not None]
     ratios = [float(one.ratio.value) for one in found if one.ratio is not None]
     if result.verdict in {Verdict.NOT_EXERCISED, Verdict.KNOWN, Verdict.MENDED}:
@@ -205,7 +208,7 @@ def _remark(result: PropertyResult) -> str:
 
 
 def _measured(result: PropertyResult) -> str:
-    """How much of the answers was measured where that is little; at the dtype where it is least."""
+    """Return the measured share of the answers, at the dtype with the least, or empty text if that is large."""
     shares = {dtype: found.measured for dtype, found in result.dtypes.items() if found.measured is not None}
     if not shares or result.verdict is Verdict.NOT_DECLARED:
         return ""
@@ -215,11 +218,11 @@ def _measured(result: PropertyResult) -> str:
 
 
 def _message(result: PropertyResult) -> str:
-    """The reason for the verdict, at the first dtype that has it."""
+    """Return the reason for the verdict, at the first dtype that has it."""
     return next(found.message for found in result.dtypes.values() if found.verdict is result.verdict)
 
 
 def _clock(seconds: float) -> str:
-    """Minutes and seconds, as 1:05; hours in front where there are any."""
+    """Return minutes and seconds, as 1:05, with hours in front if there are any."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

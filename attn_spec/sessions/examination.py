@@ -1,9 +1,8 @@
-"""Certify one kernel: run the properties in a process of their own, outlive its death, build the certificate.
+"""Certification of one kernel: properties run in a child process, whose death is survived and becomes a verdict.
 
-The child is pytest with a configuration of its own, so that neither the user's settings nor a kernel that crashes,
-hangs or exits can do harm here. It reports line by line; what it had in flight when it died names the culprit. What
-it is asked stands in its environment, and it reports through a pipe: other processes see its command line, and may
-write files.
+The child is pytest with a configuration of its own. Neither the user's settings nor a kernel that crashes, hangs or
+exits can do harm here. It reports line by line, and the case it had in flight when it died names the culprit.
+The environment holds its request, and a pipe its report: other processes see its command line, and may write files.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from attn_spec.workers import threads
 from attn_spec.workers.sweep import sweep
 from attn_spec.workers.task import Task
 
-#: Deaths of the child after which the remaining properties are not exercised.
+#: Largest number of deaths of the child; after these the remaining properties are not exercised.
 DEATHS = 3
-#: Seconds between two looks at the report.
+#: Seconds between two readings of the report.
 POLL = 0.1
-#: Shares of the work that the workers of a cluster take, unless told otherwise.
+#: Default number of shares of the work with a cluster.
 SHARES = 8
-#: Seconds without a word, beyond the limit of a call, after which the child is ended.
+#: Seconds without a report, beyond the limit of a call, after which the child is ended.
 PATIENCE = 600.0
 
 #: Options that keep pytest from reading or writing anything in the user's folder.
 ALONE = ("--import-mode=importlib", "--assert=plain", "--noconftest", "-p", "no:cacheprovider", "-q")
-#: Options that run the properties, and only those without a verdict.
+#: Options that load the plugin and select the package of the properties.
 SUITE = ("-p", "attn_spec.pytest_plugin", "--pyargs", "attn_spec.properties")
 
 
@@ -55,13 +54,14 @@ class CannotRunError(Exception):
 def examine(
     request: Request, watch: Callable[[Progress], None] = lambda progress: None
 ) -> tuple[Certificate, Progress]:
-    """Examine a kernel; ``watch`` is called as the work goes on. Ctrl-C ends it with what is known by then.
+    """Examine a kernel and return its certificate; ``watch`` is called as the work goes on.
 
-    Raises :class:`CannotRunError`, and :class:`attn_spec.workers.task.WorkersError` with a scheduler.
+    Ctrl-C ends the examination with the verdicts reached by then. Raises :class:`CannotRunError`, and
+    :class:`attn_spec.workers.task.WorkersError` with a scheduler.
     """
     progress, output = Progress(), ""
     if request.seed is None and PROFILES[request.profile].seed is None:
-        request = replace(request, seed=secrets.randbits(32))  # one for all shares
+        request = replace(request, seed=secrets.randbits(32))  # one seed for all shares
     try:
         if request.scheduler is None:
             output = _examine_shares(request, range(request.workers), progress, watch)
@@ -74,7 +74,7 @@ def examine(
     if progress.trouble:
         raise CannotRunError(progress.trouble)
     if progress.kernel is None or not progress.keys:
-        raise CannotRunError(f"no property was examined. The last words of pytest were:\n{output}")
+        raise CannotRunError(f"no property was examined. The last lines that pytest printed are:\n{output}")
     is_left = len(progress.rows) < len(progress.keys) or len(progress.shares) < request.workers
     if _is_enough(request, progress) and is_left:
         progress.stopped = progress.stopped or FIRST_REFUTATION
@@ -86,12 +86,12 @@ def examine(
 
 
 def _is_enough(request: Request, progress: Progress) -> bool:
-    """Whether the examination ends before its end."""
+    """Return whether the examination ends here, because the request stops at the first refutation."""
     return request.fail_fast and progress.is_refuted
 
 
 def _add_what_was_not_run(progress: Progress) -> None:
-    """Give what has no verdict one, with the reason."""
+    """Add a verdict "not exercised", with the reason, for each property that has none."""
     for share, keys in progress.shares.items():
         died = f"{NOT_RUN}since the process had died too often"
         why = "ended without a verdict" if share in progress.ended else died
@@ -104,7 +104,10 @@ def _add_what_was_not_run(progress: Progress) -> None:
 def _examine_shares(
     request: Request, shares: Iterable[int], progress: Progress, watch: Callable[[Progress], None]
 ) -> str:
-    """Examine shares side by side; the last words of the first process. Raises :class:`CannotRunError`."""
+    """Examine shares side by side, and return the last lines that the first process printed.
+
+    Raises :class:`CannotRunError`.
+    """
     hide_memory()  # the reports come through pipes of this process
     with tempfile.TemporaryDirectory(prefix="attn-spec-") as folder, contextlib.ExitStack() as closing:
         children = [_Child(request, Path(folder), share) for share in shares]
@@ -117,7 +120,7 @@ def _examine_shares(
 
 
 def _examine_on_cluster(request: Request, progress: Progress, watch: Callable[[Progress], None]) -> str:
-    """Let the workers of a cluster examine the shares; a share of a worker that is lost is examined anew."""
+    """Let the workers of a cluster examine the shares; a share whose worker is lost is examined anew."""
     tasks = [
         Task.of(
             f"share {share} of {request.workers} of {request.kernel}", examine_share, request, share, str(Path.cwd())
@@ -140,16 +143,16 @@ def _examine_on_cluster(request: Request, progress: Progress, watch: Callable[[P
 
 @dataclass(frozen=True)
 class Examined:
-    """What became of a share, to be sent to another machine."""
+    """Result of a share, to be sent to another machine."""
 
     progress: Progress
     output: str
-    #: The cases stored, and their scripts, by the names of the files.
+    #: Stored cases, and their scripts, by file name.
     cases: dict[str, str]
 
 
 def examine_share(request: Request, share: int, folder: str) -> Examined:
-    """Examine a share, in ``folder`` if this machine has it. Raises :class:`CannotRunError`."""
+    """Examine a share, in ``folder`` if this machine has that folder. Raises :class:`CannotRunError`."""
     progress = Progress()
     with contextlib.chdir(folder if Path(folder).is_dir() else "."):
         output = _examine_shares(request, [share], progress, lambda _: None)
@@ -159,7 +162,7 @@ def examine_share(request: Request, share: int, folder: str) -> Examined:
 
 
 def _check_alike(one: Event | None, other: Event | None) -> None:
-    """A certificate is of one kernel in one environment. Raises :class:`CannotRunError`."""
+    """Raise :class:`CannotRunError` unless both reports are of one kernel in one environment."""
     if one is None or other is None:
         return
     apart = [
@@ -169,11 +172,11 @@ def _check_alike(one: Event | None, other: Event | None) -> None:
         if one[kind].get(name) != other[kind].get(name)
     ]
     if apart:
-        raise CannotRunError(f"the workers are not alike, and a certificate is of one machine: {'; '.join(apart)}")
+        raise CannotRunError(f"the workers are not alike, but a certificate describes one machine: {'; '.join(apart)}")
 
 
 class _Child:
-    """The pytest process that examines a share, and its successors when it dies."""
+    """The pytest process that examines a share, and its successors if it dies."""
 
     def __init__(self, request: Request, home: Path, share: int) -> None:
         self.request, self.share = request, share
@@ -181,15 +184,15 @@ class _Child:
         folder.mkdir()
         self.done, self.log = folder / "done.jsonl", folder / "output.txt"
         self.folder = folder
-        #: Where the report comes from, and what has come of a line that is not whole.
+        #: Descriptor that the report is read from, and the start of a line that is not complete yet.
         self.report, self.begun = -1, b""
         self.silence = PATIENCE + request.call_limit
         self.stalled = False
-        #: Whether the process, or the one before it, has come to the first look.
+        #: True if this process, or the one before it, has begun the first look.
         self.looked = False
 
     def start(self) -> None:
-        """Start pytest, for whatever has no verdict yet."""
+        """Start pytest for all properties without a verdict."""
         self.begun = b""
         self.report, writing = os.pipe()
         os.set_blocking(self.report, False)
@@ -209,7 +212,7 @@ class _Child:
         os.close(writing)
 
     def run(self, progress: Progress) -> Generator[bool, None, None]:
-        """Run, and again after a death, yielding True at every look at the report. Raises :class:`CannotRunError`."""
+        """Run pytest, again after a death, and yield True at every reading. Raises :class:`CannotRunError`."""
         for _ in range(DEATHS):
             had_looked = self.looked
             self.start()
@@ -220,7 +223,7 @@ class _Child:
                 self.blame(progress)
 
     def _looks(self, progress: Progress) -> Iterator[bool]:
-        """Tell ``progress`` what the process reports, as it does, until that ends."""
+        """Pass the reports of the process on to ``progress``, until the process ends."""
         last = time.monotonic()
         try:
             while True:
@@ -231,14 +234,14 @@ class _Child:
                     self.looked = self.looked or event["kind"] == "look"
                     progress.hear(event, self.share)
                     if _is_enough(self.request, progress):
-                        yield True  # what follows is not looked at any more
+                        yield True  # later events are not read
                 if not alive:
                     return
                 if time.monotonic() - last > self.silence:
                     self.stalled = True
                     self.process.kill()
                 yield True
-        except BaseException:  # nobody looks any more: what is in flight did nothing
+        except BaseException:  # nobody reads any more: the case in flight did nothing
             self.process.kill()
             InFlight(process=self.process.pid).release()
             raise
@@ -248,7 +251,11 @@ class _Child:
             os.close(self.report)
 
     def blame(self, progress: Progress) -> None:
-        """The child died: refute the property it was checking, with the case it had in flight."""
+        """Record the child's death as a verdict on the property it was checking, with the case in flight.
+
+        The verdict is "not exercised" if the child made no progress, or if memory ran out. Raises
+        :class:`CannotRunError` if the child died before the first property.
+        """
         reason = self._cause()
         case = InFlight(process=self.process.pid).take(reason)
         if self.share not in progress.begun:
@@ -257,7 +264,7 @@ class _Child:
             return
         property_id, kernel, dtype = progress.begun[self.share]
         starved = case is not None and case.is_large and self.process.returncode == -signal.SIGKILL
-        reason += ", as a system does that is out of memory: ask for fewer heads" if starved else ""
+        reason += ", as systems do when memory runs out: ask for fewer heads" if starved else ""
         verdict = Verdict.REFUTED if case and not self.stalled and not starved else Verdict.NOT_EXERCISED
         row = Row(property=property_id, kernel=kernel, dtype=dtype, verdict=verdict, message=reason)
         missing: list[str] = []
@@ -275,7 +282,7 @@ class _Child:
         self._note(event)
 
     def output(self, lines: int = 12) -> str:
-        """The last words of the child."""
+        """Return the last lines that the child printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _news(self) -> Iterator[Event]:
@@ -285,13 +292,13 @@ class _Child:
                 yield from map(json.loads, lines)
 
     def _note(self, event: Event) -> None:
-        """Note a verdict for a successor of this process; who writes it too leaves properties without one."""
+        """Write a verdict down for a successor of this process, which examines properties without a verdict."""
         if event["kind"] == "row":
             with self.done.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
 
     def _cause(self) -> str:
-        """Say how the child died, in a sentence."""
+        """Return a sentence on how the child died."""
         if self.stalled:
             return f"the examination made no progress for {self.silence:g} s and was stopped"
         code = self.process.returncode

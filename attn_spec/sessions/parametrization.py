@@ -1,4 +1,4 @@
-"""The properties in somebody's own test file, one test for each of them and each dtype.
+"""The properties as tests of a user's own test file: one test for each property and dtype.
 
     from attn_spec import parametrize
 
@@ -6,8 +6,8 @@
     def test_attention(search, property_, subject):
         search(property_, subject)
 
-``search`` is the fixture of the pytest plugin: profile, seed, device's call limit and known defects are those of its
-options, ``--attn-profile ci``.
+``search`` is a fixture of the pytest plugin. The plugin's options, such as ``--attn-profile ci``, set the profile, the
+seed, the call limit and the known defects.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def parametrize(
     device: str = "cpu",
     **declared: Any,
 ) -> pytest.MarkDecorator:
-    """Run a test with the arguments ``property_`` and ``subject`` once for each property and dtype.
+    """Return a mark that runs a test with arguments ``property_`` and ``subject`` for each property and dtype.
 
-    ``kernel`` is a declared one, or what ``attn-spec certify`` is given to find one; ``declared`` are then
-    declarations for a callable that has none. ``properties`` are parts of the ids of those wanted, all without one;
-    ``dtypes`` are all that the kernel declares without one. The kernel is called once for each dtype, to see that it
-    runs. Raises :class:`KernelError`.
+    ``kernel`` is a declared kernel, or any argument by which ``attn-spec certify`` finds one. In the second case
+    ``declared`` are declarations for a callable without any. ``properties`` are parts of the ids of wanted properties,
+    by default all; ``dtypes`` are by default all that the kernel declares. The kernel is called once for each dtype, to
+    check that it runs. Raises :class:`KernelError`.
     """
     if isinstance(kernel, Kernel) and declared:
         raise KernelError(f"{kernel.name} declares itself with @kernel; drop {', '.join(sorted(declared))}")
@@ -55,13 +55,13 @@ def parametrize(
 
 
 def _properties(parts: Sequence[str]) -> list[Property]:
-    """The properties whose ids contain one of the parts. Raises :class:`KernelError` for a part that none contains."""
+    """Return the properties whose ids contain one of the parts. Raises :class:`KernelError` for an unknown part."""
     every = load_all()
     return [every[name] for name in sorted(named(parts, every))]
 
 
 def _spec_of(kernel: Kernel) -> str:
-    """By what name a stored case finds the kernel again: its file and its own; empty for one made inside a function."""
+    """Return the name by which a stored case finds the kernel, file and name; empty for one made in a function."""
     name = getattr(kernel.function, "__name__", "")
     module = sys.modules.get(kernel.module)
     file = getattr(module, "__file__", None)

@@ -1,4 +1,4 @@
-"""What is asked of the examination of a kernel, and how far it has come."""
+"""The request to examine a kernel, and the progress of its examination."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from attn_spec.search.verdict import Row, Verdict
 
 Event = dict[str, Any]
 
-#: What keeps an examination from its end.
+#: Reasons why an examination ends early.
 INTERRUPTION, FIRST_REFUTATION = "interrupted", "stopped at the first refutation"
-#: How the message of a row begins that nobody came to.
+#: Prefix of the message of a property that was not run.
 NOT_RUN = "not run, "
 
 
@@ -28,7 +28,8 @@ class Request:
     dtypes: tuple[str, ...] = ()
     #: Parts of the ids of the properties to exercise.
     only: tuple[str, ...] = ()
-    #: Shapes at which to examine it too, as :meth:`attn_spec.problem.shape_spec.AskedShape.parse` reads them.
+    #: Further shapes at which to examine the kernel, as :meth:`attn_spec.problem.shape_spec.AskedShape.parse` reads
+    #: them.
     shapes: tuple[str, ...] = ()
     device: str = "cpu"
     profile: str = "smoke"
@@ -37,21 +38,21 @@ class Request:
     framework: str | None = None
     contract: str | None = None
     supports: str | None = None
-    #: Whether the kernel has a process of its own; None: if it is none of attn-spec's.
+    #: True if the kernel runs in a process of its own; None chooses that for kernels outside attn-spec.
     isolate: bool | None = None
-    #: GiB of addresses that this process may have.
+    #: Limit of this process's address space, in GiB.
     memory: float | None = None
     #: TOML file of known defects.
     known_defects: Path | None = None
-    #: Whether the first refutation ends it.
+    #: True if the first refutation ends the examination.
     fail_fast: bool = False
-    #: Processes that examine the kernel side by side, each a share of the properties and dtypes.
+    #: Number of processes that examine the kernel side by side, each a share of the properties and dtypes.
     workers: int = 1
     #: Address of the Dask scheduler whose workers take the shares.
     scheduler: str | None = None
 
     def arguments(self) -> list[str]:
-        """The options of the pytest plugin that say the same."""
+        """Return the options of the pytest plugin that express this request."""
         pairs = [("kernel", self.kernel), ("device", self.device)]
         pairs += [("dtype", dtype) for dtype in self.dtypes] + [("property", part) for part in self.only]
         pairs += [("shape", shape) for shape in self.shapes]
@@ -68,54 +69,54 @@ class Progress:
     """The events that the child has written so far."""
 
     kernel: Event | None = None
-    #: What calls have shown of it: files and packages that it imported, state that it changed.
+    #: Facts that calls have shown of the kernel: files and packages that it imported, state that it changed.
     account: Event = field(default_factory=dict)
-    #: Refutations of it that somebody expects.
+    #: Refutations of the kernel that the user expects.
     known_defects: list[Defect] = field(default_factory=list)
-    #: Every (property, kernel, dtype) there is to examine, by share.
+    #: Every (property, kernel, dtype) to examine, by share.
     shares: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
-    #: Those under examination, by share, the last one begun last.
+    #: Each (property, kernel, dtype) under examination, by share; the last one begun is last.
     begun: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    #: Problems that the last of them has seen.
+    #: Number of problems that the last one begun has seen.
     examples: int = 0
     rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
-    #: Messages of refutations whose problems are still made smaller.
+    #: Messages of refutations whose problems are still being shrunk.
     found: dict[tuple[str, ...], str] = field(default_factory=dict)
     #: Failure blocks of refuted and suspect properties.
     blocks: dict[tuple[str, ...], str] = field(default_factory=dict)
-    #: What would have been refuted.
+    #: Planted errors that the judge would have refuted.
     powers: list[Power] = field(default_factory=list)
-    #: Why the kernel cannot be examined; and what went wrong in attn-spec itself.
+    #: Reason why the kernel cannot be examined, and an internal error of attn-spec.
     refusal: str | None = None
     fault: str | None = None
-    #: What kept it from its end; empty if nothing did.
+    #: Reason why the examination ended early; empty if it did not.
     stopped: str = ""
     #: Shares whose examination is complete.
     ended: set[int] = field(default_factory=set)
 
     @property
     def trouble(self) -> str | None:
-        """Why there is no verdict on the kernel; None as long as there may be one."""
+        """Reason why there is no verdict on the kernel; None as long as there may be one."""
         return self.fault or self.refusal
 
     @property
     def is_refuted(self) -> bool:
-        """Whether a property is."""
+        """True if a property is refuted."""
         return any(row.verdict is Verdict.REFUTED for row in self.rows.values())
 
     @property
     def keys(self) -> list[tuple[str, ...]]:
-        """Every (property, kernel, dtype) there is to examine, in the order of collection: shares take turns."""
+        """Every (property, kernel, dtype) to examine, in the order of collection: shares take turns."""
         turns = zip_longest(*(self.shares[number] for number in sorted(self.shares)))
         return [key for turn in turns for key in turn if key is not None]
 
     @property
     def current(self) -> tuple[str, ...] | None:
-        """The last begun of those under examination."""
+        """The last begun (property, kernel, dtype) under examination; None if there is none."""
         return next(reversed(self.begun.values()), None)
 
     def hear(self, event: Event, share: int = 0) -> None:
-        """Take in one line of the report on a share."""
+        """Record one line of the report on a share."""
         self._hear_of_kernel(event)
         match event:
             case {"kind": "collected"}:
@@ -136,7 +137,7 @@ class Progress:
                 self.ended.add(share)
 
     def _hear_of_kernel(self, event: Event) -> None:
-        """Take in what is said of the kernel as a whole."""
+        """Record what a line says about the kernel as a whole."""
         match event:
             case {"kind": "kernel"}:
                 self.kernel = event
@@ -147,7 +148,7 @@ class Progress:
                 self._add_account(event["account"])
 
     def take(self, other: Progress) -> None:
-        """Take in all that was reported on a share elsewhere."""
+        """Add all that was reported on a share elsewhere."""
         self.kernel, self.known_defects = other.kernel or self.kernel, other.known_defects or self.known_defects
         self._add_account(other.account)
         self.shares |= other.shares
@@ -163,7 +164,7 @@ class Progress:
             self.account[name] = known | found if isinstance(found, dict) else sorted({*known, *found})
 
     def add(self, row: Row, block: str = "") -> None:
-        """Take in one verdict."""
+        """Record one verdict."""
         key = (row.property, row.kernel, row.dtype)
         self.rows[key] = row
         if row.verdict in {Verdict.REFUTED, Verdict.SUSPECT}:

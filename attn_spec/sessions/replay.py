@@ -1,10 +1,11 @@
-"""Run stored cases again, in a process that may die of them.
+"""Replay of stored cases, in a process that the kernel may crash.
 
-``python -m attn_spec.sessions.replay SECONDS ISOLATE KERNEL PAGE CASE.json ..`` runs cases here, each call limited. For
-each case it prints a line of JSON: 0 ``fixed``, 1 ``still fails``, 2 ``cannot run``, 3 ``still suspect``, 4 ``not seen
-this time``. The last is for kernels that draw another mask in each call: chance need not show a thing twice.
+``python -m attn_spec.sessions.replay SECONDS ISOLATE KERNEL PAGE CASE.json ..`` runs cases in this process, each call
+limited. For each case it prints a line of JSON: 0 ``fixed``, 1 ``still fails``, 2 ``cannot run``, 3 ``still suspect``,
+4 ``not seen this time``. The last is for kernels that draw another mask in each call, where a failure by chance need
+not occur again.
 
-KERNEL is empty for a case's own; PAGE is where to show the problem if it still fails, or empty.
+An empty KERNEL means the case's own. PAGE is the path of a page on the problem if it still fails, or empty.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
     from attn_spec.search.property import Property
 
-#: What a replay finds, by number.
+#: Outcomes of a replay, by number.
 OUTCOMES = ("fixed", "still fails", "cannot run", "still suspect", "not seen this time")
 #: Seconds after which a replay that does not end is ended.
 LIMIT = 600.0
@@ -45,7 +46,7 @@ class Replay:
     #: Index into OUTCOMES.
     code: int
     message: str
-    #: Whether its problem was shown on a page.
+    #: True if the page shows the problem.
     shown: bool = False
 
     def __str__(self) -> str:
@@ -61,11 +62,11 @@ def replays(
 ) -> Iterator[tuple[Path, Replay]]:
     """Run the cases of files, in a process of their own, with their own kernels or with another.
 
-    A process that ends before its cases have is followed by another with those left. ``isolate`` gives each kernel one
-    more, None if it is none of attn-spec's. ``page`` is where to show the problem of a case, as HTML, if it is still
-    refuted.
+    If a process ends before its cases do, another process runs the remaining ones. ``isolate`` gives each kernel one
+    more process; None does so for kernels outside attn-spec. ``page`` is the path of an HTML page on the problem of a
+    case that is still refuted.
     """
-    hide_memory()  # what the process says comes through a pipe of this one
+    hide_memory()  # the process reports through a pipe of this one
     command = [
         sys.executable,
         "-P",
@@ -95,7 +96,7 @@ class _Running(contextlib.AbstractContextManager["_Running"]):
         self.has_ended = False
 
     def next(self) -> Replay:
-        """The outcome of the next case, or how the process ended instead."""
+        """Return the outcome of the next case, or how the process ended instead."""
         late = threading.Timer(LIMIT, self.process.kill)
         late.start()
         try:
@@ -127,14 +128,14 @@ _MARK = "attn-spec replay: "
 
 
 def run(case: Case, call_limit: float, isolate: str = "never", kernel: str = "", page: str = "") -> Replay:
-    """Check the case's property on its problem, here."""
+    """Check the case's property on its problem, in this process."""
     from attn_spec.kernels.kernel import KernelError
     from attn_spec.search.preflight import preflight
     from attn_spec.search.property import load_all
 
     property_ = load_all().get(case.property_id)
     if property_ is None:
-        return Replay(2, f"there is no property {case.property_id!r} any more; see `attn-spec properties`")
+        return Replay(2, f"property {case.property_id!r} no longer exists; see `attn-spec properties`")
     try:
         found = foreign.found(kernel or case.kernel, isolate, **({} if kernel else case.declared))
         (subject,) = preflight(found, (case.problem.dtype,), case.device, call_limit).subjects
@@ -149,7 +150,7 @@ def run(case: Case, call_limit: float, isolate: str = "never", kernel: str = "",
 
 
 def _check(property_: Property, subject: Subject, problem: Problem, page: str) -> Replay:
-    """Check the property on the problem."""
+    """Check the property on the problem, and write the page if it fails."""
     from hypothesis.errors import UnsatisfiedAssumption
 
     from attn_spec.kernels.limits import NotTaken
@@ -184,7 +185,7 @@ def _show(property_: Property, subject: Subject, problem: Problem, error: Assert
 
 
 def _draws_again(property_: Property, subject: Subject) -> bool:
-    """Whether the property is about calls without a seed, each of which draws a mask of its own."""
+    """Return whether the property concerns calls without a seed, each of which draws a mask of its own."""
     from attn_spec.kernels.dropping import needs_seed
 
     return (
@@ -195,7 +196,7 @@ def _draws_again(property_: Property, subject: Subject) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """Run cases, and tell the parent process a line of each."""
+    """Run cases, and print a line for each to the parent process."""
     call_limit, isolate, kernel, page, *paths = arguments
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Which verdicts are to be reached: those of the properties that were chosen, but for those of an earlier report."""
+"""Selection of the verdicts to reach: those of chosen properties, without those of an earlier report."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from attn_spec.nearest_names import suggestion
 
-#: (property id, kernel name, dtype)
+#: Key of a verdict: (property id, kernel name, dtype).
 Key = tuple[str, str, str]
 
 
 def chosen(parts: Sequence[str], keys: set[Key]) -> set[Key]:
-    """Those of properties that the parts name. Raises as :func:`named` does."""
+    """Return the keys of the properties that the parts name. Raises :class:`KernelError` as :func:`named` does."""
     ids = named(parts, {property_id for property_id, _, _ in keys})
     return {key for key in keys if key[0] in ids}
 
 
 def named(parts: Sequence[str], ids: Collection[str]) -> set[str]:
-    """The ids that contain one of the parts, or all; :class:`KernelError` if a part fits none."""
+    """Return the ids that contain one of the parts, or all. Raises :class:`KernelError` if a part fits none."""
     for part in parts:
         if not any(part in property_id for property_id in ids):
             from attn_spec.kernels.kernel import KernelError
@@ -31,7 +31,7 @@ def named(parts: Sequence[str], ids: Collection[str]) -> set[str]:
 
 
 def reported(path: Path | None) -> set[Key]:
-    """Keys of the verdicts in an earlier report; none where there is none."""
+    """Return the keys of the verdicts in an earlier report; empty if there is none."""
     lines = path.read_text().splitlines() if path and path.is_file() else []
     rows = [row for line in lines if (row := json.loads(line).get("row"))]
     return {(row["property"], row["kernel"], row["dtype"]) for row in rows}

@@ -29,53 +29,52 @@ if TYPE_CHECKING:
     from attn_spec.search.property import Property
     from attn_spec.search.stored_cases import StoredCases
 
-#: Keys of a row, of the block of a suspect, and of how near to its bound an answer of a test came, in
-#: ``report.user_properties``.
+#: Keys in ``report.user_properties``: of a row, of the block of a suspect, and of error / bound of a test's answer.
 ROW, BLOCK, NEAR = "attn_spec_row", "attn_spec_block", "attn_spec_error_over_bound"
 
-#: Cases that are made as small as the profile allows; a screen shows as many.
+#: Number of cases that are shrunk as far as the profile allows; a screen shows as many.
 SHRUNK = 5
-#: Seconds between two messages on how far a search has come.
+#: Seconds between two messages on the progress of a search.
 TICK = 0.25
-#: Of a refutation that the kernel's own table expects, where that does not count.
+#: Line on a refutation that the kernel's own table expects, if that table does not count.
 OWN_TABLE = "  known     the kernel's own table of known defects expects this: it counts with --known-defects own"
 
 
 class Session:
-    """What the plugin knows. ``option`` reads the options named --attn-..."""
+    """The state of the plugin in one session. ``option`` reads the options named --attn-..."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.profile = PROFILES[self.option("profile")]
         self.seed = self._seed()
-        #: Of any kernel, from the file that the option names.
+        #: Known defects of any kernel, from the file that the option names.
         self.known_defects: tuple[Defect, ...] = ()
         self.preflights: list[Preflight] | None = None
         #: Kernels left out because they do not run here, with the reason.
         self.left_out: dict[str, str] = {}
         self.collected: list[Key] = []
         self.rows: list[Row] = []
-        #: Cases found in this process.
+        #: Number of cases found in this process.
         self.cases = 0
-        #: Blocks of the suspects.
+        #: Failure blocks of the suspects.
         self.suspects: list[str] = []
-        #: Of each answer that somebody's test asserted: its error over the bound, and the test.
+        #: Error / bound and test name of each answer that a user's test asserted.
         self.answers: list[tuple[float, str]] = []
-        #: Why no verdict counts, where a file of a kernel changed meanwhile.
+        #: Reason why no verdict counts, if a file of a kernel changed during the session.
         self.changed = ""
-        #: What the verdicts would have refuted, and why that could not be found.
+        #: Power of the verdicts, and reasons why it could not be measured.
         self.powers: list[Power] = []
         self.without_power: list[str] = []
-        #: stderr as it is before pytest captures it, for the stack of a kernel that hangs.
+        #: Copy of stderr before pytest captures it, for the stack of a kernel that hangs.
         self.stderr = os.dup(2)
 
     def option(self, name: str) -> Any:
-        """The value of an option."""
+        """Return the value of an option."""
         return self.config.getoption(f"attn_{name}")
 
     @functools.cached_property
     def stored(self) -> StoredCases:
-        """What earlier runs in this folder found."""
+        """Cases that earlier runs in this folder stored."""
         from attn_spec.search.stored_cases import StoredCases
 
         return StoredCases()
@@ -96,7 +95,10 @@ class Session:
             self._read_known_defects()
 
     def verdict(self, property_: Property, subject: Subject) -> tuple[Row, str]:
-        """The verdict on a property, and the block if it is refuted or suspect; the case and its script are stored."""
+        """Return the verdict on a property, and the failure block if it is refuted or suspect.
+
+        The case and its script are stored.
+        """
         from attn_spec.evidence import failure, script
         from attn_spec.search import cases
         from attn_spec.search.search import search
@@ -132,27 +134,30 @@ class Session:
         return (row if path else dataclasses.replace(row, case="")), block
 
     def check_shapes(self) -> None:
-        """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape asked for that memory has no room for."""
+        """Raise :class:`attn_spec.problem.shape_spec.ShapeError` for a shape that does not fit in memory."""
         if shapes := self.option("shape"):
             from attn_spec.search.asked_shapes import check_memory
 
             check_memory(shapes)
 
     def _at_shapes(self, checked: Preflight) -> Preflight:
-        """The same of subjects that are examined at the shapes asked for too."""
+        """Return the preflight with the shapes that the user asked for added to its subjects."""
         shapes = tuple(dict.fromkeys(self.option("shape")))
         subjects = tuple(dataclasses.replace(subject, shapes=shapes) for subject in checked.subjects)
         return dataclasses.replace(checked, subjects=subjects)
 
     def known_defects_of(self, kernel: Kernel) -> tuple[Defect, ...]:
-        """Those of the file, and of the kernel's own table if that counts: a kernel must not excuse itself."""
+        """Return the known defects of the file, and the kernel's own if they count: no kernel may excuse itself."""
         from attn_spec.kernels.defects import OWN
 
         counts = not kernel.isolated or self.option("known_defects") == OWN
         return *(kernel.known_defects if counts else ()), *self.known_defects
 
     def _effort(self) -> Profile:
-        """The profile; once a reader has enough small cases, the others are hardly shrunk: they cost most of a run."""
+        """Return the profile, with fewer problems under --attn-brief, and less shrinking after ``SHRUNK`` cases.
+
+        Shrinking takes most of a run, and a reader has enough small cases by then.
+        """
         profile = self.profile
         if self.option("brief"):
             profile = dataclasses.replace(profile, examples=profile.floor)
@@ -172,11 +177,11 @@ class Session:
             self.answers += [(ratio, report.nodeid) for ratio in ratios]
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Report what ends pytest itself; it is no kernel's doing, whose calls are guarded."""
+        """Report an error that ends pytest itself. No kernel causes it, since calls of kernels are guarded."""
         self.tell("fault", message=faults.text(excinfo.value))
 
     def header(self) -> list[str]:
-        """Kernels, device, dtypes, profile and seed."""
+        """Return lines on kernels, device, dtypes, profile and seed."""
         kernels = {subject.kernel.name: subject.kernel for subject in self.subjects}
         named = ", ".join(f"{name} ({kernel.digest[:8]})" for name, kernel in kernels.items())
         dtypes = ", ".join(dict.fromkeys(subject.dtype for subject in self.subjects))
@@ -184,14 +189,14 @@ class Session:
         return [f"attn-spec: {named}", f"attn-spec: {self.option('device')}, {dtypes}, {search}"]
 
     def summary(self) -> list[str]:
-        """What is said at the end, of properties and of answers."""
+        """Return the lines of the final summary: of properties, of answers, and of changed files."""
         near = max(self.answers, default=(0.0, ""))
         answers = f"{len(self.answers)} answers judged, up to {near[0]:.2g} of the error allowed: {near[1]}"
         changed = [f"no verdict counts: {self.changed}"] if self.changed else []
         return (self._of_properties() if self.rows else []) + ([answers] if self.answers else []) + changed
 
     def _of_properties(self) -> list[str]:
-        """The suspects, which fail no test; what was looked at in part; the denominator, and what is left out of it."""
+        """Return lines on suspects, which fail no test, on partial examinations, counts and kernels left out."""
         left_out = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         search = f"profile {self.profile.name}, seed {self.seed}"
         looked_at = [f"{row.kernel} {row.dtype} {words}" for row in self.rows for words in row.looked_at]
@@ -199,7 +204,7 @@ class Session:
         return [*blocks, *looked_at, search, denominator(self.rows), *power, *left_out]
 
     def _power(self) -> list[str]:
-        """What would have been refuted, in a line; nothing where that was not asked."""
+        """Return a line on the errors that would have been refuted; none if power was not measured."""
         if not self.powers:
             return self.without_power
         from attn_spec.judgement.power import line
@@ -207,7 +212,7 @@ class Session:
         return [line(self.powers), *self.without_power]
 
     def describe(self) -> None:
-        """Report, for each kernel, what a certificate says beside the verdicts."""
+        """Report for each kernel all that a certificate says beside the verdicts."""
         if self.option("report") is None:
             return
         from attn_spec.evidence import provenance
@@ -228,9 +233,10 @@ class Session:
             )
 
     def weigh(self) -> None:
-        """Plant errors in the share of the subjects, and report what would have been refuted; not beside a refutation.
+        """Plant errors in the subjects of this share, and report the errors that would have been refuted.
 
-        Only where kernels were named: what all of them together would have refuted says nothing of one.
+        Errors are planted only if kernels were named, since the power of many kernels together says nothing of one.
+        Nothing is planted beside a refutation.
         """
         if not self.rows or not self.option("kernel") or any(row.verdict == "refuted" for row in self.rows):
             return
@@ -247,14 +253,14 @@ class Session:
                     self.tell("power", power=one.to_json())
 
     def give_account(self) -> None:
-        """Report what calls have shown of each kernel by now. Raises :class:`KernelError` if a file of it changed."""
+        """Report what calls have shown of each kernel. Raises :class:`KernelError` if one of its files changed."""
         from attn_spec.isolation.foreign import account
 
         for checked in self.preflights or []:
             self.tell("account", account=account(checked.subjects[0].kernel))
 
     def changed_files(self) -> bool:
-        """Report the account once more, at the end; whether a file of a kernel changed meanwhile, which is told."""
+        """Report the account again at the end; report and return whether a file of a kernel changed."""
         if not self.preflights:
             return False
         from attn_spec.kernels.kernel import KernelError
@@ -267,20 +273,20 @@ class Session:
         return bool(self.changed)
 
     def tell(self, kind: str, **content: Any) -> None:
-        """Append one line to the report, unless this is a worker of pytest-xdist."""
+        """Append one line to the report, unless this process is a worker of pytest-xdist."""
         path = self.option("report")
         if path and not hasattr(self.config, "workerinput"):
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"kind": kind, **content}) + "\n")
 
     def _seed(self) -> int:
-        """The seed of this run: given, or the controller's, or the profile's, or a new one."""
+        """Return the seed of this run: the given one, the controller's, the profile's, or a new one."""
         inherited = getattr(self.config, "workerinput", {}).get("attn_seed")
         choices = (self.option("seed"), inherited, self.profile.seed)
         return next((seed for seed in choices if seed is not None), secrets.randbits(32))
 
     def _read_known_defects(self) -> None:
-        """Those of the file, once all are seen to name a property. Raises :class:`KernelError`."""
+        """Read the known defects of the file, and check that all name properties. Raises :class:`KernelError`."""
         from attn_spec.kernels.defects import OWN, DefectError, read
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.search.property import load_all
@@ -297,7 +303,7 @@ class Session:
             raise KernelError(f"known defects name no property {', '.join(unknown)}; `attn-spec properties` lists them")
 
     def _check_named(self, path: Path | None) -> None:
-        """Whether the file, which may be about other kernels too, means one that is examined and misspells it."""
+        """Raise :class:`KernelError` if the file misspells an examined kernel; the file may name other kernels too."""
         from attn_spec.kernels.kernel import KernelError
         from attn_spec.nearest_names import suggestion
 
@@ -308,7 +314,7 @@ class Session:
                 raise KernelError(f"{path} is about {name}, which is not examined{meant}")
 
     def _preflight(self, spec: str, *, named: bool) -> Preflight | None:
-        """A kernel's preflight; one that nobody named and that does not run here is left out."""
+        """Return a kernel's preflight; None for a kernel that was not named and does not run here."""
         from attn_spec.first_look.first_look import explain_failure, first_look
         from attn_spec.isolation.foreign import found
         from attn_spec.kernels.kernel import KernelError
@@ -338,7 +344,7 @@ class Session:
         return checked
 
     def _ticker(self) -> Callable[[int], None]:
-        """A function that reports the number of problems tried, at most every TICK seconds."""
+        """Return a function that reports the number of problems tried, at most every TICK seconds."""
         last = time.monotonic()
 
         def tick(examples: int) -> None:

@@ -74,7 +74,7 @@ class _Cluster(Executor):
         return self._engine.submit(_at_worker, task, self.source)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Close the executor, and cancel tasks that have not returned if asked to."""
+        """Close the executor; tasks that have not returned are cancelled unless it waits for them."""
         self._engine.shutdown(wait=wait and not cancel_futures)
 
 

@@ -295,7 +295,7 @@ def test_a_file_that_is_no_certificate_is_not_overwritten(tmp_path):
         assert (done.exit_code, path.read_text()) == (2, text)
         assert (
             done.stderr
-            == f"Error: {path} is no certificate, and would be lost; remove it, or choose another --output\n"
+            == f"Error: {path} is not a certificate, and would be overwritten; remove it, or choose another --output\n"
         )
     save(build(KERNEL, ROWS), path)
     assert is_one(path)

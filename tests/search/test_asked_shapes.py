@@ -208,4 +208,4 @@ def test_a_process_that_the_system_kills_at_a_large_problem_refutes_nothing(kill
 
     child.blame(progress)
     assert progress.rows[key].verdict == verdict
-    assert ("out of memory: ask for fewer heads" in progress.rows[key].message) == (verdict == "not exercised")
+    assert ("memory runs out: ask for fewer heads" in progress.rows[key].message) == (verdict == "not exercised")
