@@ -91,8 +91,8 @@ def assert_attention(
 
     ``words`` are options and conventions. Options have their own names or those of other libraries (``is_causal``,
     ``attn_mask``, ``softmax_scale``, ``window_size``, ..). The conventions are those that
-    one answer shows, for example ``lse_base`` and ``empty_row``; ``attn-spec explain conventions`` lists them. Rows that
-    see no key are judged only if their convention is given.
+    one answer shows, for example ``lse_base`` and ``empty_row``; ``attn-spec explain conventions`` lists them. Rows
+    that see no key are judged only if their convention is given.
 
     ``rows`` is the number of rows of each head that are judged, sampled by strata and by ``seed``; None judges all
     rows. ``unjudged`` is the allowed share of elements without a bound, for example where the contract's arithmetic may

@@ -188,7 +188,7 @@ def test_a_fault_of_a_property_refutes_nothing(suite):
         ),
         (("--attn-dtype", "flaot32", "--attn-kernel", "toy.py:attention"), "*'flaot32'; did you mean 'float32'*"),
         (("--attn-share", "2/2"), "*argument --attn-share: must be I/N with 0 <= I < N, e.g. 0/2, not '2/2'"),
-        (("--attn-shape", "S=4"), "*argument --attn-shape: 'S=4' lacks Hq, Hkv, D; a whole shape is B=2,Hq=32,*"),
+        (("--attn-shape", "S=4"), "*argument --attn-shape: 'S=4' lacks Hq, Hkv, D; a full shape is B=2,Hq=32,*"),
         (("--attn-shape", "H=64,S=268435456,D=256"), "ERROR: B=1,Hq=64,* takes about * GiB to examine, and *"),
         (("--attn-share", "half"), "*argument --attn-share: must be I/N with 0 <= I < N, e.g. 0/2, not 'half'"),
         (("--attn-profile", "lazy"), "*argument --attn-profile: invalid choice: 'lazy' (choose from *smoke*"),

@@ -252,7 +252,7 @@ def test_a_layer():
         ({"softcap": -1.0}, "softcap must be a positive number or None, not -1.0"),
         ({"scale": True}, "scale must be a finite number or None, not True"),
         ({"window": 4}, r"window must be .*\(left, right\).*, not 4"),
-        ({"rotary_base": 500.0}, "rotary_base is a parameter of rotary; give that too, or leave this out"),
+        ({"rotary_base": 500.0}, "rotary_base is a parameter of rotary; give rotary too, or leave rotary_base out"),
         ({"deterministic": True}, "unknown option 'deterministic'"),
         (
             {"bias": torch.zeros(1, 8, 40, 40)},

@@ -1,4 +1,4 @@
-"""What a kernel can do that no problem asks for by a value: shapes it takes, results it returns, passes it has."""
+"""Abilities of kernels that no field of a problem asks for: shapes it takes, results it returns, passes it has."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from attn_spec.problem.options import OPTIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
-    """All that is known of one ability."""
+    """A row of the table of abilities: an ability and its facts."""
 
-    #: What a kernel that declares it does.
+    #: Meaning of the ability in a kernel's declaration, as ``attn-spec explain`` prints it.
     says: str
-    #: Whether a problem needs it; None for results and passes, which no problem needs.
+    #: True for a problem that needs the ability. Results and passes keep the default, since no problem needs them.
     is_used: Callable[[Any], bool] = lambda _: False
-    #: Whether a call can show that an undeclared kernel has it.
+    #: True if a call can show that an undeclared kernel has the ability.
     shows: bool = True
-    #: Whether the framework gives it to every kernel, and none declares it.
+    #: True if the framework gives the ability to every kernel, so that no kernel declares it.
     of_framework: bool = False
-    #: How often problems that need it are drawn, beside others; 0 for results and passes.
+    #: Relative frequency with which the search draws problems that need the ability; 0 for results and passes.
     weight: int = 0
-    #: Names that callables give the parameter that asks for it; none: a call needs no parameter.
+    #: Names of the parameter by which callables are asked for the ability; empty if a call needs no parameter.
     spellings: tuple[str, ...] = ()
-    #: The ability or option without which it means nothing.
+    #: The ability or option without which this ability means nothing; empty for none.
     of: str = ""
-    #: Whether equal calls that ask for it give answers of their own.
+    #: True if two equal calls that use the ability may return different answers.
     by_chance: bool = False
 
 
@@ -42,7 +42,7 @@ ABILITIES: dict[str, Ability] = {
         weight=2,
     ),
     "head_widths": Ability(
-        says="the heads of a layer, and its output, may have any widths, not D / Hq, and D, alone",
+        says="the heads of a layer, and its output, may have any widths, not only D / Hq and D",
         is_used=lambda p: (
             p.projects
             and {p.score_width * p.query_heads, p.head_value_dim * p.query_heads, p.output_width} != {p.head_dim}
@@ -56,21 +56,21 @@ ABILITIES: dict[str, Ability] = {
         weight=4,
     ),
     "empty": Ability(says="either length may be zero", is_used=lambda p: 0 in (p.query_length, p.key_length)),
-    "mask_of_two_axes": Ability(says="takes a mask [Sq, Sk] of all batch entries and heads, too", of="mask"),
+    "mask_of_two_axes": Ability(says="also takes a mask [Sq, Sk] for all batch entries and heads", of="mask"),
     "lse": Ability(says="returns (out, lse)"),
-    "backward": Ability(says="has gradients in q, k, v and bias, by its framework's or by @name.backward"),
-    "lse_backward": Ability(says="its gradients honor a cotangent of the LSE too", shows=False),
+    "backward": Ability(says="has gradients in q, k, v and bias, by its framework or by @name.backward"),
+    "lse_backward": Ability(says="its gradients include the cotangent of the LSE", shows=False),
     "dropout_by_chance": Ability(
-        says="takes dropout_p alone: drops each weight with probability p, by a keep mask that it draws itself",
+        says="takes dropout_p alone: draws the keep mask itself and drops each weight with probability p",
         spellings=OPTIONS["dropout_p"].spellings,
         by_chance=True,
     ),
     "dropout_seed": Ability(
-        says="takes a seed of that keep mask: equal seeds drop equal weights",
+        says="takes the seed of the keep mask that it draws: equal seeds drop equal weights",
         spellings=("dropout_seed", "seed"),
         of="dropout_by_chance",
     ),
-    "strides": Ability(says="its framework lays tensors in memory in any strides", shows=False, of_framework=True),
+    "strides": Ability(says="its framework supports tensors with any strides", shows=False, of_framework=True),
     "in_place": Ability(says="its framework changes tensors in place", shows=False, of_framework=True),
     "autograd": Ability(says="its framework differentiates by itself", shows=False, of_framework=True),
 }

@@ -1,9 +1,9 @@
-"""Options that an arithmetic has to have heard of, and the refusal of one that it has not.
+"""Refusal of a problem with an option that an arithmetic does not evaluate.
 
-Each arithmetic finds what a query sees by ``Problem.visible``, and runs the formulas of a score function's row. But a
-term of the score, a factor of weights, or a number added to the sum of weights takes code of its own in each. There
-``HANDLES`` names the options that the code evaluates. A problem that uses another one is refused: an answer to it would
-be judged by a formula without that option, right ones refuted and wrong ones passed.
+Every arithmetic takes the mask from ``Problem.visible`` and the formulas of a score from its row. Other options need
+code in each arithmetic: a term of the score, a factor of the weights, a number added to the row sum. ``HANDLES`` of an
+arithmetic names the options that its code evaluates. A problem with another option is refused: a formula without that
+option would refute right answers and pass wrong ones.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class NotHandledError(NotImplementedError):
-    """A problem uses an option that an arithmetic does not evaluate; the text names both."""
+    """A problem uses an option that an arithmetic does not evaluate; the message names both."""
 
 
 def needs_code(row: Option) -> bool:
-    """True if an arithmetic needs code of its own for this option."""
+    """Return whether an arithmetic needs code of its own for an option."""
     if row.kind == PARAMETER:
         return row.adds_to_row_sum or needs_code(OPTIONS[row.of])
     return row.adds_to_row_sum or not (row.kind in (CHOICE, SCORE) or (row.kind == MASK and row.sees is not None))
 
 
-#: The options that need code of their own, in the order of the table.
+#: Names of the options that need code in each arithmetic, in the order of the table.
 CODED = tuple(name for name, row in OPTIONS.items() if needs_code(row))
 
 
 def not_handled(problem: Problem, handles: Collection[str]) -> list[str]:
-    """The options in use that need code, and that are not among those handled."""
+    """Return the names of options that the problem uses, that need code, and that ``handles`` does not name."""
     return [n for n in CODED if n not in handles and OPTIONS[n].is_used(getattr(problem, n))]
 
 
@@ -44,7 +44,7 @@ def check_handled(problem: Problem, handles: Collection[str], arithmetic: str) -
 
 
 def refuse(missing: Collection[str], arithmetic: str) -> None:
-    """Raise :class:`NotHandledError` if there are options that the named arithmetic does not evaluate."""
+    """Raise :class:`NotHandledError` if ``missing`` names options that the named arithmetic does not evaluate."""
     if missing:
         raise NotHandledError(
             f"{arithmetic} does not evaluate {', '.join(missing)}: write its formula there, then name it in HANDLES"

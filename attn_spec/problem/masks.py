@@ -1,7 +1,7 @@
 """Masks as predicates on (query, key), with an algebra.
 
-A mask answers, for query index i of Sq and key index j of Sk, whether i may attend to j. Masks combine with
-``&``, ``|`` and ``~``; ``dense`` turns one into the boolean matrix that the definition and the kernels read.
+A mask says, for query index i of Sq and key index j of Sk, whether i may attend to j. Masks combine with ``&``, ``|``
+and ``~``; ``dense`` turns a mask into the boolean matrix that the definition and the kernels read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: (i, j, Sq, Sk) -> bool array; i and j are broadcastable index arrays.
+#: Function (i, j, Sq, Sk) -> bool array; i and j are broadcastable index arrays.
 Predicate = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 
 ALIGNMENTS = ("top_left", "bottom_right")
@@ -19,7 +19,7 @@ ALIGNMENTS = ("top_left", "bottom_right")
 
 @dataclass(frozen=True)
 class Mask:
-    """A predicate with a name; the name is the mask's repr."""
+    """A predicate on (query, key) with a name; the name is the mask's repr."""
 
     name: str
     allows: Predicate
@@ -37,7 +37,7 @@ class Mask:
         return self.name
 
     def dense(self, query_length: int, key_length: int) -> np.ndarray:
-        """The boolean matrix [Sq, Sk]; True means attend."""
+        """Return the boolean matrix [Sq, Sk] of the mask; True means that the query attends to the key."""
         i = np.arange(query_length)[:, None]
         j = np.arange(key_length)[None, :]
         allowed = self.allows(i, j, query_length, key_length)
@@ -45,28 +45,31 @@ class Mask:
 
 
 def diagonal_offset(alignment: str, query_length: int, key_length: int) -> int:
-    """Key index that query 0 is aligned with: 0 (top_left) or Sk - Sq (bottom_right)."""
+    """Return the index of the key that query 0 is aligned with: 0 (top_left) or Sk - Sq (bottom_right)."""
     return key_length - query_length if alignment == "bottom_right" else 0
 
 
 def band(distance: np.ndarray, left: int | None, right: int | None) -> np.ndarray:
-    """Mask of distances from the diagonal between -left and right, both inclusive; None is unbounded."""
+    """Return True for distances from the diagonal between -left and right, both inclusive; None is unbounded."""
     low = distance >= -left if left is not None else np.full(distance.shape, True)
     return low & (distance <= right) if right is not None else low
 
 
 def everything() -> Mask:
-    """Every query attends to every key."""
+    """Return the mask in which every query attends to every key."""
     return Mask("everything()", lambda i, j, sq, sk: np.ones(np.broadcast_shapes(i.shape, j.shape), bool))
 
 
 def causal(alignment: str = "top_left") -> Mask:
-    """No key after the query: j <= i + offset."""
+    """Return the causal mask, in which query i attends to the keys j <= i + offset of the diagonal."""
     return Mask(f"causal({alignment!r})", lambda i, j, sq, sk: j <= i + diagonal_offset(alignment, sq, sk))
 
 
 def window(left: int | None, right: int | None, alignment: str = "top_left") -> Mask:
-    """A band around the diagonal, both ends inclusive: -left <= j - (i + offset) <= right; None is unbounded."""
+    """Return the mask of a band around the diagonal: -left <= j - (i + offset) <= right.
+
+    Both ends are inclusive; None is unbounded.
+    """
 
     def allows(i: np.ndarray, j: np.ndarray, sq: int, sk: int) -> np.ndarray:
         return band(j - (i + diagonal_offset(alignment, sq, sk)), left, right)
@@ -75,15 +78,15 @@ def window(left: int | None, right: int | None, alignment: str = "top_left") -> 
 
 
 def padding(length: int) -> Mask:
-    """Only the first ``length`` keys exist."""
+    """Return the mask in which every query attends to the first ``length`` keys only."""
     return Mask(f"padding({length})", lambda i, j, sq, sk: (j < length) & (i >= 0))
 
 
 def strided(stride: int, near: int = 1, alignment: str = "top_left") -> Mask:
-    """The keys nearer than ``near``, and every ``stride``-th one from the diagonal, on both sides of it.
+    """Return the mask of the keys nearer than ``near`` and of every ``stride``-th key, before and after the diagonal.
 
-    With ``near = stride`` both heads of Child et al., "Generating long sequences with sparse transformers" (arXiv
-    1904.10509), section 4.3, in one mask; with 1, the second of them.
+    Source: Child et al., "Generating long sequences with sparse transformers" (arXiv 1904.10509), section 4.3. With
+    ``near = stride`` the mask joins both heads of that section; with ``near = 1`` it is the second head.
     """
 
     def allows(i: np.ndarray, j: np.ndarray, sq: int, sk: int) -> np.ndarray:
@@ -94,12 +97,12 @@ def strided(stride: int, near: int = 1, alignment: str = "top_left") -> Mask:
 
 
 def blocks(size: int, seen: Sequence[Sequence[int]]) -> Mask:
-    """Queries and keys in blocks of ``size``: which blocks of keys (columns) each block of queries (rows) sees."""
+    """Return the mask of blocks of ``size`` queries and keys; block r sees block c of keys if ``seen[r][c]``."""
     table = np.asarray(seen, dtype=bool)
     return Mask(f"blocks({size}, {table.astype(int).tolist()})", lambda i, j, sq, sk: table[i // size, j // size])
 
 
 def document(query_ids: Sequence[int], key_ids: Sequence[int]) -> Mask:
-    """Packed sequences: a query sees the keys of its own document."""
+    """Return the mask of packed sequences, in which a query attends to the keys with its own document id."""
     q, k = np.asarray(query_ids), np.asarray(key_ids)
     return Mask(f"document({list(query_ids)}, {list(key_ids)})", lambda i, j, sq, sk: q[i] == k[j])

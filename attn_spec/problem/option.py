@@ -1,4 +1,4 @@
-"""What is known of one option of a problem: a row of :mod:`options`."""
+"""The record of one option of a problem: a row of :mod:`options`."""
 
 from __future__ import annotations
 
@@ -12,85 +12,99 @@ from attn_spec.faults import with_article
 from attn_spec.numbers import bits
 from attn_spec.problem import patterns
 
-#: [B, Hq, Sq, Sk].
+#: The shape [B, Hq, Sq, Sk] of an option's tensor.
 Shape = tuple[int, int, int, int]
 
-#: Kinds: it hides keys; it changes scores, or is added to them; it chooses another score function; it multiplies
-#: weights; it is one more parameter of such an option; or it says how other options are meant.
+#: Kinds of options. MASK masks keys. TERM changes a score. ADDEND is added to the score of each pair of query and key.
+#: SCORE selects another score function. WEIGHT multiplies weights.
 MASK, TERM, ADDEND, SCORE, WEIGHT = "mask", "term", "addend", "score", "weight"
+#: Kinds of options that depend on others. PARAMETER is a further parameter of another option. CHOICE says how other
+#: options are read.
 PARAMETER, CHOICE = "parameter", "choice"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """All that is known of one option."""
+    """A row of the table of options: an option and all that the suite knows about it."""
 
-    #: The field's name.
+    #: Name of the field of ``Options``.
     name: str = ""
-    #: What a kernel that declares it does.
+    #: Meaning of the option in a kernel's declaration, as ``attn-spec explain`` prints it.
     says: str
-    #: MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER or CHOICE.
+    #: One of MASK, TERM, ADDEND, SCORE, WEIGHT, PARAMETER and CHOICE.
     kind: str
-    #: Names that callables give the parameter it is passed by.
+    #: Names of the parameter by which callables take the option.
     spellings: tuple[str, ...]
-    #: What a value must be, and whether one is that.
+    #: Text of the values that are allowed; for a tensor, text of the elements that are forbidden.
     wanted: str
+    #: True if a value, or every element of a tensor, is allowed.
     accepts: Callable[[Any], bool]
-    #: Of a plain value: whether it goes with the lengths of the axes.
+    #: True if a plain value agrees with the lengths of the axes, by letter.
     fits: Callable[[Any, Mapping[str, int]], bool] = lambda value, lengths: True
-    #: Which keys it leaves visible in a problem that uses it: bool, broadcastable to [B, Hq, Sq, Sk]. None: all.
+    #: Keys that the option leaves visible in a problem that uses it: bool, broadcastable to [B, Hq, Sq, Sk]. None means
+    #: that the option masks no key.
     sees: Callable[[Any], np.ndarray] | None = None
-    #: Its value in a problem that does not use it.
+    #: Value of the field in a problem that does not use the option.
     off: Any = None
-    #: Other values by which callables say that.
+    #: Other values by which callables turn the option off.
     spelled_off: tuple[Any, ...] = ()
-    #: The NumPy type of a tensor; None is a plain value. Numbers are exact values of a dtype.
+    #: NumPy type of a tensor; None for a plain value. Numbers are exact values of a dtype.
     tensor: type | None = None
-    #: The axes of that tensor: B, H query heads, Q, K, D, A the width of a score, V the width of v, U that of a head's
-    #: values, O that of the output, or 1. B, H, Q and K may be 1 instead.
+    #: Axes of the tensor, one letter each: B, H query heads, Q, K, D, 1, and the widths A, V, U and O. A is the width
+    #: of a score, V of v, U of the values of a head, O of the output. B, H, Q and K may have length 1.
     axes: str = "BHQK"
-    #: Of a SCORE: whether it is divided by sqrt(D) where no scale is given.
+    #: SCORE only: True if the score is divided by sqrt(D) when no scale is given.
     divides: bool = True
-    #: Of a SCORE: whether it is a product of operands that q and k are factors of, so that it is even in both together.
+    #: SCORE and its PARAMETERs: True if the score is one product of operands that have q and k as factors. A sign
+    #: change of both q and k then leaves the score unchanged.
     is_product: bool = True
-    #: Of a SCORE: whether weights are exponentials of it; else they are the scores themselves, which have no terms.
+    #: SCORE only: True if weights are exponentials of the score. False if weights are the scores themselves; such a
+    #: score has no terms.
     exponential: bool = True
-    #: Of a PARAMETER: the option that it belongs to, and whether that can do without it.
+    #: PARAMETER only: name of the option that the parameter belongs to.
     of: str = ""
+    #: PARAMETER only: True if the option can be used without the parameter.
     optional: bool = False
-    #: Whether it is part of a layer, which projects values before they are weighted, and the output; and whether it is
-    #: added to one of these.
+    #: True if the option is part of a layer, which projects the values before they are weighted, and the output.
     projects_values: bool = False
+    #: True if the option is added to the values or to the output of a layer.
     adds_to_values: bool = False
-    #: Whether it is added to what weights are divided by.
+    #: True if the option is added to the sum that weights are divided by.
     adds_to_row_sum: bool = False
-    #: Whether it depends on where in its sequence a query or a key stands; and then whether all that counts is how far
-    #: a key stands from the one that the query is aligned with.
+    #: True if the option depends on the position of a query or key in its sequence.
     positional: bool = False
+    #: True if a positional option depends only on the distance of a key from the key that the query is aligned with.
     relative: bool = False
-    #: A value for one call that only shows whether the kernel takes the option, given the lengths of the axes;
-    #: None: no such call is made.
+    #: Value for one call that only shows whether the kernel takes the option, given the lengths of the axes. None means
+    #: that no such call is made.
     plain: Callable[[Mapping[str, int]], Any] | None = None
-    #: A value in usual use, as a recipe holds it, whose tensor is small at any length: shapes that a user asks for are
-    #: examined with it; None: not with this option, if the kernel can do without.
+    #: Value in common use, as a recipe holds it; its tensor is small at any length. Shapes that a user asks for are
+    #: examined with it. None means that these examinations use the option only if the kernel requires it.
     usual: Any = None
-    #: Values that the search draws, plain to wild; of a tensor the names of patterns, which a recipe holds instead.
+    #: Values that the search draws, plain to wild. For a tensor they are names of patterns, which a recipe holds
+    #: instead.
     draws: tuple[Any, ...]
+    #: Patterns of the option's tensor by name.
     patterns: Mapping[str, patterns.Pattern] = field(default_factory=dict)
-    #: How often it is drawn, beside other options and abilities; a PARAMETER comes with its option.
+    #: Relative frequency with which the search draws the option, beside other options and abilities. A PARAMETER is
+    #: drawn with its option.
     weight: int = 2
 
     def is_used(self, value: Any) -> bool:
-        """Return whether a problem with this value asks for the option."""
+        """Return whether a problem with this value uses the option."""
         return self.kind != CHOICE and (value is not None if self.off is None else value != self.off)
 
     def shape(self, lengths: Mapping[str, int]) -> Shape:
-        """The shape of its tensor when no axis is broadcast, given the lengths of the axes."""
+        """Return the shape of the option's tensor when no axis is broadcast; ``lengths`` are those of the axes by
+        letter.
+        """
         batch, heads, rows, columns = (1 if axis == "1" else lengths[axis] for axis in self.axes)
         return batch, heads, rows, columns
 
     def excludes(self, other: Option) -> bool:
-        """Return whether no problem uses both: each names the score function, or one is a term that the score lacks."""
+        """Return whether no problem uses both options: this one is a SCORE, and the other another SCORE or a term it
+        lacks.
+        """
         if self.kind != SCORE or self.name == other.name:
             return False
         return other.kind == SCORE or (not self.exponential and other.kind in (TERM, ADDEND, WEIGHT))
@@ -101,7 +115,9 @@ class Option:
         return ", ".join(_AXES.get(axis, axis) for axis in self.axes)
 
     def refusal(self, value: Any, lengths: Mapping[str, int], dtype: str) -> str | None:
-        """Why a problem with these lengths of the axes cannot have this value, as the end of a sentence."""
+        """Return why a problem with these axis lengths cannot have this value, as the end of a sentence; None if it
+        can.
+        """
         if self.tensor is None:
             right = self.accepts(value) and self.fits(value, lengths)
             return None if right else f"must be {self.wanted}, not {value!r}"
@@ -113,18 +129,18 @@ class Option:
             wanted = f"[{self.shape_text}] = {shape}"
             return f"must be {with_article(kind)} array broadcastable to {wanted}, not {bits.described(value)}"
         if not self.accepts(value):
-            return f"must not hold {self.wanted}"
+            return f"must not contain {self.wanted}"
         if self.tensor is np.float64 and not bits.is_representable(value, dtype):
-            return f"holds values that {dtype} cannot; round them with bits.nearest first"
+            return f"has values that {dtype} cannot represent; round them with bits.nearest first"
         return None
 
     def _fits(self, shape: tuple[int, ...], whole: Shape) -> bool:
-        """Return whether a tensor of ``shape`` broadcasts to the ``whole``, without a width of another length."""
+        """Return whether a tensor of ``shape`` broadcasts to ``whole``; only B, H, Q and K may be broadcast."""
         if len(shape) != len(whole):
             return False
         pairs = zip(self.axes, shape, whole, strict=True)
         return all(length == full or (length == 1 and axis in "BHQK") for axis, length, full in pairs)
 
 
-#: Axes whose lengths have longer names.
+#: Longer names of axes, by letter.
 _AXES = {"H": "Hq", "Q": "Sq", "K": "Sk"}

@@ -1,4 +1,4 @@
-"""Fields of ``options.Options``: each kind of tensor that several options are, and what plain values are."""
+"""Constructors of the fields of ``options.Options``: one for each kind of tensor, and tests of plain values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from attn_spec.problem.option import PARAMETER, SCORE, Option
 
 
 def option(off: Any = None, **row: Any) -> Any:
-    """A field of ``Options`` whose row is in its metadata."""
+    """Return a field of ``Options`` with the option's row in its metadata."""
     return field(default=off, metadata={"row": Option(off=off, **row)})
 
 
 def score_parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE, **row: Any) -> Any:
-    """A parameter of a score: a tensor of the ``axes``, drawn from patterns of ``values``; None: another score."""
+    """Return a field for a parameter of a score: a tensor with these ``axes``, drawn from the patterns ``values``.
+
+    The value None means that the problem uses another score.
+    """
     names = patterns.spread(values, axes)
     return option(
         kind=kind,
@@ -35,7 +38,10 @@ def score_parameter(*, spelling: str, axes: str, values: Any, kind: str = SCORE,
 def projection(
     *, axes: str, says: str, values: Any = weight_patterns.PROJECTIONS, shared: bool = False, **row: Any
 ) -> Any:
-    """A tensor of the projections of a layer, drawn from patterns of ``values``; if ``shared``, of all heads too."""
+    """Return a field for a tensor of a layer's projections, drawn from the patterns ``values``.
+
+    If ``shared`` is True, the search also draws one tensor for all heads.
+    """
     broadcasts = [axes.replace("H", "1"), axes] if shared else [axes]
     names = tuple(f"{name}@{kept}" for name in values for kept in broadcasts)
     return option(
@@ -52,7 +58,7 @@ def projection(
 
 
 def of_pairs(*, values: Any, **row: Any) -> Any:
-    """A bool for each query and key, drawn from patterns of ``values``."""
+    """Return a field for a bool tensor over queries and keys, drawn from the patterns ``values``."""
     return option(
         wanted="",
         accepts=lambda _: True,
@@ -65,7 +71,10 @@ def of_pairs(*, values: Any, **row: Any) -> Any:
 
 
 def positions(*, axes: str, **row: Any) -> Any:
-    """Positions of rows, integers of the ``axes``, drawn half of the time; None: rows are counted."""
+    """Return a field for positions, an integer tensor with these ``axes``; half of the drawn values are None.
+
+    The value None means that rows are counted.
+    """
     names = patterns.spread(patterns.POSITIONS, axes)
     return option(
         kind=PARAMETER,
@@ -83,11 +92,11 @@ def positions(*, axes: str, **row: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether this is a finite number."""
+    """Return whether a value is a finite number; a bool is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
 def is_window(value: Any) -> bool:
-    """Return whether this is a pair of lengths, or of None."""
+    """Return whether a value is a pair, each side an integer of 0 or more or None."""
     sides = value if isinstance(value, tuple) else ()
     return len(sides) == 2 and all(side is None or (type(side) is int and side >= 0) for side in sides)

@@ -1,7 +1,7 @@
-"""What a problem may ask beyond softmax(q k^T / sqrt(D)) v: each option is one field of :class:`Options`, with its row.
+"""Options of a problem, beyond softmax(q k^T / sqrt(D)) v: each is one field of :class:`Options`, with its row.
 
-Whoever deals with options reads the rows: validation, visible keys, JSON, what kernels declare, preflight, the search,
-help. A new option is a new field here, and kernels that take it.
+Validation, masks, JSON, declarations of kernels, preflight, search and help all read these rows. A new option is a new
+field here, and kernels that take it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from attn_spec.problem.option_fields import (
 )
 from attn_spec.problem.score_options import ScoreOptions
 
-#: How ``rotary`` pairs columns: m and m + R/2, or 2m and 2m + 1.
+#: Column pairs of ``rotary``: m with m + R/2 ("half"), or 2m with 2m + 1 ("interleaved").
 LAYOUTS = ("half", "interleaved")
-#: phi of linear attention: elu(x) + 1, max(x, 0), exp(x).
+#: Feature maps phi of linear attention: elu(x) + 1, max(x, 0), exp(x).
 FEATURE_MAPS = ("elu_plus_one", "relu", "exp")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options(ScoreOptions):
-    """Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``; the weights
-    that their softmax is are dropped or kept.
+    """All options of a problem.
 
-    In a recipe tensors are patterns.
+    Scores are ``scale * q.k -> softcap * tanh(s / softcap) -> + bias -> - slope * distance -> mask``. Weights are the
+    softmax of the scores, and dropout keeps or drops them. In a recipe, names of patterns stand for tensors.
     """
 
-    #: Which columns of q and k are a pair that is turned by its position: "half" or "interleaved"; None: no turn.
+    #: Pairing of the columns of q and k that rotary embedding rotates by position: "half" or "interleaved". None: no
+    #: rotation.
     rotary: str | None = option(
-        says=f"turns q and k by their positions, as rotary={' or '.join(map(repr, LAYOUTS))} pairs columns",
+        says=f"rotates q and k by their positions; rotary={' or '.join(map(repr, LAYOUTS))} pairs the columns",
         kind=SCORE,
         spellings=("rotary",),
         wanted=f"{', '.join(map(repr, LAYOUTS))} or None",
@@ -49,9 +50,9 @@ class Options(ScoreOptions):
         usual=LAYOUTS[0],
         draws=LAYOUTS,
     )
-    #: base of the angles position * base^(-2m / R); None is 10000.
+    #: Base of the rotary angles position * base^(-2m / R); None is 10000.
     rotary_base: float | None = option(
-        says="takes the base of the angles of rotary",
+        says="takes the base of the rotary angles",
         kind=PARAMETER,
         of="rotary",
         optional=True,
@@ -61,9 +62,9 @@ class Options(ScoreOptions):
         accepts=lambda value: value is None or (is_number(value) and value > 0),
         draws=(None, 500000.0, 100.0, 2.0),
     )
-    #: R, how many columns are turned, the first ones; None is D, less the last one of an odd number.
+    #: R, the number of leading columns that are rotated; None is D, or D - 1 if D is odd.
     rotary_dim: int | None = option(
-        says="takes the number of columns that rotary turns, the first ones",
+        says="takes the number of leading columns that rotary rotates",
         kind=PARAMETER,
         of="rotary",
         optional=True,
@@ -73,30 +74,30 @@ class Options(ScoreOptions):
         fits=lambda value, lengths: value is None or value <= lengths["D"],
         draws=(None, 2, 4, 8, 16, 32),
     )
-    #: Where queries stand, int64 [B, 1, Sq, 1]; None: at the keys that they are aligned with. What hides keys by
-    #: position counts rows as ever.
+    #: Positions of queries, int64 [B, 1, Sq, 1]. None: the position of the key that the query is aligned with. Masks by
+    #: position still count rows.
     rotary_query_positions: Any = positions(
-        says="takes the positions that rotary turns queries by, integers [B, 1, Sq, 1]",
+        says="takes the positions by which rotary rotates queries, integers [B, 1, Sq, 1]",
         spellings=("rotary_query_positions",),
         axes="B1Q1",
     )
-    #: Where keys stand, int64 [B, 1, 1, Sk]; None: key j at j.
+    #: Positions of keys, int64 [B, 1, 1, Sk]; None: key j has position j.
     rotary_key_positions: Any = positions(
-        says="takes the positions that rotary turns keys by, integers [B, 1, 1, Sk]",
+        says="takes the positions by which rotary rotates keys, integers [B, 1, 1, Sk]",
         spellings=("rotary_key_positions",),
         axes="B11K",
     )
-    #: W_Q, [1, Hq, A, D], of the layer whose scores are (W_Q q + b_Q).(W_K k + b_K), whose values are W_V v + b_V, and
-    #: whose output is the sum over heads of W_O o, and b_O. Its q, k and v have one head. None: no layer.
+    #: W_Q of a layer, [1, Hq, A, D]; None: the problem is no layer. Scores of a layer are (W_Q q + b_Q).(W_K k + b_K),
+    #: its values are W_V v + b_V. Its output is b_O plus the sum over heads of W_O o. Its q, k and v have one head.
     query_projection: Any = projection(
-        says="is a layer, q, k and v of one head are projected for each: takes W_Q, [1, Hq, A, D]",
+        says="is a layer, which projects q, k and v of one head for each of its heads: takes W_Q, [1, Hq, A, D]",
         spellings=("query_projection",),
         axes="1HAD",
         kind=SCORE,
         of="",
         plain=lambda n: weight_patterns.plain_slices(n["D"], n["D"]),
     )
-    #: W_K of that layer, [1, Hq, A, D].
+    #: W_K of a layer, [1, Hq, A, D].
     key_projection: Any = projection(
         says="takes W_K of a layer, [1, Hq, A, D], or one for all heads",
         spellings=("key_projection",),
@@ -104,7 +105,7 @@ class Options(ScoreOptions):
         shared=True,
         plain=lambda n: weight_patterns.plain_slices(n["D"], n["D"]),
     )
-    #: W_V of that layer, [1, Hq, U, Dv].
+    #: W_V of a layer, [1, Hq, U, Dv].
     value_projection: Any = projection(
         says="takes W_V of a layer, [1, Hq, U, Dv], or one for all heads",
         spellings=("value_projection",),
@@ -112,14 +113,14 @@ class Options(ScoreOptions):
         shared=True,
         plain=lambda n: weight_patterns.plain_slices(n["D"], n["V"]),
     )
-    #: W_O of that layer, [1, Hq, O, U].
+    #: W_O of a layer, [1, Hq, O, U].
     output_projection: Any = projection(
         says="takes W_O of a layer, [1, Hq, O, U]",
         spellings=("output_projection",),
         axes="1HOU",
         plain=lambda n: weight_patterns.plain_slices(n["D"], n["D"]).swapaxes(2, 3),
     )
-    #: b_Q of that layer, [1, Hq, 1, A]; None is 0, as for each bias below.
+    #: b_Q of a layer, [1, Hq, 1, A]; None is 0.
     query_projection_bias: Any = projection(
         says="takes b_Q of a layer, [1, Hq, 1, A]",
         spellings=("query_projection_bias",),
@@ -128,7 +129,7 @@ class Options(ScoreOptions):
         values=weight_patterns.VECTORS,
         optional=True,
     )
-    #: b_K of that layer, [1, Hq, 1, A].
+    #: b_K of a layer, [1, Hq, 1, A]; None is 0.
     key_projection_bias: Any = projection(
         says="takes b_K of a layer, [1, Hq, 1, A], or one for all heads",
         spellings=("key_projection_bias",),
@@ -138,7 +139,7 @@ class Options(ScoreOptions):
         optional=True,
         shared=True,
     )
-    #: b_V of that layer, [1, Hq, 1, U].
+    #: b_V of a layer, [1, Hq, 1, U]; None is 0.
     value_projection_bias: Any = projection(
         says="takes b_V of a layer, [1, Hq, 1, U], or one for all heads",
         spellings=("value_projection_bias",),
@@ -148,7 +149,7 @@ class Options(ScoreOptions):
         optional=True,
         shared=True,
     )
-    #: b_O of that layer, [1, 1, 1, O].
+    #: b_O of a layer, [1, 1, 1, O]; None is 0.
     output_projection_bias: Any = projection(
         says="takes b_O of a layer, [1, 1, 1, O]",
         spellings=("output_projection_bias",),
@@ -157,7 +158,7 @@ class Options(ScoreOptions):
         values=weight_patterns.VECTORS,
         optional=True,
     )
-    #: phi of linear attention, whose weights are phi(q).phi(k) over their sum; None: weights are a softmax.
+    #: Feature map phi of linear attention, whose weights are phi(q).phi(k) over their sum; None: weights are a softmax.
     feature_map: str | None = option(
         says=f"is linear attention, phi(q).phi(k) over the sum: takes phi as {', '.join(map(repr, FEATURE_MAPS))}",
         kind=SCORE,
@@ -170,9 +171,9 @@ class Options(ScoreOptions):
         plain=lambda _: FEATURE_MAPS[0],
         draws=FEATURE_MAPS,
     )
-    #: epsilon, added to the sum of those weights; None is 0.
+    #: epsilon, added to the row sum of phi(q).phi(k) in linear attention; None is 0.
     feature_epsilon: float | None = option(
-        says="takes epsilon, added to the sum of the weights of linear attention",
+        says="takes epsilon, added to the row sum of phi(q).phi(k) in linear attention",
         kind=PARAMETER,
         of="feature_map",
         optional=True,
@@ -183,7 +184,7 @@ class Options(ScoreOptions):
         accepts=lambda value: value is None or (is_number(value) and value >= 0),
         draws=(None, 2.0**-20, 1e-6, 1.0),
     )
-    #: Which weights dropout keeps, bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None is all of them.
+    #: Keep mask of dropout: bool, True = kept, broadcastable to [B, Hq, Sq, Sk]; None keeps every weight.
     dropout_keep: Any = of_pairs(
         says="takes a bool keep mask of dropout, True = kept, any broadcast to [B, Hq, Sq, Sk]",
         kind=WEIGHT,
@@ -191,9 +192,9 @@ class Options(ScoreOptions):
         values=patterns.KEEPS,
         weight=1,
     )
-    #: p of 1/(1 - p), which multiplies the weights that dropout keeps; None is 0.
+    #: Dropout probability p: kept weights are multiplied by 1/(1 - p); None is 0.
     dropout_p: float | None = option(
-        says="takes the share p of weights that dropout drops: those kept are divided by 1 - p",
+        says="takes the dropout probability p: kept weights are divided by 1 - p",
         kind=PARAMETER,
         of="dropout_keep",
         optional=True,
@@ -203,10 +204,11 @@ class Options(ScoreOptions):
         accepts=lambda value: value is None or (is_number(value) and 0 <= value < 1),
         draws=(0.5, None, 0.1, 0.25, 0.9, 0.3),
     )
-    #: Which corner the diagonal of ``causal`` and ``window`` starts from, and positions count from, when Sq != Sk.
+    #: Corner in which the diagonal of ``causal``, ``window`` and positions starts when Sq != Sk: "top_left" or
+    #: "bottom_right".
     causal_alignment: str = option(
         off="top_left",
-        says="takes causal_alignment; without it the alignment is the declared convention",
+        says="takes causal_alignment; otherwise the alignment is the declared convention",
         kind=CHOICE,
         spellings=("causal_alignment",),
         wanted=f"one of {', '.join(masks.ALIGNMENTS)}",
@@ -220,11 +222,11 @@ OPTIONS: dict[str, Option] = {each.name: replace(each.metadata["row"], name=each
 
 
 def parameters(option: str) -> tuple[Option, ...]:
-    """The further parameters of an option."""
+    """Return the rows of the further parameters of an option."""
     return tuple(row for row in OPTIONS.values() if row.of == option)
 
 
 def with_parameters(names: Iterable[str]) -> tuple[str, ...]:
-    """Options and abilities, each followed by the further parameters that it cannot do without."""
+    """Return the names of options and abilities, each followed by the further parameters that it requires."""
     found = ((name, *(row.name for row in parameters(name) if not row.optional)) for name in names)
     return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))

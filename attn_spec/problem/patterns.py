@@ -1,7 +1,8 @@
-"""Tensors of options by name. A pattern may end in "@" and four letters that say along which axes it varies.
+"""Patterns of the options' tensors, by name.
 
-``"padding@B11K"`` has the shape [B, 1, 1, Sk]: each letter of B, H, Q, K keeps its axis, a 1 broadcasts it.
-Without a suffix a pattern is "@11QK", one matrix for every batch entry and head.
+A pattern may end in "@" and four letters that say along which axes it varies. ``"padding@B11K"`` has the shape [B, 1,
+1, Sk]: each letter of B, H, Q, K keeps its axis, a 1 broadcasts it. Without a suffix a pattern is "@11QK", one matrix
+for every batch entry and head.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import numpy as np
 
 from attn_spec.problem import masks
 
+#: Shape [B, Hq, Sq, Sk] of a tensor, or the shape with the axes of another option.
 Shape = tuple[int, int, int, int]
-#: (rng, shape) -> array of that shape, or broadcastable to it; the axes are batch, query head, query, key.
+#: Function (rng, shape) -> array of that shape, or broadcastable to it; the axes are batch, query head, query, key.
 Pattern = Callable[[np.random.Generator, Shape], np.ndarray]
 
-#: The broadcasts that callers use, and that kernels get wrong one by one, by the axes of the whole tensor.
+#: Broadcasts that callers use and that kernels get wrong one by one, by the axes of the whole tensor.
 BROADCASTS = {
     "BHQK": ("11QK", "BHQK", "B11K", "B1QK", "1HQK", "111K", "1HQ1", "1H1K", "BH1K", "BHQ1"),
     "BHDD": ("11DD", "1HDD", "BHDD"),
@@ -26,12 +28,12 @@ BROADCASTS = {
     "B1Q1": ("11Q1", "B1Q1"),
     "B11K": ("111K", "B11K"),
 }
-#: Lengths of hidden prefixes: a whole first tile, of several tile sizes, and one key more or less.
+#: Lengths of masked prefixes: a whole first tile of several tile sizes, and one key more or less.
 _TILES = np.array([1, 15, 16, 17, 32, 33, 64, 65, 128])
 
 
 def _padding(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The last keys do not exist; each batch entry has its own length, at least 1, often a whole number of tiles."""
+    """Mask the last keys: each batch entry has its own length, at least 1 and often a multiple of 16."""
     size = (*shape[:2], 1, 1)
     length = rng.integers(1, max(shape[3], 1) + 1, size=size)
     tiles = length // 16 * 16
@@ -39,13 +41,13 @@ def _padding(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 def _leading(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The first keys are hidden, whole tiles of them; the last key is visible."""
+    """Mask the first keys, often whole tiles of them; the last key stays visible."""
     hidden = rng.choice(_TILES, size=(*shape[:2], 1, 1))
     return np.arange(shape[3]) >= np.minimum(hidden, shape[3] - 1)
 
 
 def _empty_rows(place: Callable[[int], slice]) -> Pattern:
-    """Random keys are hidden, and for some queries in a row all of them."""
+    """Return a pattern that masks random keys, and for the queries of the slice ``place`` all keys."""
 
     def pattern(rng: np.random.Generator, shape: Shape) -> np.ndarray:
         seen = rng.random(shape) < 0.7
@@ -56,25 +58,25 @@ def _empty_rows(place: Callable[[int], slice]) -> Pattern:
 
 
 def _documents(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Packed sequences: queries and keys are cut at the same fractions of their lengths."""
+    """Return the mask of packed sequences; queries and keys are split at the same fractions of their lengths."""
     cuts = np.sort(rng.random(2))
     document = [np.searchsorted(cuts, (np.arange(n) + 0.5) / max(n, 1)) for n in shape[2:]]
     return np.broadcast_to(document[0][:, None] == document[1], shape)
 
 
 def _strided(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Every so many keys from the diagonal, one time in two with all that are nearer."""
+    """Return a strided mask with a random stride, one time in two with all keys nearer than the stride."""
     stride = int(rng.choice((2, 3, 4, 7, 16, 17)))
     mask = masks.strided(stride, stride if rng.random() < 0.5 else 1)
     return np.broadcast_to(mask.dense(*shape[2:]), shape)
 
 
-#: Queries and keys of a block.
+#: Numbers of queries and keys in a block.
 _BLOCKS = (2, 4, 8, 16, 32)
 
 
 def _in_blocks(values: np.ndarray, size: int, shape: Shape) -> np.ndarray:
-    """Values for each block of ``size`` queries and keys, for each query and key of it; blocks are cut at the edge."""
+    """Return a tensor that repeats each value for ``size`` queries and keys; blocks are truncated at the edge."""
     return values.repeat(size, axis=2).repeat(size, axis=3)[:, :, : shape[2], : shape[3]]
 
 
@@ -84,13 +86,13 @@ def _number_of(size: int, shape: Shape) -> Shape:
 
 
 def _blocks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Blocks of queries and keys are visible or hidden whole, less than half of them visible."""
+    """Return a mask of blocks of queries and keys, each visible or masked as a whole; 40 % are visible."""
     size = int(rng.choice(_BLOCKS))
     return _in_blocks(rng.random(_number_of(size, shape)) < 0.4, size, shape)
 
 
 def _specks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Return a mask of blocks with one flipped element in each, or none where that element lies beyond the edge."""
+    """Return a mask of blocks with one flipped element in each block, or none if that element is outside the matrix."""
     size = int(rng.choice(_BLOCKS))
     number = _number_of(size, shape)
     seen = rng.random(number) < 0.4
@@ -100,11 +102,11 @@ def _specks(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 def _one_key(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Each query sees one key."""
+    """Return a mask in which each query sees one random key."""
     return np.arange(shape[3]) == rng.integers(max(shape[3], 1), size=(*shape[:3], 1))
 
 
-#: Visible keys as bool arrays, from plain to wild.
+#: Patterns of visible keys as bool arrays, from plain to wild.
 MASKS: dict[str, Pattern] = {
     "all": lambda rng, shape: np.ones(shape, dtype=bool),
     "padding": _padding,
@@ -122,7 +124,7 @@ MASKS: dict[str, Pattern] = {
     "all_hidden": lambda rng, shape: np.zeros(shape, dtype=bool),
 }
 
-#: Weights that dropout keeps, as bool arrays, from plain to wild.
+#: Patterns of weights that dropout keeps, as bool arrays, from plain to wild.
 KEEPS: dict[str, Pattern] = {
     "all": MASKS["all"],
     "half": MASKS["random"],
@@ -136,12 +138,12 @@ KEEPS: dict[str, Pattern] = {
 
 
 def _slopes(shape: Shape) -> np.ndarray:
-    """2**(-8 (h + 1) / Hq) for head h (arXiv 2108.12409)."""
+    """Return 2**(-8 (h + 1) / Hq) for head h, the slopes of ALiBi (arXiv 2108.12409)."""
     return np.exp2(-8.0 * (np.arange(shape[1]) + 1) / shape[1])[:, None, None]
 
 
 def _alibi(_: np.random.Generator, shape: Shape) -> np.ndarray:
-    """A slope of each head times minus the distance to the diagonal."""
+    """Return minus the slope of each head times the distance from the diagonal."""
     slope = _slopes(shape)
     distance = np.abs(np.arange(shape[2])[:, None] - np.arange(shape[3]))
     return np.broadcast_to(-slope * distance, shape)
@@ -155,18 +157,18 @@ def _leading_holes(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.where(_leading(rng, shape), rng.standard_normal(shape), -np.inf)
 
 
-#: What programs write for -inf, as low as stays a number when it is divided by a scale and multiplied by log2(e); a
-#: format that cannot hold one has -inf.
+#: Finite values that programs write in place of -inf. Each stays finite when divided by a scale and multiplied by
+#: log2(e). Formats that cannot represent a value hold -inf.
 _FILLS = (-1e4, -1e9, -1e30, -1e37)
 
 
 def _finite_fill(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """One of those at random keys, and at all keys of some queries."""
+    """Return one of ``_FILLS`` at random keys, and at all keys of about a quarter of the queries; 0 elsewhere."""
     filled = (rng.random(shape) < 0.5) | (rng.random((*shape[:3], 1)) < 0.25)
     return np.where(filled, rng.choice(_FILLS), 0.0)
 
 
-#: Biases added to the scores; -inf hides a key. From plain to wild.
+#: Patterns of biases added to the scores, from plain to wild; -inf masks a key.
 BIASES: dict[str, Pattern] = {
     "zero": lambda rng, shape: np.zeros(shape),
     "normal": lambda rng, shape: rng.standard_normal(shape),
@@ -180,7 +182,7 @@ BIASES: dict[str, Pattern] = {
 }
 
 
-#: Slopes of a term that falls with the distance, from plain to wild.
+#: Patterns of slopes of a term that falls with the distance, from plain to wild.
 SLOPES: dict[str, Pattern] = {
     "one": lambda rng, shape: np.ones(shape),
     "geometric": lambda rng, shape: np.broadcast_to(_slopes(shape), shape),
@@ -191,7 +193,7 @@ SLOPES: dict[str, Pattern] = {
     "zero": lambda rng, shape: np.zeros(shape),
 }
 
-#: Factors on a cosine, from plain to wild.
+#: Patterns of factors on a cosine, from plain to wild.
 GAMMAS: dict[str, Pattern] = {
     "one": lambda rng, shape: np.ones(shape),
     "ten": lambda rng, shape: np.full(shape, 10.0),
@@ -204,31 +206,31 @@ GAMMAS: dict[str, Pattern] = {
 
 
 def _places(shape: Shape) -> np.ndarray:
-    """0, 1, .. along the last two axes, of which one has length 1."""
+    """Return 0, 1, .. along the last two axes, one of which has length 1."""
     return np.broadcast_to(np.arange(shape[2] * shape[3]).reshape(shape[2:]), shape)
 
 
 def _first(rng: np.random.Generator, shape: Shape, most: int) -> np.ndarray:
-    """A number up to ``most`` for each batch entry."""
+    """Return a random integer from 0 to ``most``, inclusive, for each batch entry."""
     return rng.integers(most, size=(*shape[:2], 1, 1), endpoint=True)
 
 
 def _restarted(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Packed documents: positions start again from 0 at a third of the places or fewer."""
+    """Return positions of packed documents, which start again from 0 at random places."""
     place, starts = _places(shape), rng.random(shape) < rng.random() / 3
     axis = 2 if shape[3] == 1 else 3
     return place - np.maximum.accumulate(np.where(starts, place, 0), axis=axis)
 
 
 def _tree(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """A tree of drafts: neighbours stand at one position or at the next."""
+    """Return positions in a tree of drafts: the next row has the same position or the next one."""
     return np.cumsum(rng.random(shape) < 0.5, axis=2 if shape[3] == 1 else 3)
 
 
-#: The largest position: float32 holds the integers up to it.
+#: Largest position: float32 represents every integer up to it.
 FARTHEST = 2**24
 
-#: Positions of rows, from plain to wild.
+#: Patterns of the positions of rows, from plain to wild.
 POSITIONS: dict[str, Pattern] = {
     "counted": lambda rng, shape: _places(shape),
     "shifted": lambda rng, shape: _places(shape) + _first(rng, shape, 4096),
@@ -250,12 +252,15 @@ def is_known(name: str, patterns: Mapping[str, Pattern], axes: str = "BHQK") -> 
 
 
 def spread(known: Iterable[str], axes: str = "BHQK") -> tuple[str, ...]:
-    """Names of patterns with every broadcast of tensors with these axes."""
+    """Return the names of the patterns with every broadcast of a tensor with these axes."""
     return tuple(f"{name}@{kept}" for name in known for kept in BROADCASTS[axes])
 
 
 def made(known: Mapping[str, Pattern], name: str, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The pattern of that name for a tensor of ``shape``, unrounded, broadcast as the name says."""
+    """Return the named pattern as a tensor, not rounded; axes of length 1 are those that the name broadcasts.
+
+    ``shape`` is the shape without broadcasts.
+    """
     stem, _, letters = name.partition("@")
     batch, heads, rows, columns = (1 if x == "1" else n for x, n in zip(letters or "11QK", shape, strict=True))
     reduced = (batch, heads, rows, columns)

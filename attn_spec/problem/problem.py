@@ -29,21 +29,20 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Problem(Shapes):
-    """Scores as :class:`Options` has them, then softmax over the keys.
+    """One attention input: scores as :class:`Options` defines them, then softmax over the keys.
 
-    In a layer q, k and v have one head, and projections make others of it.
-    Arrays hold exact values as float64 (see ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``.
-    Raises :class:`ProblemError`.
+    In a layer q, k and v have one head, from which projections make the heads. Arrays hold exact values as float64 (see
+    ``bits``). Query head h reads kv head ``h // (Hq // Hkv)``. Raises :class:`ProblemError`.
     """
 
-    #: The format q, k, v are stored in when a kernel receives them, and tensors of options without one of their own.
+    #: Format in which a kernel receives q, k and v, and tensors of options without a format of their own.
     dtype: str = "float32"
-    #: Formats of tensors of options: pairs of option and dtype, or a mapping.
+    #: Formats of single option tensors: pairs (option, dtype), or a mapping.
     option_dtypes: OptionDtypes = ()
-    #: The key that each query is aligned with, int64 [Sq], where they are some rows of a longer problem, which no
-    #: kernel is given; None: all rows, as ``causal_alignment`` has them.
+    #: Index of the key that each query is aligned with, int64 [Sq], if the queries are some rows of a longer problem.
+    #: No kernel receives it. None: all rows, aligned as ``causal_alignment`` says.
     diagonal: np.ndarray | None = None
-    #: Where the problem came from, for a short repr.
+    #: Origin of the problem, for a short repr; None if it is unknown.
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
@@ -57,12 +56,12 @@ class Problem(Shapes):
                 object.__setattr__(self, name, array)
 
     def dtype_of(self, name: str, other: str | None = None) -> str:
-        """The format of a tensor by name: its own, or ``other``, which is that of q, k, v by default."""
+        """Return the format of a tensor by name: its own, else ``other``, else the dtype of q, k and v."""
         return dict(self.option_dtypes).get(name, other or self.dtype)
 
     @cached_property
     def visible(self) -> np.ndarray:
-        """bool [B, Hq, Sq, Sk]: which keys each query attends to, all options taken together."""
+        """Visible keys of each query, all options taken together: bool [B, Hq, Sq, Sk]."""
         seen = np.ones(self.score_shape, dtype=bool)
         for name, row in OPTIONS.items():
             if row.sees is not None and row.is_used(getattr(self, name)):
@@ -71,7 +70,7 @@ class Problem(Shapes):
 
     @property
     def aligned_keys(self) -> np.ndarray:
-        """The key that each query is aligned with, integers [Sq]."""
+        """Index of the key that each query is aligned with, integers [Sq]."""
         if self.diagonal is not None:
             return self.diagonal
         first = masks.diagonal_offset(self.causal_alignment, self.query_length, self.key_length)
@@ -79,44 +78,50 @@ class Problem(Shapes):
 
     @cached_property
     def distances(self) -> np.ndarray:
-        """Distances of each key from the one that the query is aligned with, integers [Sq, Sk]."""
+        """Distance of each key from the key that the query is aligned with, integers [Sq, Sk]."""
         return np.arange(self.key_length) - self.aligned_keys[:, None]
 
     @cached_property
     def has_addends(self) -> bool:
-        """Return whether each pair of a query and a key has a number of its own that is added to its score."""
+        """True if an option adds to the score of each pair of query and key a number of its own."""
         return any(row.kind == ADDEND and getattr(self, name) is not None for name, row in OPTIONS.items())
 
     def broadcast_axes(self, name: str) -> tuple[int, ...]:
-        """Axes along which the tensor of an option is broadcast; none without one."""
+        """Return the axes along which the tensor of an option is broadcast; empty if the problem has no such tensor."""
         shape = () if getattr(self, name) is None else getattr(self, name).shape
         return tuple(axis for axis, length in enumerate(shape) if length == 1)
 
     def per_query_head(self, of_kv_heads: np.ndarray) -> np.ndarray:
-        """Return k, v or a like tensor by query head, [B, Hq, ..]: no copy where each has a kv head of its own."""
+        """Return k, v or a similar tensor by query head, [B, Hq, ..]. No copy is made if each query head has its own kv
+        head.
+        """
         return of_kv_heads if self.group == 1 else np.repeat(of_kv_heads, self.group, axis=1)
 
     @property
     def empty_rows(self) -> np.ndarray:
-        """bool [B, Hq, Sq]: queries that attend to no key."""
+        """Queries that attend to no key: bool [B, Hq, Sq]."""
         return np.logical_not(self.visible.any(axis=-1))
 
     @property
     def empty_output_rows(self) -> np.ndarray:
-        """Rows of the output that see no key; of a layer, bool [B, 1, Sq], rows in which no head sees one."""
+        """Rows of the output that see no key: bool [B, Hq, Sq].
+
+        For a layer: bool [B, 1, Sq], rows in which no head sees a key.
+        """
         return np.all(self.empty_rows, axis=1, keepdims=True) if self.projects else self.empty_rows
 
     def options(self) -> frozenset[str]:
-        """Names of the options this problem uses, as a kernel declares them."""
+        """Return the names of the options and abilities that this problem uses, as a kernel declares them."""
         asked = {name for name, row in OPTIONS.items() if row.is_used(getattr(self, name))}
         return frozenset(asked | {name for name, row in ABILITIES.items() if row.is_used(self)})
 
     def take(self, axis: str, index: Sequence[int] | np.ndarray) -> Self:
-        """The problem of some batch entries ("B"), kv heads with their groups ("H"), queries ("Q") or keys ("K").
+        """Return the problem of some batch entries ("B"), kv heads with their groups ("H"), queries ("Q") or keys
+        ("K").
 
-        Of a layer "H" picks heads, all of which have the same q, k and v.
-        ``index`` picks them, in any order; every tensor that lies along the axis follows. Options that depend on where
-        a query or key stands are left as they are: whether they still mean the same is for the caller to know.
+        ``index`` picks them, in any order; every tensor that has the axis follows. For a layer "H" picks heads, all of
+        which read the same q, k and v. Options that depend on a position are left unchanged. The caller must know
+        whether they still mean the same.
         """
         index = np.asarray(index, dtype=np.intp)
         moved = {"diagonal": self.diagonal[index]} if axis == "Q" and self.diagonal is not None else {}
@@ -125,11 +130,15 @@ class Problem(Shapes):
         return self._taken(axis, index, places, **moved)
 
     def head(self, number: int) -> Self:
-        """The problem of one query head, and of the keys and values that it reads; not of a layer, which has no own."""
+        """Return the problem of one query head and of the kv head that it reads; not for a layer, whose heads have no
+        own q.
+        """
         return self._taken("H", np.array([number // self.group]), np.array([number]))
 
     def _taken(self, axis: str, index: np.ndarray, places: np.ndarray, **changes: Any) -> Self:
-        """Parts along an axis, at ``places`` of tensors that have the length of queries or of query heads."""
+        """Return parts along an axis: ``index`` picks from k and v, ``places`` from tensors with the axis of queries or
+        heads.
+        """
         at, shared = "BHQK".index(axis), axis == "H" and self.projects
         kv = "kv" if axis in "BHK" and not shared else ""
         changes |= {name: np.take(getattr(self, name), index, "BHK".index(axis)) for name in kv}
@@ -142,7 +151,7 @@ class Problem(Shapes):
         return self._of_parts(changes)
 
     def _of_parts(self, parts: dict[str, np.ndarray]) -> Self:
-        """A copy with some tensors replaced by parts of them, which need no validation: blocks share the rest."""
+        """Return a copy in which parts replace some tensors, without validation; the copy shares the other tensors."""
         made = object.__new__(type(self))
         for name in [field.name for field in fields(self)]:
             object.__setattr__(made, name, parts.get(name, getattr(self, name)))
@@ -152,18 +161,18 @@ class Problem(Shapes):
         return made
 
     def rows(self, index: Sequence[int] | np.ndarray) -> Self:
-        """The problem of some queries that stand where they stood, with all keys: their rows of the answer are its own.
+        """Return the problem of some queries with all keys; its answer is those rows of this problem's answer.
 
-        ``index`` picks them, in any order. What :meth:`take` does not say of options that depend on where a query
-        stands, the ``diagonal`` says here.
+        ``index`` picks the queries, in any order. The ``diagonal`` of the result keeps the alignment of each query,
+        which :meth:`take` does not.
         """
         index = np.asarray(index, dtype=np.intp)
         return self._taken("Q", index, index, diagonal=self.aligned_keys[index])
 
     def merged(self, into: str) -> Self:
-        """Return the same attention with all masking options but a bias written into one tensor: "mask" or "bias".
+        """Return the same attention with every masking option written into one tensor, "mask" or "bias".
 
-        In a bias -inf hides a key. A problem that hides nothing, or by that tensor alone, is returned as it is.
+        In a bias -inf masks a key. A problem that masks nothing, or only by that tensor, is returned unchanged.
         """
         hiding = [name for name, row in OPTIONS.items() if row.kind == MASK and row.is_used(getattr(self, name))]
         if not set(hiding) - {into}:
@@ -177,20 +186,20 @@ class Problem(Shapes):
         return self.replace(**{**changes, "bias": np.where(seen, bias, -np.inf)})
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; the copy has no recipe."""
+        """Return a copy with some fields changed; the recipe of the copy is None."""
         return replace(self, **{"recipe": None, **changes})
 
     def digest(self) -> bytes:
-        """Equal for problems that one expression makes: the hash of the recipe, or of every bit of the fields."""
+        """Return a hash of the recipe, or of every bit of the fields if there is no recipe."""
         return self.digest_of_bits() if self.recipe is None else self._hashed(["recipe"])
 
     def digest_of_bits(self) -> bytes:
-        """Equal for equal problems, wherever they came from: the hash of every bit of the fields."""
+        """Return a hash of every bit of the fields: equal problems have equal hashes, with or without a recipe."""
         return self._hashed([field.name for field in fields(self) if field.name != "recipe"])
 
     @property
     def entries(self) -> int:
-        """The number of elements of all tensors."""
+        """Number of elements of all tensors."""
         return sum(x.size for field in fields(self) if isinstance(x := getattr(self, field.name), np.ndarray))
 
     def _hashed(self, names: Sequence[str]) -> bytes:
@@ -216,13 +225,15 @@ class Problem(Shapes):
         return f"Problem({', '.join(arguments)})"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON document with every bit of the problem; :meth:`from_json` reads it."""
+        """Return a JSON document with every bit of the problem; :meth:`from_json` reads it."""
         document = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "recipe"}
         return {k: bits.encode(v) if isinstance(v, np.ndarray) else v for k, v in document.items()}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Raises :class:`ProblemError` for a document that :meth:`to_json` did not write."""
+        """Return the problem of a document that :meth:`to_json` wrote. Raises :class:`ProblemError` for another
+        document.
+        """
         if not isinstance(document, dict):
             raise ProblemError(f"the problem document must be an object, not {type(document).__name__}")
         known = {field.name for field in fields(cls)} - {"recipe"}
@@ -239,7 +250,7 @@ class Problem(Shapes):
 
 
 def _literal(value: Any) -> str:
-    """An expression that evaluates to ``value`` exactly, given ``np``."""
+    """Return an expression that evaluates to ``value`` exactly, given ``np``."""
     if not isinstance(value, np.ndarray):
         return repr(value)
     if value.dtype == np.float64 and value.size and not value.any() and not np.signbit(value).any():

@@ -1,4 +1,4 @@
-"""What attention computes, and a kernel returns: everything with a truth, a bound and an answer is one row."""
+"""Quantities that attention computes and a kernel returns: each has a truth, a bound, an answer, and one row here."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """All that is known of one quantity."""
+    """A row of the table of quantities: a quantity and its facts."""
 
     name: str
-    #: In running text and in tables.
+    #: Name in running text and in tables.
     symbol: str
+    #: Heading of the quantity on pages.
     title: str
-    #: Its axes: B, H query heads, G kv heads, Q queries, K keys, D, E and V dimensions, A, U and O widths, or 1; those
-    #: of a gradient of an option may have length 1 where that has.
+    #: Axes, one letter each: B, H query heads, G kv heads, Q queries, K keys, D, E, V dimensions, A, U, O widths, or 1.
+    #: An axis of an option's gradient has length 1 where that axis of the option has.
     axes: str
-    #: The pass that computes it: "forward" or "backward".
+    #: Pass that computes the quantity: "forward" or "backward".
     made_by: str
-    #: The input whose gradient it is.
+    #: Input whose gradient the quantity is; None if it is no gradient.
     gradient_of: str | None = None
-    #: Whether pages show it on their own.
+    #: True if pages show the quantity on its own.
     shown: bool = True
 
     @property
     def has_rows(self) -> bool:
-        """Return whether the last axis is that of a vector, one for each query or key."""
+        """True if the quantity is one vector for each query or key."""
         return self.axes[-1] in "DV"
 
 
 def _of_parameter(name: str, *, symbol: str, axes: str) -> Quantity:
-    """The gradient of a parameter of a score."""
+    """Return the row of the gradient of a parameter of a score or layer."""
     found = {"title": f"Gradient {symbol}", "made_by": "backward", "gradient_of": name, "shown": False}
     return Quantity(name=f"d{name}", symbol=symbol, axes=axes, **found)
 
@@ -68,9 +69,9 @@ _ROWS = (
 
 #: Every quantity by name, in the order in which kernels return them.
 QUANTITIES: dict[str, Quantity] = {row.name: row for row in _ROWS}
-#: Quantities of the forward and of the backward pass.
+#: Names of the quantities of the forward and of the backward pass.
 FORWARD, BACKWARD = (
     tuple(name for name, row in QUANTITIES.items() if row.made_by == made_by) for made_by in ("forward", "backward")
 )
-#: Inputs that have a gradient, in the order in which a backward function returns theirs.
+#: Inputs that have a gradient, in the order in which a backward function returns the gradients.
 DIFFERENTIABLE = tuple(row.gradient_of for row in _ROWS if row.gradient_of)

@@ -1,4 +1,4 @@
-"""The first half of a problem's options: what hides keys, the terms of scores, and scores that are no product."""
+"""First half of the options of a problem: masks, terms of scores, and scores other than q.k."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SIDES = (0, 1, 2, 5, 15, 16, 17, 33, 64, 100, None)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreOptions:
-    """What hides keys, the terms of scores, and parameters of scores that are no product."""
+    """Options that mask keys, terms of scores, and parameters of scores other than q.k."""
 
-    #: Whether keys after the query are hidden.
+    #: True masks the keys after the query.
     causal: bool = option(
         off=False,
-        says="hides keys after the query",
+        says="masks keys after the query",
         kind=MASK,
         spellings=("causal", "is_causal"),
         wanted="True or False",
@@ -34,7 +34,7 @@ class ScoreOptions:
         usual=True,
         draws=(True,),
     )
-    #: (left, right) of the diagonal, both inclusive; None is unbounded.
+    #: Window (left, right) around the diagonal, both inclusive; None is unbounded.
     window: tuple[int | None, int | None] | None = option(
         says="takes (left, right) around the diagonal, both inclusive",
         kind=MASK,
@@ -49,7 +49,7 @@ class ScoreOptions:
         usual=(1023, 0),
         draws=tuple(product(_SIDES, _SIDES)),
     )
-    #: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
+    #: Mask: bool, True = attend, broadcastable to [B, Hq, Sq, Sk].
     mask: Any = of_pairs(
         says="takes a bool mask, True = attend, any broadcast to [B, Hq, Sq, Sk]",
         kind=MASK,
@@ -58,12 +58,12 @@ class ScoreOptions:
         values=patterns.MASKS,
         usual="padding@B11K",
     )
-    #: Added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf hides a key.
+    #: Bias added after scale and softcap, broadcastable to [B, Hq, Sq, Sk]; -inf masks a key.
     bias: Any = option(
         says="takes an additive bias, -inf allowed, any broadcast to [B, Hq, Sq, Sk]",
         kind=ADDEND,
         spellings=("bias", "attn_bias"),
-        wanted="NaN or +inf; -inf hides a key",
+        wanted="NaN or +inf; -inf masks a key",
         accepts=lambda value: not (np.isnan(value).any() or (value == np.inf).any()),
         sees=lambda p: p.bias > -np.inf,
         tensor=np.float64,
@@ -72,7 +72,8 @@ class ScoreOptions:
         draws=patterns.spread(patterns.BIASES),
         patterns=patterns.BIASES,
     )
-    #: m of - m |i - j| (ALiBi), [B, Hq, 1, 1], i the key that the query is aligned with; None is no such term.
+    #: Slopes m of the ALiBi term - m |i - j|, [B, Hq, 1, 1]; i is the key that the query is aligned with. None: no such
+    #: term.
     alibi_slopes: Any = option(
         says="takes ALiBi slopes m, [B, Hq, 1, 1]: scores lose m times the distance of the key",
         kind=ADDEND,
@@ -89,7 +90,7 @@ class ScoreOptions:
         patterns=patterns.SLOPES,
         weight=1,
     )
-    #: c of c * tanh(s / c); None is no cap.
+    #: Softcap c of c * tanh(s / c); None is no softcap.
     softcap: float | None = option(
         says="takes c of c * tanh(s / c)",
         kind=TERM,
@@ -112,7 +113,7 @@ class ScoreOptions:
         plain=lambda _: 0.125,
         draws=(1.0, 0.5, 0.125, 0.3, 2.0, 2.0**-10, -0.5, 0.0),
     )
-    #: W of the score q^T W k, [B, Hq, D, D]; None: the score is another.
+    #: W of the bilinear score q^T W k, [B, Hq, D, D]; None: the problem uses another score.
     score_weight: Any = score_parameter(
         says="scores are bilinear, q^T W k: takes W, [B, Hq, D, D]",
         spelling="score_weight",
@@ -120,7 +121,7 @@ class ScoreOptions:
         plain=lambda n: np.eye(n["D"])[None, None],
         values=weight_patterns.WEIGHTS,
     )
-    #: gamma of the score gamma cos(q, k), [B, Hq, 1, 1]; None: the score is another.
+    #: gamma of the cosine score gamma cos(q, k), [B, Hq, 1, 1]; None: the problem uses another score.
     score_gamma: Any = score_parameter(
         says="scores are gamma cos(q, k), times the scale if one is given: takes gamma, [B, Hq, 1, 1]",
         spelling="score_gamma",
@@ -129,7 +130,7 @@ class ScoreOptions:
         values=patterns.GAMMAS,
         divides=False,
     )
-    #: w of the score w^T tanh(W1 k + W2 q + b), [B, Hq, 1, A]; None: the score is another.
+    #: w of the additive score w^T tanh(W1 k + W2 q + b), [B, Hq, 1, A]; None: the problem uses another score.
     score_vector: Any = score_parameter(
         says="scores are additive, w^T tanh(W1 k + W2 q + b), times the scale if one is given: takes w, [B, Hq, 1, A]",
         spelling="score_vector",
@@ -139,7 +140,7 @@ class ScoreOptions:
         divides=False,
         is_product=False,
     )
-    #: W1 of that score, [B, Hq, A, D].
+    #: W1 of the additive score w^T tanh(W1 k + W2 q + b), [B, Hq, A, D].
     score_key_weight: Any = score_parameter(
         says="takes W1 of an additive score, [B, Hq, A, D]",
         spelling="score_key_weight",
@@ -149,7 +150,7 @@ class ScoreOptions:
         kind=PARAMETER,
         of="score_vector",
     )
-    #: W2 of that score, [B, Hq, A, D].
+    #: W2 of the additive score w^T tanh(W1 k + W2 q + b), [B, Hq, A, D].
     score_query_weight: Any = score_parameter(
         says="takes W2 of an additive score, [B, Hq, A, D]",
         spelling="score_query_weight",
@@ -159,7 +160,7 @@ class ScoreOptions:
         kind=PARAMETER,
         of="score_vector",
     )
-    #: b of that score, [B, Hq, 1, A]; None is 0.
+    #: b of the additive score w^T tanh(W1 k + W2 q + b), [B, Hq, 1, A]; None is 0.
     score_bias: Any = score_parameter(
         says="takes b of an additive score, [B, Hq, 1, A]",
         spelling="score_bias",

@@ -1,4 +1,4 @@
-"""The tensors of a problem, the lengths of their axes, and what follows from these."""
+"""Tensors q, k and v of a problem, the lengths of their axes, and facts that follow from the lengths."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attn_spec.problem.options import OPTIONS, Options
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Shapes(Options):
-    """q, k and v. Query head h reads kv head ``h // (Hq // Hkv)``; in a layer all heads read one of each."""
+    """q, k and v of a problem. Query head h reads kv head ``h // (Hq // Hkv)``; in a layer q, k and v have one head."""
 
-    #: [B, Hq, Sq, D]
+    #: Queries, [B, Hq, Sq, D].
     q: np.ndarray
-    #: [B, Hkv, Sk, D]
+    #: Keys, [B, Hkv, Sk, D].
     k: np.ndarray
-    #: [B, Hkv, Sk, Dv]
+    #: Values, [B, Hkv, Sk, Dv].
     v: np.ndarray
 
     @property
@@ -35,12 +35,12 @@ class Shapes(Options):
 
     @property
     def group(self) -> int:
-        """Query heads that share one kv head."""
+        """Number of query heads that share one kv head; for a layer, of projected heads per kv head."""
         return self.query_heads // max(self.kv_heads, 1)
 
     @property
     def query_group(self) -> int:
-        """Heads of q to one of k."""
+        """Number of heads of the tensor q per head of k."""
         return self.q.shape[1] // max(self.kv_heads, 1)
 
     @property
@@ -61,33 +61,33 @@ class Shapes(Options):
 
     @property
     def scored_width(self) -> int:
-        """The width of what heads make scores of: D, or that of the queries of a layer."""
+        """Width of the vectors whose products are scores: D, or the width of a layer's projected queries."""
         return self.score_width if self.projects else self.head_dim
 
     @property
     def projects(self) -> bool:
-        """Return whether the problem is that of a layer."""
+        """True if the problem is a layer."""
         return self.query_projection is not None
 
     def query_head(self, head: int) -> int:
-        """The head of q that a head reads: its own, or the one of a layer."""
+        """Return the head of the tensor q that a query head reads: itself, or head 0 in a layer."""
         return 0 if self.projects else head
 
     @property
     def head_value_dim(self) -> int:
-        """The width of the values that a head weighs."""
+        """Width of the values that one head weights."""
         return self.v.shape[3] if self.value_projection is None else np.shape(self.value_projection)[2]
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """[B, Hq, Sq, Dv], or [B, 1, Sq, O] of a layer."""
+        """Shape of the output: [B, Hq, Sq, Dv], or [B, 1, Sq, O] for a layer."""
         if self.output_projection is None:
             return (*self.score_shape[:3], self.value_dim)
         return (self.batch, 1, self.query_length, self.output_width)
 
     @property
     def score_shape(self) -> tuple[int, int, int, int]:
-        """[B, Hq, Sq, Sk]."""
+        """Shape of the scores, [B, Hq, Sq, Sk]."""
         return (self.batch, self.query_heads, self.query_length, self.key_length)
 
     @property
@@ -98,12 +98,12 @@ class Shapes(Options):
 
     @property
     def output_width(self) -> int:
-        """The length of a row of the output."""
+        """Length of a row of the output."""
         return self.value_dim if self.output_projection is None else np.shape(self.output_projection)[2]
 
     @property
     def score_width(self) -> int:
-        """The length of ``score_vector``, or of the queries of a layer, D without one."""
+        """Width A of ``score_vector`` or of a layer's projected queries; D if the problem has neither."""
         if self.projects:
             return np.shape(self.query_projection)[2]
         vector = np.asarray(self.score_vector)
@@ -111,15 +111,12 @@ class Shapes(Options):
 
     @property
     def score_option(self) -> str | None:
-        """The option that replaces the product of q and k by another score; None is the product."""
+        """Name of the option that replaces q.k by another score; None if no option does."""
         return next((n for n, row in OPTIONS.items() if row.kind == SCORE and getattr(self, n) is not None), None)
 
     @property
     def scale_divisor(self) -> int:
-        """n of the scale 1/sqrt(n) that holds where none is given: D, unless the score has its own.
-
-        In a layer it is the width of its heads.
-        """
+        """n of the default scale 1/sqrt(n): D, the width of a layer's heads, or 1 for a score that is not divided."""
         option = self.score_option
         if option == "query_projection":
             return self.score_width
@@ -127,5 +124,5 @@ class Shapes(Options):
 
     @property
     def scale_value(self) -> float:
-        """The scale rounded to float64."""
+        """Scale of the problem, rounded to float64."""
         return self.scale_divisor**-0.5 if self.scale is None else self.scale

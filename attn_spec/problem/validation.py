@@ -1,4 +1,4 @@
-"""Checks of a problem, and the messages of those that fail."""
+"""Validation of a problem, and the messages of checks that fail."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attn_spec.problem.options import OPTIONS
 
 
 class ProblemError(ValueError):
-    """A problem that is not an attention input; the text says which argument and what it must be."""
+    """A problem is not an attention input; the message says which argument is wrong and what it must be."""
 
 
 def check_arrays(p: Any) -> None:
-    """Raise :class:`ProblemError` unless q, k and v are exact values of the dtype, of shapes that go together."""
+    """Raise :class:`ProblemError` unless q, k and v are exact values of the dtype and their shapes agree."""
     if p.dtype not in DTYPES:
         raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {p.dtype!r}")
     for name in ("q", "k", "v"):
@@ -28,7 +28,7 @@ def check_arrays(p: Any) -> None:
                 f"{name} must be a 4-dimensional float64 array of exact values, not {bits.described(array)}"
             )
         if not bits.is_representable(array, p.dtype):
-            raise ProblemError(f"{name} holds values that {p.dtype} cannot; round them with bits.nearest first")
+            raise ProblemError(f"{name} has values that {p.dtype} cannot represent; round them with bits.nearest first")
     q, k, v = p.q.shape, p.k.shape, p.v.shape
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
         raise ProblemError(f"shapes must be q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]; got q {q}, k {k}, v {v}")
@@ -38,7 +38,7 @@ def check_arrays(p: Any) -> None:
 
 
 def _check_diagonal(p: Any) -> None:
-    """Raise :class:`ProblemError` unless the diagonal, if there is one, is an integer for each query."""
+    """Raise :class:`ProblemError` unless the diagonal is None or has one int64 for each query."""
     if p.diagonal is None:
         return
     if not isinstance(p.diagonal, np.ndarray) or p.diagonal.dtype != np.int64 or p.diagonal.shape != p.q.shape[2:3]:
@@ -55,13 +55,13 @@ def _check_projections(p: Any) -> None:
             raise ProblemError(f"{name} must be a 4-dimensional float64 array, not {bits.described(tensor)}")
     if (p.q.shape[1], p.k.shape[1]) != (1, 1):
         raise ProblemError(
-            "q, k and v of a layer have one head, which query_projection makes others of; "
+            "q, k and v of a layer must have one head, which query_projection maps to Hq heads; "
             f"got q {p.q.shape}, k {p.k.shape}"
         )
 
 
 def check_options(p: Any) -> None:
-    """Raise :class:`ProblemError` unless every option has a value that it may have, beside the others."""
+    """Raise :class:`ProblemError` unless every option has an allowed value and the options can be combined."""
     if (reason := refused_dtypes(p.option_dtypes)) is not None:
         raise ProblemError(reason)
     _check_scores(p)
@@ -77,12 +77,14 @@ def _check_scores(p: Any) -> None:
     for row in filter(lambda row: row.of, OPTIONS.values()):
         given, chosen = getattr(p, row.name) is not None, getattr(p, row.of) is not None
         if given and not chosen:
-            raise ProblemError(f"{row.name} is a parameter of {row.of}; give that too, or leave this out")
+            raise ProblemError(f"{row.name} is a parameter of {row.of}; give {row.of} too, or leave {row.name} out")
         if chosen and not (given or row.optional):
-            raise ProblemError(f"{row.name} must be given beside {row.of}: its score has no other")
+            raise ProblemError(f"{row.of} needs {row.name} as well")
     if len(scores) > 1:
-        raise ProblemError(f"{' and '.join(scores)} exclude each other: each names the score function")
+        raise ProblemError(f"{' and '.join(scores)} exclude each other, since each selects the score; keep one of them")
     used = {name: row for name, row in OPTIONS.items() if row.is_used(getattr(p, name))}
     for name in scores:
         if apart := [other for other, row in used.items() if OPTIONS[name].excludes(row)]:
-            raise ProblemError(f"{name} and {' and '.join(apart)} exclude each other: its weights have no such terms")
+            raise ProblemError(
+                f"{name} cannot be combined with {' and '.join(apart)}: its weights are no softmax; leave one out"
+            )

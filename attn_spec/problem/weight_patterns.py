@@ -8,12 +8,12 @@ from attn_spec.problem.patterns import Pattern, Shape
 
 
 def _permutation(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """The axes of a space in another order, one for each matrix."""
+    """Return random permutation matrices, one for each batch entry and head."""
     orders = rng.permuted(np.broadcast_to(np.arange(shape[3]), shape[:3]), axis=-1)
     return (orders[..., None] == np.arange(shape[3])).astype(float)
 
 
-#: Square matrices between q and k, from plain to wild.
+#: Patterns of the square matrices between q and k, from plain to wild.
 WEIGHTS: dict[str, Pattern] = {
     "identity": lambda rng, shape: np.broadcast_to(np.eye(shape[3]), shape),
     "permutation": _permutation,
@@ -23,7 +23,7 @@ WEIGHTS: dict[str, Pattern] = {
     "rank_one": lambda rng, shape: rng.standard_normal((*shape[:3], 1)) * rng.standard_normal(shape[3]),
 }
 
-#: Matrices from q or k to the width of a score, from plain to wild.
+#: Patterns of the matrices from q or k to the width of a score, from plain to wild.
 LAYERS: dict[str, Pattern] = {
     "identity": lambda rng, shape: np.broadcast_to(np.eye(*shape[2:]), shape),
     "normal": lambda rng, shape: rng.standard_normal(shape) / max(shape[3], 1) ** 0.5,
@@ -33,7 +33,10 @@ LAYERS: dict[str, Pattern] = {
 
 
 def _slices(shape: Shape) -> np.ndarray:
-    """Head h takes the h-th part of its inputs, or is that part of the outputs, if these are the longer ones."""
+    """Return projections in which head h selects part h of the inputs.
+
+    With more rows than columns head h writes part h of the outputs instead.
+    """
     _, heads, rows, columns = shape
     places, entries = np.arange(rows)[:, None], np.arange(columns)
     starts = np.arange(heads)[:, None, None] * min(rows, columns)
@@ -42,12 +45,12 @@ def _slices(shape: Shape) -> np.ndarray:
 
 
 def plain_slices(width: int, columns: int) -> np.ndarray:
-    """Projections of two heads, if two can share the width evenly, that take the parts of their inputs."""
+    """Return projections of two heads, or of one if the width is odd; each head selects its part of the inputs."""
     heads = 2 if width % 2 == 0 else 1
     return _slices((1, heads, width // heads, columns))
 
 
-#: Projections of the heads of a layer, from plain to wild.
+#: Patterns of the projections of a layer's heads, from plain to wild.
 PROJECTIONS: dict[str, Pattern] = {
     "slices": lambda rng, shape: _slices(shape),
     "normal": LAYERS["normal"],
@@ -58,7 +61,7 @@ PROJECTIONS: dict[str, Pattern] = {
     "zero": LAYERS["zero"],
 }
 
-#: Vectors as long as the width of a score, from plain to wild.
+#: Patterns of vectors as long as the width of a score, from plain to wild.
 VECTORS: dict[str, Pattern] = {
     "one": lambda rng, shape: np.ones(shape),
     "normal": lambda rng, shape: rng.standard_normal(shape),

@@ -77,7 +77,7 @@ def test_slopes_of_0_change_nothing():
 
 @pytest.mark.parametrize("value", [-0.5, math.nan, math.inf])
 def test_slopes_are_at_least_0(value):
-    with pytest.raises(ProblemError, match="alibi_slopes must not hold a negative number, NaN or an infinity"):
+    with pytest.raises(ProblemError, match="alibi_slopes must not contain a negative number, NaN or an infinity"):
         with_slopes().replace(alibi_slopes=np.full((1, 1, 1, 1), value))
 
 

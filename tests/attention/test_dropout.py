@@ -121,7 +121,7 @@ def test_p_is_at_least_0_and_less_than_1(value):
 
 def test_p_alone_says_nothing():
     with pytest.raises(
-        ProblemError, match="dropout_p is a parameter of dropout_keep; give that too, or leave this out"
+        ProblemError, match="dropout_p is a parameter of dropout_keep; give dropout_keep too, or leave dropout_p out"
     ):
         dropping().replace(dropout_keep=None)
 

@@ -163,8 +163,8 @@ def test_repr_and_json_keep_them():
             keys(range(6)),
             "must be an int64 array broadcastable to .B, 1, 1, Sk. = .2, 1, 1, 7., not int64 .1, 1, 1, 6.",
         ),
-        (keys(range(-1, 6)), "must not hold a number below 0 or above 16777216"),
-        (keys(range(2**24, 2**24 + 7)), "must not hold a number below 0 or above 16777216"),
+        (keys(range(-1, 6)), "must not contain a number below 0 or above 16777216"),
+        (keys(range(2**24, 2**24 + 7)), "must not contain a number below 0 or above 16777216"),
     ],
 )
 def test_what_are_no_positions_is_refused(positions, message):
@@ -173,5 +173,5 @@ def test_what_are_no_positions_is_refused(positions, message):
 
 
 def test_positions_without_a_turn_are_refused():
-    with pytest.raises(ProblemError, match="rotary_key_positions is a parameter of rotary; give that too"):
+    with pytest.raises(ProblemError, match="rotary_key_positions is a parameter of rotary; give rotary too"):
         turned(rotary=None, rotary_base=None).replace(rotary_key_positions=keys(range(7)))

@@ -253,9 +253,9 @@ def test_conventions_for_rows_without_keys_are_those_of_heads(convention):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"output_projection": None}, "output_projection must be given beside query_projection"),
+        ({"output_projection": None}, "query_projection needs output_projection as well"),
         ({"q": np.zeros((1, 2, 1, 6)), "k": np.zeros((1, 2, 5, 6)), "v": np.zeros((1, 2, 5, 5))},
-         "q, k and v of a layer have one head"),
+         "q, k and v of a layer must have one head"),
         ({"key_projection": np.zeros((1, 3, 1, 6))}, "key_projection must be a float64 array broadcastable to"),
         ({"output_projection": np.zeros((3, 4))}, "output_projection must be a 4-dimensional float64 array"),
         ({"query_projection": 1.0}, r"query_projection must be a float64 array \[1, Hq, A, D\]"),

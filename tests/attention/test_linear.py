@@ -159,14 +159,17 @@ def test_states_that_wait_in_a_narrow_format_are_allowed_more_where_that_is_decl
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"softcap": 30.0}, "feature_map and softcap exclude each other: its weights have no such terms"),
-        ({"scale": 0.5}, "feature_map and scale exclude each other"),
-        ({"bias": np.zeros((1, 1, 1, 1))}, "feature_map and bias exclude each other"),
-        ({"dropout_keep": np.ones((1, 1, 1, 1), dtype=bool)}, "feature_map and dropout_keep exclude each other"),
-        ({"rotary": "half"}, "rotary and feature_map exclude each other: each names the score function"),
+        ({"softcap": 30.0}, "feature_map cannot be combined with softcap: its weights are no softmax"),
+        ({"scale": 0.5}, "feature_map cannot be combined with scale"),
+        ({"bias": np.zeros((1, 1, 1, 1))}, "feature_map cannot be combined with bias"),
+        ({"dropout_keep": np.ones((1, 1, 1, 1), dtype=bool)}, "feature_map cannot be combined with dropout_keep"),
+        ({"rotary": "half"}, "rotary and feature_map exclude each other, since each selects the score"),
         ({"feature_map": "elu"}, "feature_map must be 'elu_plus_one', 'relu', 'exp' or None, not 'elu'"),
         ({"feature_epsilon": -1.0}, "feature_epsilon must be a number of 0 or more or None, not -1.0"),
-        ({"feature_map": None, "feature_epsilon": 1.0}, "feature_epsilon is a parameter of feature_map; give that too"),
+        (
+            {"feature_map": None, "feature_epsilon": 1.0},
+            "feature_epsilon is a parameter of feature_map; give feature_map too",
+        ),
     ],
 )
 def test_what_is_refused(fields, message):

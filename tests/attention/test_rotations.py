@@ -154,7 +154,7 @@ def test_how_many_columns_are_turned(head_dim, rotary_dim, turned):
         ({"rotary": "half", "rotary_dim": 3}, "rotary_dim must be an even number from 0 to D or None, not 3"),
         ({"rotary": "half", "rotary_dim": 6}, "rotary_dim must be an even number from 0 to D or None, not 6"),
         ({"rotary": "half", "rotary_base": 0.0}, "rotary_base must be a number above 0 or None, not 0.0"),
-        ({"rotary_base": 2.0}, "rotary_base is a parameter of rotary; give that too, or leave this out"),
+        ({"rotary_base": 2.0}, "rotary_base is a parameter of rotary; give rotary too, or leave rotary_base out"),
     ],
 )
 def test_what_is_no_rotation_is_refused(options, message):

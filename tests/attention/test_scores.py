@@ -243,7 +243,7 @@ def test_the_float64_evaluation_is_within_its_bound(options, regime):
 
 def test_one_problem_has_one_score():
     problem = drawn(CHOSEN["bilinear"])
-    with pytest.raises(ProblemError, match="score_weight and score_gamma exclude each other: each names the score"):
+    with pytest.raises(ProblemError, match="score_weight and score_gamma exclude each other, since each selects"):
         problem.replace(score_gamma=gamma(1))
 
 
@@ -255,11 +255,9 @@ def test_a_weight_has_the_head_dimension_twice(shape):
 
 def test_a_score_has_all_its_parameters_and_no_others():
     problem = drawn(CHOSEN["additive"])
-    with pytest.raises(
-        ProblemError, match="score_key_weight must be given beside score_vector: its score has no other"
-    ):
+    with pytest.raises(ProblemError, match="score_vector needs score_key_weight as well"):
         problem.replace(score_key_weight=None)
-    with pytest.raises(ProblemError, match="score_bias is a parameter of score_vector; give that too"):
+    with pytest.raises(ProblemError, match="score_bias is a parameter of score_vector; give score_vector too"):
         drawn({}).replace(score_bias=np.zeros((1, 1, 1, 3)))
     with pytest.raises(ProblemError, match=r"score_bias must be .* \[B, Hq, 1, A\] = \(2, 4, 1, 3\)"):
         problem.replace(score_bias=np.zeros((1, 1, 1, 4)))

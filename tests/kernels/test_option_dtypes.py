@@ -169,7 +169,7 @@ def test_other_options_and_dtypes_are_refused_by_name(given, message):
 
 
 def test_a_bias_with_bits_that_its_dtype_lacks_is_refused():
-    with pytest.raises(ProblemError, match="bias holds values that float16 cannot"):
+    with pytest.raises(ProblemError, match="bias has values that float16 cannot represent"):
         RECIPE.problem().replace(option_dtypes={"bias": "float16"})
 
 

@@ -50,8 +50,14 @@ REFUSED = {
         {"v": np.ones((2, 6, 7))},
         "v must be a 4-dimensional float64 array of exact values, not float64",
     ),
-    "unrepresentable": ({"q": np.full(SHAPES["q"], 0.1)}, "q holds values that float32 cannot; round them with bits"),
-    "too large": ({"v": np.full(SHAPES["v"], 1e39)}, "v holds values that float32 cannot; round them with bits"),
+    "unrepresentable": (
+        {"q": np.full(SHAPES["q"], 0.1)},
+        "q has values that float32 cannot represent; round them with bits",
+    ),
+    "too large": (
+        {"v": np.full(SHAPES["v"], 1e39)},
+        "v has values that float32 cannot represent; round them with bits",
+    ),
     "batch": ({"q": np.ones((1, 4, 3, 5))}, "shapes must be q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv]; got q (1,"),
     "key length": ({"v": np.ones((2, 2, 5, 7))}, "shapes must be q [B,Hq,Sq,D]"),
     "head dimension": ({"k": np.ones((2, 2, 6, 4))}, "shapes must be q [B,Hq,Sq,D]"),
@@ -71,9 +77,9 @@ REFUSED = {
     "mask too large": ({"mask": np.ones((3, 1, 3, 6), bool)}, "= (2, 4, 3, 6), not bool (3, 1, 3, 6)"),
     "mask of two dimensions": ({"mask": np.ones((3, 6), bool)}, "mask must be a bool array broadcastable"),
     "bias of bools": ({"bias": np.ones((1, 1, 3, 6), bool)}, "bias must be a float64 array broadcastable"),
-    "bias nan": ({"bias": np.full((1, 1, 1, 6), np.nan)}, "bias must not hold NaN or +inf; -inf hides a key"),
-    "bias inf": ({"bias": np.full((1, 1, 1, 6), np.inf)}, "bias must not hold NaN or +inf; -inf hides a key"),
-    "bias unrepresentable": ({"bias": np.full((1, 1, 1, 6), 0.1)}, "bias holds values that float32 cannot"),
+    "bias nan": ({"bias": np.full((1, 1, 1, 6), np.nan)}, "bias must not contain NaN or +inf; -inf masks a key"),
+    "bias inf": ({"bias": np.full((1, 1, 1, 6), np.inf)}, "bias must not contain NaN or +inf; -inf masks a key"),
+    "bias unrepresentable": ({"bias": np.full((1, 1, 1, 6), 0.1)}, "bias has values that float32 cannot represent"),
 }
 
 
