@@ -1,1 +1,1 @@
-"""The kernel door: what is declared, how a name finds a kernel, how it is called."""
+"""Kernels: the declaration of a kernel, its look-up by name, and calls of it."""

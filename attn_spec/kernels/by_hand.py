@@ -1,7 +1,4 @@
-"""A problem in somebody's hands: its tensors in a framework, and what a kernel answers.
-
-They are ``attn_spec.tensors`` and ``attn_spec.run``.
-"""
+"""Tensors of a problem in a framework, and a kernel's answer to it: ``attn_spec.tensors`` and ``attn_spec.run``."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from attn_spec.problem.problem import Problem
 def tensors(
     problem: Problem, framework: str = "numpy", *, presentation: str = "BHSD", device: str = "cpu"
 ) -> dict[str, Any]:
-    """q, k, v and the tensors of the options in use, by name, as tensors of a framework, each in its dtype.
+    """Return q, k, v and the tensors of the options in use, by name, as tensors of a framework, each in its dtype.
 
-    q, k and v have the axes of the ``presentation``, options those of their rows. Raises :class:`KernelError` for a
-    presentation that hands over one entry at a time, and :class:`FrameworkError`.
+    q, k and v have the axes of the ``presentation``, options have the axes of their rows. Raises :class:`KernelError`
+    for a presentation that passes one batch entry or head at a time, and :class:`FrameworkError`.
     """
     whole = {name: row for name, row in PRESENTATIONS.items() if not row.looped}
     if presentation not in whole:
@@ -39,11 +36,13 @@ def tensors(
 
 
 def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: str = "cpu", **declared: Any) -> Answer:
-    """Return a kernel's answer in float64: output [B, Hq, Sq, Dv], and lse [B, Hq, Sq] if it declares that.
+    """Return a kernel's answer in float64: output [B, Hq, Sq, Dv], and lse [B, Hq, Sq] if it declares "lse".
 
-    ``kernel`` is a declared one, its name as ``attn-spec certify`` takes it, or an undecorated callable, of which
-    ``declared`` may say more. It is called as a search calls it. Raises :class:`KernelError` for a kernel that does not
-    declare an option of the problem or its dtype, and what a search takes for a refutation where the call fails.
+    ``kernel`` is a declared kernel, a name as ``attn-spec certify`` takes it, or an undecorated callable, for which
+    ``declared`` may give further declarations. The kernel is called as a search calls it.
+
+    Raises :class:`KernelError` if the kernel does not declare an option of the problem or its dtype. A call that fails
+    raises the error that a search counts as a refutation.
     """
     found = in_hand(kernel, declared)
     if problem.dtype not in found.dtypes and found.declared:
@@ -55,7 +54,7 @@ def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: 
 
 
 def in_hand(kernel: Kernel | str | Callable[..., Any], declared: Mapping[str, Any]) -> Kernel:
-    """The kernel that is meant: itself, found by its name, or made of a callable. Raises :class:`KernelError`."""
+    """Return a declared kernel as it is, find a named kernel, or declare a callable. Raises :class:`KernelError`."""
     if isinstance(kernel, str):
         return resolve(kernel, **declared)
     return kernel if isinstance(kernel, Kernel) else replace(from_callable(kernel, **declared), given=dict(declared))

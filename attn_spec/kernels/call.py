@@ -1,6 +1,6 @@
-"""A call of attention as a test has it: tensors of any framework, options by the words of any library.
+"""One call of attention in a test: tensors of any framework, options under the names of any library.
 
-Tensors stay where they are. What is judged is read head by head, so a test of long sequences holds no copy of them.
+Tensors are not copied as a whole. The judge reads them head by head, so a test of long sequences holds no copy of them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
-#: Words of other libraries that ask for nothing: heads are grouped where there are fewer of k than of q.
+#: Parameters of other libraries that ask for nothing here: heads are grouped whenever k has fewer heads than q.
 _SAY_NOTHING = ("enable_gqa",)
-#: Words that other libraries pass a mask or a bias by, whichever their tensor is.
+#: Parameters of other libraries that take a bool mask or a bias, depending on the tensor.
 _MASK_OR_BIAS = ("attn_mask",)
 
 
 class CallError(ValueError):
-    """Arguments that are no call of attention; the text says which one, and what it must be."""
+    """The arguments are no call of attention; the message says which argument is wrong and what it must be."""
 
 
 @contextlib.contextmanager
@@ -49,7 +49,10 @@ def call_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """Tensors as views [B, H, S, D], and options by their own names, tensors of them with the axes of their row."""
+    """A call of attention: tensors as views [B, H, S, D], and options by their own names with the axes of their rows.
+
+    A plain value stands as the row of its option spells it.
+    """
 
     q: Any
     k: Any
@@ -60,12 +63,12 @@ class Call:
 
     @property
     def layer(self) -> bool:
-        """Return whether projections make heads of q, k and v, so that no head can be judged alone."""
+        """True if the call is a layer, whose projections mix heads so that no head can be judged alone."""
         return "query_projection" in self.options
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """[B, Hq, Sq, Dv], or [B, 1, Sq, O] of a layer."""
+        """Shape of the output: [B, Hq, Sq, Dv], or [B, 1, Sq, O] for a layer."""
         width = self.v.shape[3]
         if self.layer:
             output = self.options.get("output_projection")
@@ -74,16 +77,16 @@ class Call:
 
     @property
     def group_size(self) -> int:
-        """The number of query heads to a kv head."""
+        """Number of query heads per kv head."""
         return int(self.q.shape[1] // self.k.shape[1])
 
     def head(self, b: int, h: int) -> Problem:
-        """The problem of one head, or of one batch entry of a layer."""
+        """Return the problem of one query head, or of one batch entry of a layer."""
         kv = h // self.group_size
         return self._heads(b, slice(h, h + 1), slice(kv, kv + 1))
 
     def group(self, b: int, kv: int) -> Problem:
-        """The problem of one kv head with its query heads, or of one batch entry of a layer."""
+        """Return the problem of one kv head with its query heads, or of one batch entry of a layer."""
         return self._heads(b, slice(kv * self.group_size, (kv + 1) * self.group_size), slice(kv, kv + 1))
 
     def _heads(self, b: int, heads: slice, kv: slice) -> Problem:
@@ -92,14 +95,14 @@ class Call:
         return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
 
     def corner(self, count: int) -> Problem:
-        """The problem of the first batch entries and kv heads, so many of each at most; of a layer of all its heads."""
+        """Return the problem of at most ``count`` batch entries and ``count`` kv heads; a layer keeps all heads."""
         entry, kv = slice(0, count), slice(0, count)
         heads = kv if self.layer else slice(0, count * self.group_size)
         q, k, v = (values_of(x[entry, at]) for x, at in ((self.q, heads), (self.k, kv), (self.v, kv)))
         return self._problem(q, k, v, {"B": entry} if self.layer else {"B": entry, "H": heads})
 
     def whole(self) -> Problem:
-        """The problem of all heads."""
+        """Return the problem of all batch entries and heads."""
         return self._problem(values_of(self.q), values_of(self.k), values_of(self.v), {})
 
     def _problem(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, at: Mapping[str, slice]) -> Problem:
@@ -112,7 +115,7 @@ class Call:
         return Problem(q=q, k=k, v=v, dtype=self.dtype, option_dtypes=dtypes, **given)
 
     def parts(self, answer: Mapping[str, Any]) -> Iterator[Part]:
-        """The heads one after the other, with their part of an ``answer`` in views [B, Hq, Sq, ..]."""
+        """Yield the heads one after the other, each with its part of an ``answer`` in views [B, Hq, Sq, ..]."""
         for b in range(self.q.shape[0]):
             yield from (self.part(answer, b, h) for h in range(self.q.shape[1]))
 
@@ -126,11 +129,10 @@ class Call:
 
 
 def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) -> Call:
-    """Read a call. ``words`` are options by their names or those of other libraries.
+    """Read a call of attention. ``words`` are options under their own names or those of other libraries.
 
-    A tensor of an option may lack leading axes, as in broadcasting: a mask [Sq, Sk], slopes [Hq]. Where masks or
-    positions count from the diagonal of sequences of unequal lengths, ``causal_alignment`` must be named.
-    Raises :class:`CallError`.
+    A tensor of an option may lack leading axes, as in broadcasting: a mask [Sq, Sk], slopes [Hq]. If lengths differ and
+    an option counts from the diagonal, ``causal_alignment`` must be given. Raises :class:`CallError`.
     """
     # The shape of a tensor without values may be an error of its library, so it is not asked for before.
     q, k, v = (tensor_of(name, x) if hasattr(type(x), "shape") else x for name, x in (("q", q), ("k", k), ("v", v)))
@@ -143,13 +145,16 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     if positional and q.shape[2] != k.shape[2] and "causal_alignment" not in words:
         raise CallError(
             f"{positional[0]} of {q.shape[2]} queries and {k.shape[2]} keys needs causal_alignment=, the corner "
-            f"that the diagonal starts from: {' or '.join(map(repr, ALIGNMENTS))}"
+            f"in which the diagonal starts: {' or '.join(map(repr, ALIGNMENTS))}"
         )
     return Call(q=q, k=k, v=v, dtype=dtype, presentation=order, options=options)
 
 
 def answered(made: Call, **tensors: Any) -> dict[str, Any]:
-    """Views [B, Hq, Sq, Dv] of the output, [B, Hq, Sq] of the LSE, by name; None is none. Raises :class:`CallError`."""
+    """Return the given tensors by name, the output as a view [B, Hq, Sq, Dv], the LSE [B, Hq, Sq]; None is left out.
+
+    Raises :class:`CallError` for another shape.
+    """
     found = {name: tensor_of(name, x) for name, x in tensors.items() if x is not None}
     wanted = made.output_shape[:3]
     if "lse" in found and tuple(found["lse"].shape) != wanted:
@@ -161,7 +166,9 @@ def answered(made: Call, **tensors: Any) -> dict[str, Any]:
 
 
 def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
-    """A tensor that has the shape ``wanted`` [B, H, S, D] in the presentation. Raises :class:`CallError`."""
+    """Return the tensor ``x`` if it has the shape ``wanted`` [B, H, S, D] in the presentation. Raises
+    :class:`CallError`.
+    """
     shape, own = tuple(x.shape), made.presentation.shape(tuple(wanted))
     if shape != own:
         fitting = [other for other, row in presentations().items() if row.shape(tuple(wanted)) == shape]
@@ -171,7 +178,10 @@ def checked(made: Call, name: str, x: Any, wanted: tuple[int, ...]) -> Any:
 
 
 def tensor_of(name: str, x: Any) -> Any:
-    """A tensor of a known framework: itself, or by DLPack a PyTorch one that shares its memory."""
+    """Return a tensor of a known framework unchanged, and another DLPack tensor as a PyTorch view of its memory.
+
+    Raises :class:`CallError` for anything else.
+    """
     try:
         library = frameworks.of(x)
     except FrameworkError as error:
@@ -196,7 +206,7 @@ def _presentation(name: str, tensors: Mapping[str, Any]) -> Presentation:
 
 
 def presentations() -> dict[str, Presentation]:
-    """Presentations of four axes."""
+    """Return the presentations with four axes, by name."""
     return {name: row for name, row in PRESENTATIONS.items() if not row.looped and not row.joins_heads}
 
 
@@ -229,14 +239,14 @@ def _dtype_of(x: Any) -> str:
 
 
 def dtype_of(name: str, x: Any) -> str:
-    """The dtype of an answer. Raises :class:`CallError` for one that no bound is known of."""
+    """Return the dtype of an answer. Raises :class:`CallError` for a dtype that has no error bound."""
     if (found := _dtype_of(x)) not in DTYPES:
         raise CallError(f"{name} must be of {', '.join(DTYPES)}, not {found}")
     return found
 
 
 def _options(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, Any]:
-    """Options that are used, by their own names, with tensors of axes that are as long as the call's."""
+    """Return the options in use by their own names, checked against the axis lengths of the call."""
     found: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     for word, value in words.items():
@@ -244,7 +254,7 @@ def _options(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, 
             continue
         row = _row(word, value)
         if row.name in found:
-            raise CallError(f"{word} says {row.name} a second time; leave one out")
+            raise CallError(f"{word} gives {row.name} a second time; leave one out")
         found[row.name], spelled[row.name] = _value(row, word, value), word
     if (projection := found.get("query_projection")) is not None:
         lengths = {**lengths, "H": projection.shape[1]}
@@ -255,7 +265,7 @@ def _options(words: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, 
 
 
 def _check_axes(row: Option, word: str, given: Any, x: Any, lengths: Mapping[str, int]) -> None:
-    """Raise :class:`CallError` unless batch entries, heads, queries and keys of an option are those of the call."""
+    """Raise :class:`CallError` unless the batch, head, query and key axes of an option broadcast to the call's axes."""
     shape = tuple(x.shape)
     axes = tuple(zip(row.axes, shape, strict=True))
     if all(length in (1, lengths.get(axis, length)) for axis, length in axes):
@@ -271,7 +281,7 @@ def _check_axes(row: Option, word: str, given: Any, x: Any, lengths: Mapping[str
 
 
 def _row(word: str, value: Any) -> Option:
-    """The option that a word names."""
+    """Return the row of the option that a parameter name means. Raises :class:`CallError` for an unknown name."""
     if word in _MASK_OR_BIAS and value is not None and _dtype_of(tensor_of(word, value)) != "bool":
         return OPTIONS["bias"]
     spelled = {spelling: row for row in OPTIONS.values() for spelling in (row.name, *row.spellings)}
@@ -282,7 +292,7 @@ def _row(word: str, value: Any) -> Option:
 
 
 def _value(row: Option, word: str, value: Any) -> Any:
-    """A plain value as the row has it, or a tensor with four axes."""
+    """Return a plain value as the option's row spells it, or a tensor with four axes. Raises :class:`CallError`."""
     if value is None or (row.tensor is None and value in row.spelled_off):
         return row.off
     if row.tensor is None:
@@ -300,7 +310,10 @@ def _value(row: Option, word: str, value: Any) -> Any:
 
 
 def with_all_axes(row: Option, word: str, x: Any) -> Any:
-    """The tensor with leading axes that it lacks, of those that its row has at all, and with the row's axes of 1."""
+    """Return the tensor with four axes; missing leading axes get length 1.
+
+    Raises :class:`CallError` for more axes than the option's row has.
+    """
     if x.ndim == 4:
         return x
     places = [place for place, axis in enumerate(row.axes) if axis != "1"]

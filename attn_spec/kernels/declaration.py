@@ -1,4 +1,4 @@
-"""Declaration of a function as a kernel: the decorator, readings of an undecorated callable, and the checks."""
+"""Declaration of a function as a kernel: the decorator, the reading of an undecorated callable, and the checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attn_spec.problem.conventions import ConventionError, Conventions, of_kerne
 from attn_spec.problem.option_dtypes import refused_dtypes
 from attn_spec.problem.options import OPTIONS, parameters, with_parameters
 
-#: Facts that are several names.
+#: Declarations that are sequences of names.
 LISTS = {"devices", "always"}
 
 
@@ -38,10 +38,10 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a function as a kernel, which needs ``framework`` and ``dtypes``.
 
-    Raises :class:`KernelError` for a declaration that lacks those, is ``bare`` or names nothing known.
+    Raises :class:`KernelError` for a declaration without these, for a bare ``@kernel``, and for an unknown name.
 
-    ``facts`` are those of :class:`Limits`, and the fields ``devices``, ``presentation``, ``option_dtypes``, ``merge``,
-    ``builds``, ``signatures``, ``known_defects`` and ``slowness`` of a kernel.
+    ``facts`` are the fields of :class:`Limits` and these fields of :class:`Kernel`: ``devices``, ``presentation``,
+    ``option_dtypes``, ``merge``, ``builds``, ``signatures``, ``known_defects``, ``slowness``.
     """
     if bare or framework is None or dtypes is None:
         raise KernelError(
@@ -69,11 +69,11 @@ def kernel(
 
 
 def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
-    """A kernel from an undecorated callable: options are read from its signature, the rest has defaults.
+    """Return a kernel made of an undecorated callable: its signature gives the options, defaults give the rest.
 
-    The contract is ``contract.UNDECLARED``, the loosest, since nothing was promised. ``declared`` overrides any
-    argument of :func:`kernel`. Shape options (gqa, dv, cross, empty) are found later by trying them; ``without`` names
-    options that are not.
+    The contract is ``contract.UNDECLARED``, the loosest, since the callable declares nothing. ``declared`` overrides
+    any argument of :func:`kernel`; ``without`` names options that the callable lacks. Preflight finds shape abilities
+    (gqa, dv, cross, empty) by calls. Raises :class:`KernelError`.
     """
     without = set(declared.pop("without", ()))
     if unknown := sorted(without - set(DECLARABLE)):
@@ -93,7 +93,7 @@ def from_callable(function: Callable[..., Any], **declared: Any) -> Kernel:
 
 
 def default_name(stem: str, name: str) -> str:
-    """The name of a kernel that is given none, by its module and its own."""
+    """Return the default name of a kernel, made of its module's name ``stem`` and its own name."""
     return stem if name == "attention" else f"{stem}:{name}"
 
 
@@ -103,9 +103,9 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _framework_of(function: Callable[..., Any], name: str) -> str:
-    """The framework that the function's module imports, or anything of; NumPy, if another is not there too.
+    """Return the framework that the function's module imports, or imports a name from; NumPy if it imports no other.
 
-    Raises :class:`KernelError`, which says ``name``, where two others are.
+    Raises :class:`KernelError`, with the kernel's ``name``, if the module imports two frameworks beside NumPy.
     """
     called = inspect.unwrap(getattr(function, "func", function))  # the function inside a functools.partial
     scope = getattr(called, "__globals__", None) or getattr(type(called).__call__, "__globals__", {})
@@ -120,7 +120,7 @@ def _framework_of(function: Callable[..., Any], name: str) -> str:
 
 
 def _package_of(value: Any) -> str:
-    """Where a global comes from: a module, what one defines, or what is of a type that one defines."""
+    """Return the package of a global: a module, an object that a module defines, or an object whose type it defines."""
     owner = getattr(value, "__self__", None)  # of a method of C, as torch.matmul is, which names no module
     module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
     found = module or type(value if owner is None else owner).__module__
@@ -128,14 +128,14 @@ def _package_of(value: Any) -> str:
 
 
 def _check_lists(**lists: Any) -> None:
-    """Check that each field is a sequence of names: a text would be taken for its letters."""
+    """Raise :class:`KernelError` if a sequence of names is a text, which would be read letter by letter."""
     for name, value in lists.items():
         if isinstance(value, str):
             raise KernelError(f"{name} must be several names, ({value!r},), not the text {value!r}")
 
 
 def _with_limits(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a kernel, those of its limits made into one."""
+    """Return the fields of a kernel, with the facts about limits gathered in ``limits``."""
     own = {item.name for item in fields(Limits)} & set(facts)
     try:
         limits = Limits(**{name: facts[name] for name in own})
@@ -162,7 +162,7 @@ def _conventions(declared: Mapping[str, Any] | Conventions) -> Conventions:
 
 
 def _check(declared: Kernel) -> None:
-    parameters_of(declared.function)  # asked for at every call, by when it is late to say that there are none
+    parameters_of(declared.function)  # raises here rather than at the first call
     if unknown := sorted(declared.supports.union(declared.limits.always, *declared.limits.exclusive) - set(DECLARABLE)):
         raise KernelError(
             f"{declared.name} declares unknown options {', '.join(unknown)}; known are {', '.join(DECLARABLE)}"
@@ -193,12 +193,12 @@ def _check(declared: Kernel) -> None:
     of_heads = sorted({"gqa", "query_projection"} & declared.supports)
     if of_heads and "H" in PRESENTATIONS[declared.presentation].looped:
         raise KernelError(
-            f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave that out"
+            f"{declared.name} is given one head at a time, so it cannot declare {of_heads[0]}; leave {of_heads[0]} out"
         )
 
 
 def _check_contracts(declared: Kernel) -> None:
-    """Check that each contract has a theorem for each family of problems that the kernel takes."""
+    """Raise :class:`KernelError` if a contract has no theorem for an option that the kernel declares."""
     for contract in map(declared.contract_declared, declared.dtypes):
         for silence in silences(contract):
             if silence.option in declared.supports:
@@ -212,7 +212,9 @@ def _check_options(declared: Kernel) -> None:
     for name in declared.supports & set(OPTIONS):
         needed = {row.name for row in parameters(name) if not row.optional}
         if missing := sorted(needed - declared.supports):
-            raise KernelError(f"{declared.name} declares {name}, but not {', '.join(missing)}, which its score needs")
+            raise KernelError(
+                f"{declared.name} declares {name}, but not {', '.join(missing)}, which {name} needs; declare both"
+            )
     _check_owners(declared)
     if not isinstance(declared.option_dtypes, Mapping):
         raise KernelError(f"{declared.name}: option_dtypes must be a mapping, not {declared.option_dtypes!r}")
@@ -221,13 +223,13 @@ def _check_options(declared: Kernel) -> None:
 
 
 def _check_owners(declared: Kernel) -> None:
-    """Check that a parameter of another option is declared beside that option."""
+    """Raise :class:`KernelError` if a parameter of an option is declared without that option."""
     for name in sorted(declared.supports):
         owner = (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).of
         if owner and owner not in declared.supports:
             alone = [ability for ability, row in ABILITIES.items() if name in row.spellings]
             instead = f", or {alone[0]} instead if it takes {name} alone" if alone else ""
-            raise KernelError(f"{declared.name} declares {name}, a parameter of {owner}; declare that too{instead}")
+            raise KernelError(f"{declared.name} declares {name}, a parameter of {owner}; declare {owner} too{instead}")
 
 
 def _check_limits(declared: Kernel) -> None:
@@ -239,8 +241,7 @@ def _check_limits(declared: Kernel) -> None:
             raise KernelError(f"{declared.name}: {name} must be a tuple of numbers of at least 1, not {lengths!r}")
     if limits.query_lengths == (1,) and "cross" not in declared.supports:
         raise KernelError(
-            f"{declared.name}: query_lengths=(1,) without cross, which is lengths that differ, leaves one key to every "
-            "problem; add 'cross' to supports"
+            f"{declared.name}: query_lengths=(1,) needs 'cross' in supports: without it key length = query length = 1"
         )
     if limits.largest_position is not None and not _is_count(limits.largest_position):
         found = limits.largest_position
@@ -252,26 +253,29 @@ def _check_limits(declared: Kernel) -> None:
 
 
 def _check_always(declared: Kernel) -> None:
-    """Raise :class:`KernelError` where options in ``always=`` exclude one another, so that no problem has them all."""
+    """Raise :class:`KernelError` if options in ``always=`` exclude one another, so that no problem has all of them."""
     always = declared.limits.always
     for one, other in itertools.combinations([name for name in always if name in OPTIONS], 2):
         if OPTIONS[one].excludes(OPTIONS[other]) or OPTIONS[other].excludes(OPTIONS[one]):
             raise KernelError(
-                f"{declared.name} always uses {one} and {other}, and no problem has both: leave one out of always"
+                f"{declared.name} always uses {one} and {other}, which exclude each other; leave one out of always"
             )
     for pair in declared.limits.exclusive:
         if set(pair) <= set(always):
             raise KernelError(
-                f"{declared.name} always uses {' and '.join(pair)}, which it does not combine: leave one out of always"
+                f"{declared.name} always uses {' and '.join(pair)}, which are in exclusive; leave one out of always"
             )
 
 
 def _check_defects(declared: Kernel) -> None:
-    """Check that each row of a kernel's own table is about this kernel; properties are not known here."""
+    """Raise :class:`KernelError` if a row of a kernel's own table of defects is about another kernel or dtype.
+
+    The ids of properties are not checked, since this folder does not know them.
+    """
     for defect in declared.known_defects:
         about = f"{declared.name}: the known defect of {defect.property}"
         if defect.kernel not in (None, declared.name):
-            raise KernelError(f"{about} is of the kernel {defect.kernel}; leave kernel out beside a kernel")
+            raise KernelError(f"{about} names the kernel {defect.kernel}; leave kernel out of a kernel's own table")
         if defect.dtype is not None and defect.dtype not in declared.dtypes:
             raise KernelError(f"{about} is at {defect.dtype}, which the kernel does not declare")
 

@@ -1,7 +1,6 @@
-"""Known defects: refutations that somebody expects, with the reason, so that a run fails for what is new alone.
+"""Known defects: refutations that somebody expects, with the reason, so that a run fails only for new ones.
 
-A table of them is kept beside a kernel (``known_defects=`` of :func:`attn_spec.kernel`), or in a TOML file for kernels
-of others:
+A table of known defects stands beside a kernel (``known_defects=`` of :func:`attn_spec.kernel`), or in a TOML file:
 
     [[defect]]
     kernel = "torch_sdpa:flash"
@@ -12,8 +11,8 @@ of others:
 
 In a ``pyproject.toml`` the same rows are called ``[[tool.attn_spec.defect]]``.
 
-The table beside a kernel that has a process of its own, and so may not be trusted, counts only where the person who
-runs the command says so, ``--known-defects own``: else a kernel would excuse itself.
+The table beside an isolated kernel counts only with ``--known-defects own``, set by the person who runs the command.
+Otherwise a kernel that is not trusted could excuse itself.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from typing import Any
 
 from attn_spec.numbers.formats import DTYPES
 
-#: In place of a file: the table beside the kernel that is examined.
+#: Value in place of a file's path: the table beside the kernel that is examined.
 OWN = Path("own")
 
 
 class DefectError(Exception):
-    """A table of known defects that cannot be used; the text says what is wrong and where."""
+    """A table of known defects cannot be used; the message says what is wrong and where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +38,13 @@ class Defect:
 
     #: Id of the property.
     property: str
-    #: Why it is refuted.
+    #: Reason for the refutation.
     reason: str
-    #: The dtype at which it is; None is every one.
+    #: Dtype at which the property is refuted; None is every dtype.
     dtype: str | None = None
-    #: Where it was reported.
+    #: Address of the report about the defect.
     link: str = ""
-    #: The kernel by the name reports use; None in a kernel's own table.
+    #: Kernel by the name that reports use; None in a kernel's own table.
     kernel: str | None = None
 
     def __post_init__(self) -> None:
@@ -57,7 +56,7 @@ class Defect:
             raise DefectError(f"the dtype of a known defect must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
     def is_of(self, kernel: str, dtype: str, property_id: str) -> bool:
-        """Whether it is expected of that kernel, at that dtype, for the property ``property_id``."""
+        """Return whether the defect is expected of this kernel, at this dtype, for the property ``property_id``."""
         return self.property == property_id and self.dtype in (None, dtype) and self.kernel in (None, kernel)
 
     def __str__(self) -> str:
@@ -65,7 +64,7 @@ class Defect:
 
 
 def read(path: Path) -> tuple[Defect, ...]:
-    """The table in a TOML file. Raises :class:`DefectError`."""
+    """Return the known defects of a TOML file. Raises :class:`DefectError`."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

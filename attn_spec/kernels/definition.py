@@ -1,4 +1,4 @@
-"""The definition as a kernel, ``definition:200``, so that every property is run against the root of truth too."""
+"""The definition as a kernel, ``definition:200``, so that every property also runs against the root of truth."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-#: The fewest bits with which nothing but the rounding of results is left to see, and the most anybody waits for.
+#: Precisions in bits: the least at which only the rounding of results is visible, and the largest with bearable run
+#: time.
 BITS = (128, 4096)
 
 
 def kernel_of(precision: str) -> Kernel:
-    """The definition computed to so many bits, each result rounded once. Raises :class:`KernelError`."""
+    """Return the definition, computed with ``precision`` bits, as a kernel that rounds each result once.
+
+    Raises :class:`KernelError` for a precision that is no number or out of range.
+    """
     if not precision.isdecimal() or not BITS[0] <= int(precision) <= BITS[1]:
         raise KernelError(f"definition:{precision} must name a number of bits from {BITS[0]} to {BITS[1]}")
 
@@ -31,7 +35,7 @@ def kernel_of(precision: str) -> Kernel:
         found = definition.attention(problem, int(precision)), definition.log_sum_exp(problem, int(precision))
         return NUMPY.give(_rounded(found[0], problem.dtype), problem.dtype), _rounded(found[1], "float64")
 
-    # A product of mpmath takes a thousand times that of an array; a problem of few keys has few beside its other costs.
+    # A product in mpmath takes a thousand times as long as one in an array, but problems of few keys have few products.
     made = kernel(
         framework="numpy", dtypes=DTYPES, contract=FP64, supports=DECLARABLE, name=f"definition:{precision}",
         conventions={"masked_nonfinite": "excluded"}, devices=("cpu",), slowness=64.0,
@@ -61,11 +65,11 @@ def _problem(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any
 
 
 def _value(x: Any, kind: type | None) -> Any:
-    """The value of an option: of a tensor, an array of that kind."""
+    """Return the value of an option; a tensor becomes an array of the type ``kind``."""
     return NUMPY.take(x).astype(kind) if kind else x
 
 
 def _rounded(x: np.ndarray, dtype: str) -> bits.Values:
-    """Numbers of mpmath as numbers of a format."""
+    """Return numbers of mpmath rounded to a format."""
     with mp.workprec(53):
         return bits.nearest(np.array([float(+value) for value in x.ravel()]).reshape(x.shape), dtype)

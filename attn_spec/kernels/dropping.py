@@ -1,4 +1,4 @@
-"""A kernel that drops weights by chance, asked to: its calls with p, and with seeds where it takes them."""
+"""Calls of a kernel with dropout on: with a probability p, and with seeds if the kernel takes them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attn_spec.kernels.subject import Subject
 
 
 class _Asking:
-    """Calls of a kernel with p and, if there is one, a seed: one higher for each call, which draws a mask of its own.
+    """Calls of a kernel with p and, if it takes a seed, a new seed for each call. Each call so draws a mask of its own.
 
-    A presentation may call for each head or batch entry alone.
+    A presentation may call the kernel once for each head or batch entry.
     """
 
     def __init__(self, kernel: Kernel, p: float, seed: int | None) -> None:
@@ -22,20 +22,20 @@ class _Asking:
         self.seeds = None if seed is None else itertools.count(seed)
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
-        """The kernel's answer."""
+        """Call the kernel with p and the next seed."""
         if self.seeds is not None:
             self.asked[self.kernel.keyword("dropout_seed")] = next(self.seeds)
         return self.kernel(*tensors, **{**options, **self.asked})
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel's own backward function, with what the call before it was given."""
+        """Return the kernel's own backward function, called with the p and seed of the latest forward call."""
         return lambda *tensors, **options: function(*tensors, **{**options, **self.asked})
 
 
 def dropping(subject: Subject, p: float, seed: int | None = None) -> Subject:
-    """The subject whose calls drop each weight with probability p, with ``seed`` and those after it if one is given.
+    """Return the subject whose calls drop each weight with probability p, with seeds from ``seed`` on if it is given.
 
-    The kernel must declare "dropout_by_chance", and "dropout_seed" for a seed.
+    The kernel must declare "dropout_by_chance", and "dropout_seed" if a seed is given.
     """
     asking, own = _Asking(subject.kernel, p, seed), subject.kernel.backward_function
     backward = None if own is None else asking.backward(own)
@@ -43,7 +43,7 @@ def dropping(subject: Subject, p: float, seed: int | None = None) -> Subject:
 
 
 def needs_seed(kernel: Kernel) -> bool:
-    """Return whether the kernel needs a seed: it is required, or its default is another than None."""
+    """Return whether the kernel requires a seed: it has no default, or a default other than None."""
     if "dropout_seed" not in kernel.supports:
         return False
     parameter = kernel.parameters.get(kernel.keyword("dropout_seed"))

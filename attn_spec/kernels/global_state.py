@@ -1,8 +1,8 @@
-"""State that all code of a process shares and that a call may leave changed: what it was is noted, and put back.
+"""Global state of the process that a call may change: each call is compared before and after, and changes are undone.
 
-So no call meets what another left, nor does the judge where it shares the process. Random states are noted alone: masks
-that are drawn must differ from call to call. Nothing is imported for this: of a library that is not there yet, nothing
-can have changed.
+Otherwise one call could affect the next, or the judge in the same process. Random states are only reported: masks that
+are drawn must differ from call to call. No library is imported for this, since no call changed a library that is not
+imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attn_spec.kernels.resolve import is_of_the_package
 
 @dataclass(frozen=True)
 class Setting:
-    """Something of a module that can be read and, unless it is a random state, written."""
+    """A setting of a module that can be read and, unless it is a random state, written."""
 
     name: str
     module: str
@@ -109,7 +109,7 @@ SETTINGS = (
     _jax("jax_default_matmul_precision"),
 )
 
-#: Modules, and classes of them, of which a call should rebind nothing that others use.
+#: Modules and classes in which a call must not rebind a name that others use.
 SPACES = (
     *("builtins", "math", "time", "random", "numpy", "numpy.linalg"),
     *("torch", "torch:Tensor", "torch.nn.functional", "torch.linalg", "jax.numpy", "jax.nn", "jax.lax"),
@@ -124,9 +124,9 @@ class GlobalState:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Note what the block changes, and put it back. Warnings are silent meanwhile: one is no failure.
+        """Record what the block changes, and restore it. Warnings are silent in the block: a warning is no failure.
 
-        A library that imports more of itself meanwhile may rebind what is its own.
+        A library that imports more of its modules in the block may rebind its own names.
         """
         settings = {setting: setting.read(sys.modules[setting.module]) for setting in SETTINGS if _is_there(setting)}
         variables = dict(os.environ)
@@ -164,7 +164,7 @@ class GlobalState:
         os.environ.update(before)
 
     def _keep_space(self, name: str, space: Any, before: Mapping[str, Any]) -> None:
-        """Put back what is bound to something else; what is new is left, but for what hides a method of a class."""
+        """Restore names that were rebound. A new name stays, unless it overrides an inherited name of a class."""
         now = vars(space)
         if len(now) == len(before) and all(map(operator.is_, now.values(), before.values())):
             return
@@ -179,14 +179,14 @@ class GlobalState:
 
 
 def kept(kernel: Kernel) -> AbstractContextManager[None]:
-    """Keep the state of this process as it was around a call of a kernel that is not of attn-spec."""
+    """Restore the state of this process after a call of a kernel that is not part of attn-spec."""
     state = None if kernel.isolated else of(kernel.spec)
     return _silence() if state is None else state.kept()
 
 
 @cache
 def of(spec: str) -> GlobalState | None:
-    """Return the global state that calls of the kernel of that name changed here; None of a kernel of attn-spec."""
+    """Return the global state that calls of the named kernel changed here; None for a kernel of attn-spec."""
     return None if is_of_the_package(spec) else GlobalState()
 
 

@@ -1,4 +1,4 @@
-"""The gradients of a call of attention as a test has them, kv head by kv head."""
+"""Gradients of a call of attention in a test, read kv head by kv head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_spec.problem.quantities import BACKWARD, QUANTITIES
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """Cotangents and gradients of a call, as views: of q, k, v and O [B, H, S, ..], of options with their four axes."""
+    """Cotangents and gradients of a call, as views: q, k, v and O as [B, H, S, ..], options with their four axes."""
 
     made: Call
     cotangent: Any
@@ -28,11 +28,11 @@ class Pulled:
 
     @property
     def whole(self) -> bool:
-        """Return whether some gradient is a sum over heads, so that no head can be judged alone."""
+        """True if a gradient is a sum over heads, so that no head can be judged alone."""
         return self.made.layer or bool(self.found.keys() - {"dq", "dk", "dv"})
 
     def parts(self) -> Iterator[GradientPart]:
-        """The kv heads one after the other, with their query heads; or all at once."""
+        """Yield the kv heads one after the other, each with its query heads; or all heads at once if ``whole``."""
         if self.whole:
             yield self._part(self.made.whole(), (0, 0), slice(None), slice(None), slice(None))
             return
@@ -40,13 +40,13 @@ class Pulled:
             yield self.group(b, g)
 
     def with_element(self, quantity: str, b: int, h: int) -> GradientPart:
-        """The part that has the elements of a gradient of this batch entry and head."""
+        """Return the part that contains the gradient's elements of this batch entry and head."""
         if self.whole:
             return next(self.parts())
         return self.group(b, h // self.made.group_size if quantity == "dq" else h)
 
     def group(self, b: int, g: int) -> GradientPart:
-        """One kv head with its query heads."""
+        """Return the part of one kv head with its query heads."""
         heads = slice(g * self.made.group_size, (g + 1) * self.made.group_size)
         return self._part(self.made.group(b, g), (b, g), slice(b, b + 1), heads, slice(g, g + 1))
 
@@ -62,20 +62,20 @@ class Pulled:
         )
 
     def check_rows(self, memory: int) -> None:
-        """Raise :class:`CallError` where some query sees no key."""
+        """Raise :class:`CallError` if a query sees no key."""
         if any(OPTIONS[name].sees is not None for name in self.made.options):
             for b, g in np.ndindex(*map(int, self.made.k.shape[:2])):
                 problem = self.made.whole() if self.made.layer else self.made.group(b, g)
                 for rows in blocks_of(problem, np.arange(problem.query_length), memory, 1):
                     if problem.rows(rows).empty_rows.any():
                         raise CallError(
-                            "some query sees no key; what its gradients are depends on its output: say "
-                            "empty_row='zero' if that is a constant, or leave such rows out"
+                            "a query sees no key, and its gradients depend on its output: pass "
+                            "empty_row='zero' if that output is a constant, or leave such rows out"
                         )
 
 
 def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pulled:
-    """Read gradients by name, "dq", "dk", "dv", or "d" and an option that has one. Raises :class:`CallError`."""
+    """Read gradients by name: "dq", "dk", "dv", or "d" and the name of an option. Raises :class:`CallError`."""
     if not isinstance(gradients, Mapping):
         kind = type(gradients).__name__
         raise CallError(f"gradients must be a mapping by name, as {{'dq': dq, 'dk': dk, 'dv': dv}}, not of type {kind}")
@@ -102,7 +102,7 @@ def pulled(made: Call, gradients: Mapping[str, Any], dout: Any, dlse: Any) -> Pu
 
 
 def _of_option(made: Call, name: str, x: Any) -> Any:
-    """The gradient of an option, with four axes."""
+    """Return the gradient of an option, with four axes. Raises :class:`CallError` unless it has the option's shape."""
     option = QUANTITIES[name].gradient_of
     assert option is not None
     if option not in made.options:

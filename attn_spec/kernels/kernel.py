@@ -1,4 +1,4 @@
-"""A kernel: a callable plus what it declares."""
+"""Kernels: a callable and its declarations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from attn_spec.problem.abilities import ABILITIES
 from attn_spec.problem.conventions import Conventions
 from attn_spec.problem.options import OPTIONS
 
-#: What a kernel may declare in ``supports``, options and abilities, with one sentence each. What is declared is
-#: mandatory.
+#: Options and abilities that a kernel may declare in ``supports``, each with its meaning. Every declaration is
+#: mandatory: the kernel must handle all problems that use it.
 DECLARABLE: dict[str, str] = {
     **{name: row.says for name, row in OPTIONS.items()},
     **{name: row.says for name, row in ABILITIES.items() if not row.of_framework},
@@ -29,87 +29,92 @@ DECLARABLE: dict[str, str] = {
 
 
 class KernelError(Exception):
-    """A kernel that cannot be found, imported or declared; the text says what to do next."""
+    """A kernel cannot be found, imported or declared; the message says what to do next."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
     """A callable ``fn(q, k, v, **options) -> out | (out, lse)`` and its declarations."""
 
+    #: Callable that computes attention.
     function: Callable[..., Any]
-    #: How reports call it, e.g. ``torch_sdpa:flash``.
+    #: Name in reports, e.g. ``torch_sdpa:flash``.
     name: str
-    #: Whose tensors it takes, a name of ``kernels.frameworks`` (Triton kernels take those of torch).
+    #: Framework of the tensors that the kernel takes, a name of ``kernels.frameworks`` (Triton kernels take torch
+    #: tensors).
     framework: str
-    #: Input formats it accepts.
+    #: Input dtypes that the kernel accepts.
     dtypes: tuple[str, ...]
-    #: The arithmetic it declares, one contract for all dtypes or one for each.
+    #: Arithmetic that the kernel declares: one contract for all dtypes, or one for each dtype.
     contract: Contract | Mapping[str, Contract]
-    #: Names from DECLARABLE.
+    #: Options and abilities that the kernel declares, names from DECLARABLE.
     supports: frozenset[str]
-    #: Its choices where sound systems differ.
+    #: Choices of the kernel where sound systems differ.
     conventions: Conventions = field(default_factory=Conventions)
-    #: Device types it runs on; the one that it is made for comes first.
+    #: Device types that the kernel runs on; the type that it is made for comes first.
     devices: tuple[str, ...] = ("cpu", "cuda")
-    #: How q, k, v, out and their gradients are handed over, a name of ``presentation.PRESENTATIONS``. One that joins
-    #: heads passes their numbers as ``query_heads`` and ``kv_heads``.
+    #: Order of the axes of q, k, v, out and their gradients, a name of ``presentation.PRESENTATIONS``. A presentation
+    #: that joins heads passes the numbers of heads as ``query_heads`` and ``kv_heads``.
     presentation: str = "BHSD"
-    #: Which problems it takes.
+    #: Limits of the problems that the kernel takes.
     limits: Limits = field(default_factory=Limits)
-    #: Dtypes of tensors of options, by option, that are not those of q, k, v: ``{"bias": "float32"}``.
+    #: Dtypes of option tensors that differ from the dtype of q, k, v, by option: ``{"bias": "float32"}``.
     option_dtypes: Mapping[str, str] = field(default_factory=dict)
-    #: "mask" or "bias": the one tensor into which all that hides keys is written, beside a bias that "mask" leaves
-    #: alone, for a callable that takes no more than that; None passes each option on its own.
+    #: "mask" or "bias": the one tensor into which all masking options are written, for a callable that takes no other.
+    #: With "mask" a bias stays separate. None passes each option on its own.
     merge: str | None = None
-    #: Whether the function is ``build(shapes, dtypes, options) -> call(q, k, v, **tensors)``, called once for each
-    #: signature: shapes and dtypes by the names of all tensors, options that are no tensors by theirs.
+    #: True if the function is ``build(shapes, dtypes, options) -> call(q, k, v, **tensors)``, called once for each
+    #: signature. Shapes and dtypes are by the names of all tensors, options are the plain values by name.
     builds: bool = False
-    #: What is passed for options that a problem does not use, by option; others are left out.
+    #: Arguments for options that a problem does not use, by option; other unused options are left out.
     when_off: Mapping[str, Any] = field(default_factory=dict)
-    #: What was built, by signature.
+    #: Callables that the function built, by signature.
     built: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
-    #: How many shapes and sets of options, chosen for what they tell, each strategy of a property's problems has; None:
-    #: any number. For compiled kernels, to which each costs seconds. What a property makes of a problem, fewer rows for
-    #: instance, may have others.
+    #: Number of signatures (shapes with sets of options) that each strategy draws for a property; None is any number.
+    #: It is for compiled kernels, for which each signature costs seconds. Problems that a property derives, for
+    #: instance with fewer rows, may have others.
     signatures: int | None = None
-    #: Refutations that its author knows of.
+    #: Refutations that the kernel's author expects.
     known_defects: tuple[Defect, ...] = ()
-    #: How many times as long as on ordinary hardware a call takes (interpreters, simulators); problems get smaller.
+    #: Run time of a call as a multiple of that on ordinary hardware (interpreters, simulators); larger values get
+    #: smaller problems.
     slowness: float = 1.0
-    #: False for an undecorated callable, whose shape options are found by trying them.
+    #: False for an undecorated callable, whose abilities are found by trying them.
     declared: bool = True
-    #: The string a user typed to name it.
+    #: Text by which the user named the kernel.
     spec: str = ""
-    #: Name of the module it was found in.
+    #: Name of the module that defines the kernel.
     module: str = ""
-    #: The file it was found in and its name there, where that is in another process; empty for this one, whose
-    #: ``module`` tells.
+    #: File that defines an isolated kernel, as its own process reports it; empty for a kernel of this process, which
+    #: ``module`` locates.
     source: str = ""
+    #: Name of an isolated kernel in its file; empty for a kernel of this process.
     attribute: str = ""
-    #: SHA-256 of that file before the process started.
+    #: SHA-256 of that file before the kernel's process started.
     source_digest: str = ""
-    #: What :func:`class_of` says of it there.
+    #: Result of :func:`class_of` in the process of an isolated kernel.
     source_class: str = ""
-    #: The library of its tensors, where they are those of another process; None is that of ``framework`` here.
+    #: Library of an isolated kernel's tensors; None: the library of ``framework`` in this process.
     host: Framework | None = field(default=None, repr=False, compare=False)
-    #: What the user declared beside the name of an undecorated callable.
+    #: Declarations that the user added to the name of an undecorated callable.
     given: Mapping[str, Any] = field(default_factory=dict)
-    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``, or a dict of these by name; None is the
-    #: framework's own differentiation.
+    #: ``(dout, q, k, v, out, lse, **options) -> (dq, dk, dv[, dbias])``, or a dict of these by name. None: the
+    #: framework differentiates.
     backward_function: Callable[..., Any] | None = None
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare ``function`` as this kernel's backward pass; a decorator: ``@attention.backward``.
 
-        It is called with the cotangent ``dout``, the inputs and outputs of the forward call (``lse`` is None if that
-        returns none), the same options, and ``dlse`` when the cotangent of the LSE is not zero (option "lse_backward").
+        The function is called with the cotangent ``dout``, the inputs and outputs of the forward call, and the same
+        options. ``lse`` is None if the forward call returns none. ``dlse`` is passed if the cotangent of the LSE is not
+        zero (ability "lse_backward").
         """
         object.__setattr__(self, "backward_function", function)
         object.__setattr__(self, "supports", self.supports | {"backward"})
         return function
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
-        """Call the function; or what it builds for this signature, once."""
+        """Call the function; with ``builds``, call the callable that it built for this signature."""
         if not self.builds:
             return self.function(*tensors, **options)
         given = {name: x for name, x in options.items() if name in OPTIONS and OPTIONS[name].tensor}
@@ -124,7 +129,7 @@ class Kernel:
 
     @property
     def library(self) -> Framework:
-        """The library whose tensors it takes. Raises :class:`FrameworkError`."""
+        """Library whose tensors the kernel takes. Raises :class:`FrameworkError`."""
         return frameworks.framework(self.framework) if self.host is None else self.host
 
     @property
@@ -134,45 +139,47 @@ class Kernel:
 
     @property
     def isolated(self) -> bool:
-        """Return whether the kernel runs in a process of its own."""
+        """True if the kernel runs in a process of its own."""
         return self.host is not None
 
     def contract_declared(self, dtype: str) -> Contract:
-        """The contract for inputs of ``dtype`` as declared."""
+        """Return the declared contract for inputs of ``dtype``."""
         return self.contract[dtype] if isinstance(self.contract, Mapping) else self.contract
 
     def contract_for(self, dtype: str) -> ResolvedContract:
-        """The contract for inputs of ``dtype``, every stage a format.
+        """Return the contract for inputs of ``dtype``, with a format for every stage.
 
-        A framework that differentiates chooses the format of dP, and may have stored weights where the contract says
-        that they are recomputed; a backward pass that was written keeps the format of scores.
+        A framework that differentiates chooses the format of dP. It may also store weights that the contract calls
+        recomputed. A written backward pass keeps the format of scores.
         """
         written = self.backward_function is not None or self.of_class == "autograd"
         c = self.contract_declared(dtype).at(dtype)
         return _of_backward_pass(c, written=written) if "backward" in self.supports or not self.declared else c
 
     def wrapped(self, around: Callable[..., Any]) -> Kernel:
-        """The kernel with a function around its calls, which are ``kernel(q, k, v, **options)``."""
-        # Nothing but __wrapped__, by which parameters are found: a function's own attributes may bear any names.
+        """Return the kernel with ``around`` as its callable, which may call ``kernel(q, k, v, **options)``."""
+        # Only __wrapped__ is set, by which parameters are found: other attributes of a function may have any name.
         around.__wrapped__ = self.function  # type: ignore[attr-defined]
         return replace(self, function=around, builds=False)
 
     def keyword(self, name: str) -> str:
-        """The parameter name the callable uses for an option, or to ask for an ability."""
+        """Return the callable's parameter name for an option, or for the request of an ability."""
         spellings = (OPTIONS[name] if name in OPTIONS else ABILITIES[name]).spellings
         usual = name if name in OPTIONS else spellings[0]
         return next((spelling for spelling in spellings if spelling in self.parameters), usual)
 
     def passed_off(self, used: Collection[str]) -> dict[str, Any]:
-        """Return the arguments for options that are off; a parameter of another option only with that in ``used``."""
+        """Return the arguments for options that are off; a parameter of another option is passed only if ``used`` has
+        that option.
+        """
         told = [name for name in self.when_off if not OPTIONS[name].of or OPTIONS[name].of in used]
         return {self.keyword(name): self.when_off[name] for name in told}
 
     @cached_property
     def without_dropout(self) -> Mapping[str, Any]:
-        """Arguments that turn dropout off: p = 0 unless that is the default, and a seed if one is required.
+        """Keyword arguments that turn dropout off: p = 0 unless that is the default, and a seed if one is required.
 
-        Of a callable that is not declared too, whose abilities are not known before it is called.
+        Undecorated callables are included, since their abilities are unknown before the first call.
         """
         if self.declared and "dropout_by_chance" not in self.supports:
             return {}
@@ -188,9 +195,9 @@ class Kernel:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file it was found in; of its bytecode when there is no file.
+        """SHA-256 of the file that defines the kernel, or of its bytecode if there is no file.
 
-        That of a kernel in a process of its own is the one from before that process started.
+        For an isolated kernel the hash was computed before its process started.
         """
         if self.source_digest:
             return self.source_digest
@@ -199,13 +206,13 @@ class Kernel:
 
     @property
     def file(self) -> Path | None:
-        """The file it was found in; None where there is none."""
+        """File that defines the kernel; None if there is no file."""
         named = self.source or getattr(sys.modules.get(self.module), "__file__", None)
         return Path(named) if named else None
 
 
 def _of_backward_pass(c: ResolvedContract, *, written: bool) -> ResolvedContract:
-    """A contract and its alternatives, of a backward pass that was written or one that a framework derives."""
+    """Return a contract and its alternatives for a backward pass that is written, or that a framework derives."""
     alternatives = tuple(_of_backward_pass(other, written=written) for other in c.alternatives)
     if written and c.weight_gradients == "either":
         c = replace(c, weight_gradients=c.stored_scores)
@@ -215,7 +222,9 @@ def _of_backward_pass(c: ResolvedContract, *, written: bool) -> ResolvedContract
 
 
 def class_of(function: Callable[..., Any]) -> str:
-    """Return "class" for a class, "autograd" for an autograd function, a class to be applied; else an empty text."""
+    """Return "autograd" for an autograd function, a class with ``apply``; "class" for another class; else an empty
+    text.
+    """
     if not inspect.isclass(function):
         return ""
     return "autograd" if hasattr(function, "apply") and hasattr(function, "backward") else "class"
@@ -226,7 +235,7 @@ def _shape_of(tensor: Any) -> tuple[int, ...]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Parameters of a callable, by name. Raises :class:`KernelError` for one that does not say."""
+    """Return the parameters of a callable, by name. Raises :class:`KernelError` for a callable without a signature."""
     try:
         return inspect.signature(function).parameters
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Limits of a kernel on problems whose options and abilities it declares: facts, and one check of them all."""
+"""Limits of a kernel on problems whose options and abilities it declares, and one check of all limits."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from attn_spec.problem.problem import Problem
 
 
 class NotTaken(Exception):  # noqa: N818 -- no error: it says that a problem is none of the kernel's
-    """A problem that a kernel does not take; the text says why."""
+    """A kernel does not take a problem; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Limits that a kernel sets to problems. No property is searched beyond them."""
 
-    #: Head dimensions, of queries and of values; None is any.
+    #: Head dimensions of queries and of values; None is any.
     head_dims: tuple[int, ...] | None = None
-    #: Of what the number of queries "Q" and of keys "K" must be a multiple.
+    #: Required divisors of the query length ("Q") and of the key length ("K").
     multiples: Mapping[str, int] = field(default_factory=dict)
-    #: Numbers of queries; None is any. (1,) is a kernel for decoding.
+    #: Query lengths; None is any. (1,) is a kernel for decoding.
     query_lengths: tuple[int, ...] | None = None
-    #: Whether there must be a key for every query.
+    #: True if the key length must be at least the query length.
     keys_reach_queries: bool = False
-    #: The largest position of ``rotary``, as of a table of cosines with a last row; None is any.
+    #: Largest position of ``rotary``, for instance the last row of a table of cosines; None is any.
     largest_position: int | None = None
-    #: Whether a scale must be above 0, as where the maximum is taken of scores that are not scaled yet.
+    #: True if the scale must be above 0, as in a kernel that takes the maximum of unscaled scores.
     positive_scale: bool = False
-    #: Options that it cannot do without.
+    #: Options that every problem must use.
     always: tuple[str, ...] = ()
-    #: Pairs of options that it refuses to combine, e.g. ("causal", "mask").
+    #: Pairs of options that the kernel does not combine, e.g. ("causal", "mask").
     exclusive: tuple[tuple[str, str], ...] = ()
 
     def step(self, axes: str) -> int:
-        """The least length that fits the multiples of all these axes."""
+        """Return the least length that is divisible by the divisors of all these axes."""
         return math.lcm(*(self.multiples.get(axis, 1) for axis in axes))
 
     @property
     def takes_any_shape(self) -> bool:
-        """Return whether abilities alone limit the shapes."""
+        """True if no limit, but abilities alone, restrict the shapes."""
         return self.head_dims is None and self.query_lengths is None and self.step("QK") == 1
 
     def refusal(self, problem: Problem) -> str:
-        """Why the kernel does not take the problem; empty when it does."""
+        """Return why the kernel does not take the problem; an empty text if it does."""
         return next(self._reasons(problem), "")
 
     def hints(self, problem: Problem, *, failed: bool) -> list[str]:
-        """Limits that may be missing where this is the smallest problem; ``failed`` says that the call itself did."""
+        """Return the limits that may be missing if this is the smallest failing problem; ``failed``: the call itself
+        failed.
+        """
         found, reached = [], largest_position(problem)
         if not self.positive_scale and problem.scale_value <= 0:
-            found.append("the scale is not above 0; of a kernel that takes no other, declare positive_scale=True")
+            found.append("the scale is not above 0; if the kernel needs a positive one, declare positive_scale=True")
         if failed and self.largest_position is None and reached >= max(problem.query_length, problem.key_length):
             found.append(
-                f"the problem has positions up to {reached}; if they are rows of a table, declare largest_position="
+                f"the problem has positions up to {reached}; if the kernel has a table, declare largest_position="
             )
         return found
 
@@ -62,14 +64,14 @@ class Limits:
         Q, K, used = problem.query_length, problem.key_length, problem.options()
         widths = {problem.scored_width, problem.head_value_dim}
         if problem.diagonal is not None:
-            yield "it is some rows of a longer problem, whose answer is part of that of all rows"
+            yield "it is some rows of a longer problem; give the kernel all rows"
         if self.head_dims is not None and not widths <= set(self.head_dims):
-            yield f"head dimensions must be of {self.head_dims}"
+            yield f"head dimensions must be among {self.head_dims}"
         for axis, length in (("Q", Q), ("K", K)):
             if length % self.step(axis):
                 yield f"the length of {axis} must be a multiple of {self.step(axis)}"
         if self.query_lengths is not None and Q not in self.query_lengths:
-            yield f"the number of queries must be of {self.query_lengths}"
+            yield f"the number of queries must be among {self.query_lengths}"
         if self.keys_reach_queries and K < Q:
             yield "there must be a key for every query"
         if self.largest_position is not None and largest_position(problem) > self.largest_position:
@@ -81,7 +83,9 @@ class Limits:
 
 
 def largest_position(problem: Problem) -> int:
-    """The largest position of ``rotary``, given or counted along the longer of queries and keys; 0 without."""
+    """Return the largest position of ``rotary``, given or counted along the longer of queries and keys; 0 without
+    rotary.
+    """
     if problem.rotary is None:
         return 0
     given = (problem.rotary_query_positions, problem.rotary_key_positions)

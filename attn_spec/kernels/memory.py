@@ -1,7 +1,7 @@
-"""Other ways for a tensor to lie in memory, values unchanged: what a kernel may be handed by a sound caller.
+"""Layouts of a tensor in memory that a caller may pass to a kernel; the values are unchanged.
 
-Each takes and gives a tensor of two axes or more, of a framework that lays tensors in strides. NaN lies wherever a
-kernel must not read.
+Each function takes and returns a tensor with at least two axes, of a framework with strides. Memory that a kernel must
+not read holds NaN.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy as np
 from attn_spec.kernels.frameworks.framework import strided
 from attn_spec.kernels.limits import NotTaken
 
-#: Elements past which an offset of 32 bits with a sign has no room.
+#: Offset in elements that a signed 32-bit integer cannot hold.
 FAR = 2**31
-#: Strides of :func:`far_apart` are multiples of this number of elements: a kernel that reads 16 bytes at a time needs
-#: rows that begin at multiples of 16 bytes.
+#: Elements of which strides of :func:`far_apart` are multiples. A kernel that reads 16 bytes at a time needs rows that
+#: begin at multiples of 16 bytes.
 ALIGNED = 64
 
 
 def unchanged(tensor: Any) -> Any:
-    """The tensor as it lies."""
+    """Return the tensor itself."""
     return tensor
 
 
 def swapped(tensor: Any, first: int = -3, second: int = -2) -> Any:
     """Return a tensor of the same values with two axes swapped in memory, as heads and lengths of a fused projection.
 
-    A tensor of two axes has those two swapped.
+    The two axes of a matrix are swapped whatever ``first`` and ``second`` are.
     """
     first, second = (first, second) if tensor.ndim > 2 else (0, 1)
     return strided(tensor).packed(tensor.swapaxes(first, second)).swapaxes(first, second)
@@ -46,28 +46,30 @@ def sliced(tensor: Any) -> Any:
 
 
 def by_columns(tensor: Any) -> Any:
-    """Lay a tensor [.., S, D] in memory as [.., D, S], as a cache of keys does that stores columns together."""
+    """Return a tensor of the same values whose layout [.., S, D] is [.., D, S], as in a key cache with contiguous
+    columns.
+    """
     return swapped(tensor, -2, -1)
 
 
 def spaced(tensor: Any) -> Any:
-    """Lay a tensor so that the stride of its last axis is 2: a NaN follows each of its numbers in memory."""
+    """Return a tensor of the same values whose last axis has stride 2: a NaN follows each number in memory."""
     *outer, D = tensor.shape
     every_second = strided(tensor).of_nan(tensor, (*outer, 2 * D))[..., ::2]
     every_second[...] = tensor
     return every_second
 
 
-#: Ways to lay a packed tensor that keep a stride of 1 along its last axis.
+#: Layouts with a stride of 1 along the last axis.
 OF_LAST_STRIDE_ONE = (unchanged, swapped, sliced)
-#: Ways to lay it of which all but the first give another stride there.
+#: Layouts in which the last axis has another stride, except the first.
 OF_OTHER_LAST_STRIDE = (unchanged, by_columns, spaced)
 
 
 def each_its_own(
     rng: np.random.Generator, ways: Sequence[Callable[[Any], Any]] = OF_LAST_STRIDE_ONE
 ) -> Callable[[Any], Any]:
-    """Make a way to lay tensors that draws one of these ways for each tensor."""
+    """Return a function that draws one of the layouts ``ways`` for each tensor."""
 
     def arrange(tensor: Any) -> Any:
         return ways[int(rng.integers(len(ways)))](tensor)
@@ -76,7 +78,7 @@ def each_its_own(
 
 
 def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
-    """Broadcast the first entry along each of the axes with stride 0; the rest of the buffer is NaN."""
+    """Return the first entry along each of the axes, broadcast with stride 0; the rest of the buffer is NaN."""
     own = strided(tensor)
     buffer = own.of_nan(tensor, tensor.shape)
     chosen = set(axes)
@@ -86,14 +88,15 @@ def expanded(tensor: Any, axes: Iterable[int] = (0,)) -> Any:
 
 
 def expanded_whole(tensor: Any) -> Any:
-    """Broadcast the first entry along every axis with stride 0."""
+    """Return the first element of the tensor, broadcast along every axis with stride 0."""
     return expanded(tensor, range(tensor.ndim))
 
 
 def far_apart(tensor: Any, axis: int) -> Any:
-    """Return a tensor of the same values, so far apart along an axis that the last begins past FAR elements.
+    """Return a tensor of the same values whose last entry along an axis begins past FAR elements.
 
-    One entry stays where it is. Raises :class:`NotTaken` where the system does not give so many addresses.
+    A tensor with one entry along the axis is returned unchanged. Raises :class:`NotTaken` if the system refuses the
+    memory.
     """
     length, shape = tensor.shape[axis], tuple(tensor.shape)
     if length < 2:
@@ -105,17 +108,17 @@ def far_apart(tensor: Any, axis: int) -> Any:
     try:
         return strided(tensor).vast(tensor, packed)
     except (MemoryError, OSError, RuntimeError) as error:
-        raise NotTaken(f"no buffer of {FAR} elements can be had: {str(error).splitlines()[0]}") from error
+        raise NotTaken(f"a buffer of {FAR} elements cannot be allocated: {str(error).splitlines()[0]}") from error
 
 
 def of_two_axes(tensor: Any) -> Any:
-    """A mask or a bias that is one for all batch entries and heads, as [Sq, Sk]."""
+    """Return a mask or bias as [Sq, Sk] if it is shared by all batch entries and heads, else unchanged."""
     leading = tuple(tensor.shape[:-2])
     return tensor[(0,) * len(leading)] if all(length == 1 for length in leading) else tensor
 
 
 def in_the_same_place(tensors: int) -> Callable[[Any], Any]:
-    """Reuse memory: from the second call on, copy each tensor into the buffer that the first call used.
+    """Return a function that copies each tensor of later calls into the buffer that the first call used.
 
     A call has ``tensors`` tensors.
     """
@@ -133,5 +136,5 @@ def in_the_same_place(tensors: int) -> Callable[[Any], Any]:
 
 
 def after_freed_nan(tensor: Any, shapes: Iterable[tuple[int, ...]]) -> Any:
-    """The tensor itself, after buffers of NaN of these shapes were allocated and freed again."""
+    """Return the tensor itself, after buffers of NaN with these shapes were allocated and freed."""
     return strided(tensor).free_nan(tensor, list(shapes))

@@ -1,4 +1,4 @@
-"""Misbehaviour of a kernel, whatever it computes: to raise, hang, lose its device, or return no attention."""
+"""Misbehaviour of a kernel: it raises, hangs, loses its device, or returns no attention."""
 
 import os
 import sys
@@ -9,31 +9,33 @@ from attn_spec.faults import in_one_line
 
 
 class Misbehaviour(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A call that did not produce an attention output at all; the text says what came back instead."""
+    """A call produced no attention output; the message says what happened instead."""
 
 
 class CallFailed(Misbehaviour):
-    """A call that gave no answer: it raised, did not return in time, or what follows."""
+    """A call gave no answer: it raised, did not return in time, or its process died."""
 
 
 class Crashed(CallFailed):
-    """A call during which the kernel's process died."""
+    """The kernel's process died during a call."""
 
 
 class Raised(CallFailed):
-    """A call that raised, as a kernel may to refuse it."""
+    """A call raised an exception, as a kernel may do to refuse a problem."""
 
 
 class OutOfMemory(Raised):
-    """A call that raised for want of memory, which says nothing of what it computes."""
+    """A call raised for lack of memory, which says nothing about the values that the kernel computes."""
 
 
-#: What libraries say where memory could not be had: PyTorch on a CPU, XLA.
+#: Parts of messages by which libraries report a lack of memory: PyTorch on a CPU, XLA.
 _WANT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "RESOURCE_EXHAUSTED")
 
 
 def failed(call: str, error: BaseException) -> Raised:
-    """The failure of a ``call``, in words, that raised an exception of any library: which one, and where."""
+    """Return the failure of a call that raised an exception: ``call`` names it, the message adds the exception and
+    place.
+    """
     where = traceback.extract_tb(error.__traceback__)[-1]
     starved = isinstance(error, MemoryError) or any(words in str(error) for words in _WANT_OF_MEMORY)
     made = OutOfMemory if starved else Raised
@@ -41,9 +43,9 @@ def failed(call: str, error: BaseException) -> Raised:
 
 
 def end_process(reason: str) -> NoReturn:
-    """End the process as a crash would: what follows a lost device fails whatever is called, and proves nothing.
+    """End the process as a crash would, since after a lost device every call fails and proves nothing.
 
-    An examination outlives that, blames the call that was under way, and goes on in another process.
+    An examination survives this, attributes the crash to the call in progress, and continues in another process.
     """
     sys.stderr.write(f"attn-spec: {reason}\n")
     sys.stderr.flush()

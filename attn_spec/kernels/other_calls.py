@@ -1,6 +1,6 @@
-"""Other calls that a test may have meant: the same tensors in another order of axes, or an option read otherwise.
+"""Hints about calls that a test may have meant: other axes of the same tensors, or another reading of an option.
 
-A hint for whoever reads a failure: no verdict depends on it.
+No verdict depends on these hints; they are for the reader of a failure.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Given = TypeVar("Given", bound="Arguments")
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """The arguments of one call of an assertion, as the test gave them, before they are read as attention."""
+    """Arguments of one call of an assertion, as the test gave them, before they are read as attention."""
 
     q: Any
     k: Any
     v: Any
     presentation: str
-    #: Options by the words that the test uses.
+    #: Options by the names that the test uses.
     words: Mapping[str, Any]
     conventions: Conventions
     lse: Any = None
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Quantities of an answer that is judged by conventions."""
+        """Return the names of the quantities in an answer that conventions decide."""
         return ()
 
     def read(self, part: Callable[[Call], Read]) -> Read | None:
-        """Return the result of ``part`` for the call of these arguments; None where they are no call of attention."""
+        """Return ``part(call)`` for the call of these arguments; None if they are no call of attention."""
         try:
             with call_errors():
                 return part(call(self.q, self.k, self.v, presentation=self.presentation, **self.words))
@@ -48,19 +48,20 @@ class Arguments:
 
 @dataclass(frozen=True, kw_only=True)
 class AsGiven(Arguments):
-    """The arguments of ``assert_attention``."""
+    """Arguments of ``assert_attention``."""
 
     output: Any
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Quantities of an answer that is judged by conventions."""
+        """Return the names of the quantities in an answer that conventions decide."""
         return ("output",) if self.lse is None else ("output", "lse")
 
     def part(self, place: tuple[int, ...]) -> tuple[Part, int] | None:
-        """The head, and its row, of the element at ``place`` of the output [as the presentation has it] or of the LSE.
+        """Return the head of an element of the output or LSE, and the element's row; None if this is no call of
+        attention.
 
-        None where this is no call of attention.
+        ``place`` is an index of the output in the axes of the presentation, or of the LSE [B, H, S].
         """
         at = dict(zip(self.presentation if len(place) == 4 else "BHS", place, strict=True))
 
@@ -73,16 +74,16 @@ class AsGiven(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientsAsGiven(Arguments):
-    """The arguments of ``assert_attention_gradients``."""
+    """Arguments of ``assert_attention_gradients``."""
 
     gradients: Mapping[str, Any]
     dout: Any
     dlse: Any
 
     def part(self, quantity: str, place: tuple[int, ...]) -> GradientPart | None:
-        """The kv head of the element at ``place`` of a gradient; None where this is no call of attention.
+        """Return the part with the gradient element at ``place``; None if this is no call of attention.
 
-        ``place`` is as the presentation has it in the gradients of q, k and v.
+        For gradients of q, k and v ``place`` is in the axes of the presentation.
         """
         at = dict(zip(self.presentation if quantity in ("dq", "dk", "dv") else "BHSD", place, strict=True))
         return self.read(
@@ -91,7 +92,7 @@ class GradientsAsGiven(Arguments):
 
 
 def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
-    """Calls that differ in one thing, each with words for it."""
+    """Yield calls that differ from the given one in one respect, each with a text that names it."""
     for name in presentations():
         if name != asked.presentation:
             yield f"as presentation={name!r}", replace(asked, presentation=name)
@@ -102,13 +103,13 @@ def other_calls(asked: Given) -> Iterator[tuple[str, Given]]:
             added = (slice(None), *[None] * (4 - len(shape)))
             text = f"{word}[:{', None' * (4 - len(shape))}]"
             yield (
-                f"with {text}, whose first axis is that of batch entries",
+                f"with {text}, whose first axis is the batch",
                 replace(asked, words={**asked.words, word: x[added]}),
             )
 
 
 def _with_other_conventions(asked: Given) -> Iterator[tuple[str, Given]]:
-    """The call with another choice of one convention: of those that decide its answer, or that its words name."""
+    """Yield the call with another choice of one convention that decides its answer, or that its words name."""
     for name, row in CONVENTIONS.items():
         for choice in row.telling:
             if row.is_option and name in asked.words and choice != asked.words[name]:

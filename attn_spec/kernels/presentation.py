@@ -1,6 +1,6 @@
 """Presentations of q, k, v to a kernel, and of its output and gradients: the order and the number of their axes.
 
-A presentation without the axis of batch entries, or of heads too, is called for one of them after the other.
+In a presentation without the batch axis, or without batch and head axes, the kernel is called once for each entry.
 """
 
 from __future__ import annotations
@@ -14,64 +14,66 @@ import numpy as np
 
 from attn_spec.problem.problem import Problem
 
-#: Axes of q, k, v, O and their gradients as attn-spec holds them.
+#: Axes of q, k, v, O and their gradients inside attn-spec.
 AXES = "BHSD"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
-    """All that is known of one presentation."""
+    """A row of the table of presentations."""
 
-    #: What a kernel is given.
+    #: Axes of the tensors that a kernel is given, in words.
     says: str
-    #: The axes of a tensor, in terms of AXES; two of them in one are joined, those of the second side by side.
+    #: Axes of a tensor in terms of AXES; two letters in one name are one joined axis, the second varying fastest.
     axes: tuple[str, ...]
 
     @property
     def looped(self) -> str:
-        """The axes that a kernel is given one entry of: none, "B" or "BH"."""
+        """Axes over which the kernel is called once per entry: none, "B" or "BH"."""
         return "".join(axis for axis in AXES if axis not in "".join(self.axes))
 
     @property
     def joins_heads(self) -> bool:
-        """Return whether a kernel needs the numbers of heads as arguments."""
+        """True if heads and dimensions are one axis, so that the kernel needs the numbers of heads as arguments."""
         return "HD" in self.axes
 
     def places(self, names: str) -> tuple[int, ...]:
-        """Return the places of axes named by letters of AXES, without those that a kernel does not see on their own."""
+        """Return the indices of the named axes; axes that a kernel does not see as axes of their own are left out."""
         return tuple(self.axes.index(name) for name in names if name in self.axes)
 
     @property
     def _order(self) -> str:
-        """The axes one by one, the looped ones first."""
+        """Letters of the axes, the looped ones first."""
         return self.looped + "".join(self.axes)
 
     def hand(self, x: Any) -> Any:
-        """An array or tensor [B, H, S, D] as a kernel is given it; a looped axis has one entry."""
+        """Return an array or tensor [B, H, S, D] in the presentation; each looped axis must have one entry."""
         return self.rows(_reordered(x, AXES, self._order)).reshape(self.shape(tuple(x.shape)))
 
     def rows(self, x: Any) -> Any:
-        """[B, H, ..] in that order of axes without those that a kernel is given one entry of."""
+        """Return an array [B, H, ..] without the looped axes, each of which must have one entry."""
         return x[(0,) * len(self.looped)]
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in which a kernel is given, and gives, a tensor of shape [B, H, S, D]."""
+        """Return the shape in the presentation of a tensor of shape [B, H, S, D]."""
         lengths = dict(zip(AXES, shape, strict=True))
         return tuple(math.prod(lengths[axis] for axis in joined) for joined in self.axes)
 
     def all_rows(self, x: Any) -> Any:
-        """The inverse of :meth:`rows`."""
+        """Return an array with the looped axes added, each with one entry; the inverse of :meth:`rows`."""
         return x[(None,) * len(self.looped)]
 
     def back(self, x: Any, heads: int) -> Any:
-        """The inverse of :meth:`hand` for an array or tensor of ``heads`` heads."""
+        """Return an array or tensor of the presentation as [B, H, S, D] with ``heads`` heads; the inverse of
+        :meth:`hand`.
+        """
         lengths = dict.fromkeys(self.looped, 1)
         for joined, length in zip(self.axes, x.shape, strict=True):
             lengths |= {"H": heads, "D": length // heads} if joined == "HD" else {joined: length}
         return _reordered(x.reshape([lengths[axis] for axis in self._order]), self._order, AXES)
 
     def parts(self, problem: Problem) -> Iterator[Problem]:
-        """Cut a problem into those that a kernel is called for, in the order of entries and heads."""
+        """Yield the problems that a kernel is called for, in the order of batch entries and heads."""
         entries = range(problem.batch) if "B" in self.looped else [None]
         for entry in entries:
             one = problem if entry is None else problem.take("B", [entry])
@@ -79,24 +81,24 @@ class Presentation:
             yield from (one if head is None else one.take("H", [head]) for head in heads)
 
     def shares(self, name: str, problem: Problem) -> bool:
-        """Return whether several calls share one option: its gradient is their sum, which the kernel does not make."""
+        """Return whether several calls share an option's tensor, so that its gradient is a sum over these calls."""
         broadcast = [axis for axis in problem.broadcast_axes(name) if axis < len(self.looped)]
         return any(problem.score_shape[axis] > 1 for axis in broadcast)
 
     def part(self, values: np.ndarray, number: int) -> np.ndarray:
-        """Return the elements of [B, H, ..] that belong to the part of that number."""
+        """Return the elements of an array [B, H, ..] that belong to the ``number``-th call."""
         if not self.looped:
             return values
         entry, head = divmod(number, values.shape[1]) if "H" in self.looped else (number, slice(None))
         return values[entry : entry + 1, head : head + 1] if isinstance(head, int) else values[entry : entry + 1]
 
     def whole(self, parts: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        """Parts, each [1, H, ..], [1, 1, ..] or all there is, as an array of ``shape`` [B, H, ..]."""
+        """Return the parts of all calls joined to an array of ``shape`` [B, H, ..]."""
         return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
 
 
 def _reordered(x: Any, given: str, wanted: str) -> Any:
-    """An array or tensor whose axes have these names, in the order wanted."""
+    """Return an array or tensor whose axes are named ``given``, with its axes in the order ``wanted``."""
     now = list(given)
     for place, axis in enumerate(wanted):
         other = now.index(axis)

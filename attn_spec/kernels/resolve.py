@@ -1,4 +1,4 @@
-"""Find a kernel by name: a file, a module, an entry point or a short name."""
+"""Look-up of a kernel by name: a file, a module, an entry point, a short name, or the definition."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from attn_spec.kernels import definition
 from attn_spec.kernels.declaration import default_name, from_callable
 from attn_spec.kernels.kernel import Kernel, KernelError
 
-#: In front of an option that is to be left out.
+#: Prefix of an option that is left out.
 MINUS = "-"
 
 
 def resolve(spec: str, **declared: Any) -> Kernel:
-    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or an entry-point short name, or the definition.
+    """Find a kernel by ``file.py:name``, ``pkg.mod:name``, an in-tree or entry-point short name, or
+    ``definition:BITS``.
 
-    ``declared`` fills in for undecorated callables, and is refused for decorated ones.
-    Raises :class:`KernelError` with the next step in its text.
+    ``declared`` completes an undecorated callable, and is refused for a decorated one. Raises :class:`KernelError`,
+    whose message says what to do next.
     """
     given = {key: value for key, value in declared.items() if value}
     found, module = _found(spec)
     if isinstance(found, Kernel):
         if given:
-            raise KernelError(f"{spec} declares itself with @kernel; drop the options for {', '.join(sorted(given))}")
+            raise KernelError(f"{spec} is declared by @kernel; leave out the options for {', '.join(sorted(given))}")
         return replace(found, spec=spec, module=module or found.module)
     if not callable(found):
         raise KernelError(f"{spec} is {with_article(type(found).__name__)}, not a function or a kernel")
@@ -45,7 +46,9 @@ def resolve(spec: str, **declared: Any) -> Kernel:
 
 
 def _found(spec: str) -> tuple[Any, str]:
-    """Return what a name means, and the module that it names, empty if it names none."""
+    """Return the object that a name means, and the name of its module; the module is empty for entry points and
+    definition.
+    """
     module_name, _, attribute = spec.partition(":")
     plugins = {entry.name: entry for entry in entry_points(group="attn_spec.kernels")}
     if module_name == "definition" and attribute:
@@ -68,7 +71,7 @@ def _found(spec: str) -> tuple[Any, str]:
 
 
 def is_of_the_package(spec: str) -> bool:
-    """Return whether a name means a kernel of attn-spec, without an import."""
+    """Return whether a name means a kernel of attn-spec; nothing is imported."""
     module, _, attribute = spec.partition(":")
     plugin = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}.get(spec)
     if plugin is not None:
@@ -78,13 +81,13 @@ def is_of_the_package(spec: str) -> bool:
 
 
 def module_of(spec: str) -> str:
-    """The module that a name means, of those that name one."""
+    """Return the module that a kernel's name means, for a name that contains one."""
     plugins = {entry.name: entry.module for entry in entry_points(group="attn_spec.kernels")}
     return plugins.get(spec) or spec.partition(":")[0]
 
 
 def source_of(module: str) -> str:
-    """The file that a module is found in, which is not imported, nor is a package around it; empty for none."""
+    """Return the file of a module without importing it or a package around it; an empty text if there is none."""
     path: Sequence[str] | None = None
     found: ModuleSpec | None = None
     parts = module.split(".")
@@ -100,9 +103,9 @@ def source_of(module: str) -> str:
 
 
 def declarations(framework: str | None, contract: str | None, supports: str | None) -> dict[str, Any]:
-    """Turn what a user typed into what :func:`resolve` takes for an undecorated callable.
+    """Return the declarations of an undecorated callable, for :func:`resolve`, from the texts that a user typed.
 
-    Options part at commas; one with a minus in front is left out.
+    Commas separate options; an option with a leading minus is left out.
     """
     named = [option.strip() for option in (supports or "").split(",") if option.strip()]
     without = tuple(option.removeprefix(MINUS).strip() for option in named if option.startswith(MINUS))
@@ -111,7 +114,7 @@ def declarations(framework: str | None, contract: str | None, supports: str | No
 
 
 def in_tree() -> list[str]:
-    """Short names of every kernel in ``implementations``; of a file that does not import here, its own."""
+    """Return the short names of every kernel in ``implementations``; a file that does not import gives its own name."""
     names = []
     for stem in _in_tree_modules():
         try:
@@ -123,7 +126,7 @@ def in_tree() -> list[str]:
 
 
 def kernels_of(module: ModuleType) -> dict[str, Kernel]:
-    """The kernels a module defines, by attribute name."""
+    """Return the kernels that a module defines, by attribute name."""
     return {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
 
 
@@ -135,13 +138,16 @@ def _in_tree_modules() -> list[str]:
 
 
 def check_file(path: Path) -> None:
-    """Raise :class:`KernelError` unless there is such a file."""
+    """Raise :class:`KernelError` unless the file exists."""
     if not path.is_file():
         raise KernelError(f"{path} does not exist (looked in {Path.cwd()}); give the path of a Python file")
 
 
 def attribute_of(kernel: Kernel) -> str:
-    """The name by which the kernel's module has it, as it was asked for if it may be; empty for none."""
+    """Return the attribute of the kernel's module that holds the kernel, the requested one if possible.
+
+    An empty text means that there is none.
+    """
     if kernel.isolated:
         return kernel.attribute
     named, module = kernel.spec.partition(":")[2], sys.modules[kernel.module]
@@ -168,7 +174,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """The stem of the file; with a number, where a module of another file bears that name."""
+    """Return the stem of the file, with a number if a module of another file has that name."""
 
     def is_free(name: str) -> bool:
         file = getattr(sys.modules.get(name), "__file__", None)

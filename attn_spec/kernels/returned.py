@@ -1,4 +1,4 @@
-"""Results of a kernel, taken apart and checked: anything but the tensors it must return is a misbehaviour."""
+"""Checks of the results of a kernel: anything but the tensors that it must return is a misbehaviour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_spec.problem.quantities import DIFFERENTIABLE
 
 
 def out_and_lse(returned: Any) -> tuple[Any, Any]:
-    """The output and the second result of a call, None where there is none. Raises :class:`Misbehaviour`."""
+    """Return the output and the second result of a call, None if there is no second. Raises :class:`Misbehaviour`."""
     if not isinstance(returned, tuple):
         return returned, None
     if len(returned) != 2:
@@ -24,9 +24,9 @@ def out_and_lse(returned: Any) -> tuple[Any, Any]:
 
 
 def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Take what a backward function returned, by input: in their order, or by their own names in a dict.
+    """Return the results of a backward function by input: from a tuple in their order, or from a dict by name.
 
-    Those of ``names`` must be there. Raises :class:`Misbehaviour`.
+    Gradients of ``names`` must be there. Raises :class:`Misbehaviour`.
     """
     wanted = DIFFERENTIABLE[: 1 + max(map(DIFFERENTIABLE.index, names), default=-1)]
     if isinstance(returned, Mapping):
@@ -45,14 +45,17 @@ def gradients(returned: Any, names: Sequence[str]) -> dict[str, Any]:
 def values(
     name: str, tensor: Any, *, shape: tuple[int, ...], dtype: str | None, own: Framework, device: str
 ) -> bits.Values:
-    """The exact values of a tensor of the framework ``own``, of any dtype for None. Raises :class:`Misbehaviour`."""
+    """Return the exact values of a tensor of the framework ``own``. Raises :class:`Misbehaviour`.
+
+    The tensor must have the type, shape, dtype and device that are asked for; ``dtype=None`` allows any dtype.
+    """
     if not own.is_own(tensor):
         found, wanted = with_article(type(tensor).__name__), with_article(own.tensor_type.__name__)
         raise Misbehaviour(f"{name} is {found}; it must be {wanted}")
     if tuple(tensor.shape) != shape:
         raise Misbehaviour(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
     if dtype is not None and own.dtype_of(tensor) != dtype:
-        must = f"it must be {dtype}, the inputs' dtype where nothing else is declared"
+        must = f"it must be {dtype}, the inputs' dtype unless another one is declared"
         raise Misbehaviour(f"{name} has dtype {own.dtype_of(tensor)}; {must}")
     if own.device_of(tensor) != device.partition(":")[0]:
         where = own.device_of(tensor)
@@ -61,6 +64,6 @@ def values(
 
 
 def _kind(returned: Any) -> str:
-    """The type of what was returned, and how many there are of a tuple or list."""
+    """Return the type of a returned object, and the length of a tuple or list, as a text."""
     of = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
     return f"{with_article(type(returned).__name__)}{of}"

@@ -1,7 +1,7 @@
-"""A subject is a kernel at one dtype on one device: give it a problem, get exact values and checked manners.
+"""A subject is a kernel at one dtype on one device: called with a problem, it returns exact values.
 
-Every call hands the kernel fresh tensors, under a time limit. It refuses an exception, another type, shape, dtype or
-device, and inputs changed in place.
+Every call passes fresh tensors to the kernel, under a time limit. A call is refused if it raises, if it changes its
+inputs in place, or if a result has another type, shape, dtype or device.
 """
 
 from __future__ import annotations
@@ -31,34 +31,35 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import DIFFERENTIABLE
 from attn_spec.problem.shape_spec import AskedShape
 
+#: Context manager around a call, made from the seconds that the call may take.
 Guard = Callable[[float], AbstractContextManager[Any]]
-#: Gives a tensor another layout in memory, see ``memory``.
+#: Function that gives a tensor another layout in memory, see ``memory``.
 Arrange = Callable[[Any], Any]
-#: Seconds one kernel call may take, compilation included.
+#: Seconds that one kernel call may take, compilation included.
 CALL_LIMIT = 60.0
 
-#: Of a kernel, as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
+#: Answer of a kernel as exact values by name: "output" [B, Hq, Sq, Dv] and, if it returns one, "lse" [B, Hq, Sq].
 Answer = dict[str, bits.Values]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel at one dtype on one device. Raises :class:`Misbehaviour`."""
+    """A kernel at one dtype on one device. Its calls raise :class:`Misbehaviour`."""
 
     kernel: Kernel
     dtype: str
     device: str = "cpu"
     call_limit: float = CALL_LIMIT
-    #: Entered around every call, with the seconds it may take; a search puts :func:`last_resort` here.
+    #: Context manager entered around every call, with the seconds it may take; a search passes :func:`last_resort`.
     guard: Guard = contextlib.nullcontext
-    #: Backward passes through the graph of one forward call; gradients are those of the last one.
+    #: Number of backward passes through the graph of one forward call; the gradients are from the last pass.
     passes: int = 1
-    #: Shapes that a user asks for, at which it is examined too.
+    #: Shapes that a user asks for, at which the kernel is examined too.
     shapes: tuple[AskedShape, ...] = ()
 
     @cached_property
     def contract(self) -> ResolvedContract:
-        """The contract for this dtype, every stage a format."""
+        """Contract for this dtype, with a format for every stage."""
         return self.kernel.contract_for(self.dtype)
 
     @property
@@ -67,7 +68,7 @@ class Subject:
 
     @property
     def framework(self) -> Framework:
-        """The library whose tensors the kernel takes."""
+        """Library whose tensors the kernel takes."""
         return self.kernel.library
 
     @property
@@ -76,16 +77,17 @@ class Subject:
         return PRESENTATIONS[self.kernel.presentation]
 
     def supports(self, *options: str) -> bool:
-        """Return whether the kernel declares every one of ``options``, or its framework has it as an ability."""
+        """Return whether the kernel declares every one of ``options``, or its framework provides it as an ability."""
         return (self.kernel.supports | self.framework.abilities).issuperset(options)
 
     def __call__(
         self, problem: Problem, *, arrange: Arrange = memory.unchanged, arrange_options: Arrange = memory.unchanged
     ) -> Answer:
-        """Run the kernel on a problem.
+        """Run the kernel on a problem and return its answer.
 
-        ``arrange`` may re-lay each of q, k, v in memory, ``arrange_options`` the mask and the bias, values unchanged;
-        it is given the kernel's own tensors, whose axes lie where the presentation says.
+        ``arrange`` may change the layout of q, k and v in memory, ``arrange_options`` that of option tensors; values
+        stay unchanged. Both receive the kernel's own tensors, with the axes of the presentation. Raises
+        :class:`NotTaken` for a problem beyond the kernel's limits.
         """
 
         def answer(part: Problem) -> Answer:
@@ -95,7 +97,9 @@ class Subject:
         return self._joined(problem, answer)
 
     def recorded(self, problem: Problem) -> Answer:
-        """The answer while the framework records the call to differentiate it; it must have the ability "autograd"."""
+        """Return the answer of a call that the framework records for differentiation; the framework must have
+        "autograd".
+        """
 
         def answer(part: Problem) -> Answer:
             tensors, options = self._tensors(part), self._options(part)
@@ -105,21 +109,21 @@ class Subject:
         return self._joined(problem, answer)
 
     def sums_gradient_of(self, name: str, problem: Problem) -> bool:
-        """Return whether the gradient of an option is a sum, made here, of gradients that the kernel gives."""
+        """Return whether the gradient of an option is a sum, made here, of several gradients from the kernel."""
         merged = self._merged(problem)
         return getattr(problem, name) is not None and (
             self.presentation.shares(name, problem) or merged.broadcast_axes(name) != problem.broadcast_axes(name)
         )
 
     def _merged(self, problem: Problem) -> Problem:
-        """The problem in terms of the options that the callable takes. Raises :class:`NotTaken`."""
+        """Return the problem with the options that the callable takes. Raises :class:`NotTaken`."""
         if reason := self.kernel.limits.refusal(problem):
             raise NotTaken(f"{self.kernel.name} does not take the problem: {reason}")
         into, alignment = self.kernel.merge, self.conventions.causal_alignment
         return problem if into is None else problem.merged(into).replace(causal_alignment=alignment)
 
     def _joined(self, problem: Problem, answer: Callable[[Problem], Answer]) -> Answer:
-        """The answers of all calls that the presentation takes, as one."""
+        """Return the answers of all calls that the presentation makes, joined to one answer."""
         return self._whole(problem, [answer(part) for part in self.presentation.parts(self._merged(problem))])
 
     def _whole(self, problem: Problem, answers: list[Answer]) -> Answer:
@@ -138,7 +142,7 @@ class Subject:
         return output if lse is None else output | {"lse": self._unlooped("lse", lse, problem.score_shape[:3], None)}
 
     def gradients(self, problem: Problem, cotangent: np.ndarray, **further: Any) -> dict[str, bits.Values]:
-        """The gradients of :meth:`both_passes`, which describes the arguments."""
+        """Return the gradients of :meth:`both_passes`, which describes the arguments."""
         return self.both_passes(problem, cotangent, **further)[1]
 
     def both_passes(
@@ -151,10 +155,12 @@ class Subject:
         arrange: Arrange = memory.unchanged,
         arrange_inputs: Arrange = memory.unchanged,
     ) -> tuple[Answer, dict[str, bits.Values]]:
-        """The answer, and dQ, dK, dV and those of options, for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq].
+        """Return the answer, and dQ, dK, dV and gradients of options for the cotangents dO [B, Hq, Sq, Dv] and dL [B,
+        Hq, Sq].
 
-        ``wrt`` names the inputs that require a gradient; ``arrange`` may re-lay dO in memory, ``arrange_inputs`` each
-        of q, k, v, values unchanged. Both are of one call, which matters to a kernel that drops by chance.
+        ``wrt`` names the inputs that require a gradient. ``arrange`` may change the layout of dO in memory,
+        ``arrange_inputs`` that of q, k and v; values stay unchanged. Answer and gradients come from one call, so that a
+        kernel with dropout by chance uses one mask.
         """
         given = [name for name in DIFFERENTIABLE if name in wrt and getattr(problem, name) is not None]
         names = [name for name in given if name not in OPTIONS or not self.sums_gradient_of(name, problem)]
@@ -178,7 +184,9 @@ class Subject:
     def _gradients(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return results of a call and gradients in ``names``, by the kernel's own function or its framework."""
+        """Return the results of a call and the gradients in ``names``, from the kernel's own function or from its
+        framework.
+        """
         if self.kernel.backward_function is not None:
             return self._by_function(tensors, options, names, cotangents)
         inputs = dict(tensors) | {name: options[self.kernel.keyword(name)] for name in names if name in OPTIONS}
@@ -192,7 +200,7 @@ class Subject:
     def _record(
         self, tensors: Mapping[str, Any], options: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> tuple[Any, Pull]:
-        """Call the kernel, differentiated by its framework in the tensors ``asked``; return result and way back."""
+        """Call the kernel while its framework records the tensors ``asked``; return the result and the pullback."""
         own = self.framework
         if not isinstance(own, Differentiating):
             raise KernelError(f"{self.kernel.name} has no @NAME.backward, and {own.name} differentiates nothing")
@@ -210,7 +218,9 @@ class Subject:
     def _by_function(
         self, tensors: dict[str, Any], options: dict[str, Any], names: Sequence[str], cotangents: list[Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the results and the gradients of the kernel's own backward function, which gives all gradients."""
+        """Return the results of a call and the gradients from the kernel's own backward function, which returns all of
+        them.
+        """
         out, lse = returned.out_and_lse(result := self._call(tensors, options))
         extra = {"dlse": cotangents[1]} if len(cotangents) > 1 else {}
         backward, given = self.kernel.backward_function, (cotangents[0], *tensors.values(), out, lse)
@@ -220,7 +230,7 @@ class Subject:
         return result, returned.gradients(found, names)
 
     def _gradient(self, name: str, tensor: Any, shape: tuple[int, ...]) -> bits.Values:
-        """The values of a gradient; a framework leaves None where an input has no influence."""
+        """Return the values of a gradient; zeros for None, which a framework returns for an input without influence."""
         if tensor is None:
             return np.zeros(shape)
         dtype = self.kernel.option_dtypes.get(name, self.contract.gradients)
@@ -249,7 +259,9 @@ class Subject:
             raise told from error
 
     def _options(self, problem: Problem, arrange: Arrange = memory.unchanged) -> dict[str, Any]:
-        """The keyword arguments that differ from their defaults, under the callable's own spellings; none drops."""
+        """Return the keyword arguments that differ from their defaults, under the callable's own spellings; dropout is
+        off.
+        """
         active = {}
         for name, row in OPTIONS.items():
             value, default = getattr(problem, name), getattr(self.conventions, name, row.off)
@@ -270,19 +282,22 @@ class Subject:
         return {n: arrange(self._given(self.presentation.hand(getattr(problem, n)))) for n in ("q", "k", "v")}
 
     def _given(self, values: np.ndarray, dtype: str | None = None) -> Any:
-        """A new tensor of the kernel's framework."""
+        """Return a new tensor of the kernel's framework."""
         return self.framework.give(values, dtype or self.dtype, self.device)
 
     def _given_option(self, name: str, value: np.ndarray) -> Any:
-        """The tensor of an option, in its own dtype."""
+        """Return the tensor of an option, in its own dtype."""
         return self._given(self.presentation.rows(value), self.kernel.option_dtypes.get(name))
 
     def _vectors(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> bits.Values:
-        """The values [B, H, S, D] of what a kernel returned, presented as its inputs are."""
+        """Return the values [B, H, S, D] of a result in the kernel's presentation."""
         return self.presentation.back(self._values(name, tensor, self.presentation.shape(shape), dtype), heads=shape[1])
 
     def _unlooped(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:
-        """The values [B, H, ..] of what a kernel returned in that order of axes, whatever the presentation."""
+        """Return the values [B, H, ..] of a result with the axes in that order, whatever the presentation.
+
+        The kernel's own result lacks the looped axes.
+        """
         return self._values(name, tensor, shape[len(self.presentation.looped) :], dtype).reshape(shape)
 
     def _values(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str | None) -> bits.Values:

@@ -1,4 +1,4 @@
-"""Limit the time of a block: an exception where Python signals reach it, the end of the process where none does."""
+"""Time limit of a block: an exception if Python signals reach it, the end of the process if they do not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-#: Seconds past its limit at which a call that hangs outside Python ends the process, see :func:`last_resort`.
+#: Seconds past its time limit after which :func:`last_resort` ends the process of a call that hangs outside Python.
 GRACE = 5.0
 
 
 class OutOfTime(BaseException):
-    """Raised inside a call that ran past its time limit; a BaseException so that kernels do not swallow it."""
+    """A call ran past its time limit; a BaseException, so that kernels do not swallow it."""
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def last_resort(seconds: float, stderr: int = 2) -> Iterator[None]:
-    """End the process, with the stack on ``stderr``, when the block hangs where no Python signal reaches it."""
+    """End the process, with the stack on ``stderr``, if the block hangs where no Python signal reaches it."""
     faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
     try:
         yield

@@ -116,7 +116,7 @@ MISFITS = {
     ),
     "dtype": (
         declared(wide),
-        "out has dtype float64; it must be float32, the inputs' dtype where nothing else is declared",
+        "out has dtype float64; it must be float32, the inputs' dtype unless another one is declared",
         "Cast it to that, or declare contract=Contract(output='float64', ...) if it is meant to be float64",
         declared(wide, contract=Contract(output="float64")),
     ),

@@ -60,7 +60,7 @@ BAD = (
         ("--device", "cuda"),
     ),
     Bad("no_such_device", "attention = declare(sound)", 2, ("unknown device 'tpu'",), ("--device", "tpu")),
-    Bad("redeclared", "attention = declare(sound)", 2, ("drop the options for contract",), ("--contract", "fp32")),
+    Bad("redeclared", "attention = declare(sound)", 2, ("leave out the options for contract",), ("--contract", "fp32")),
     Bad(
         "always_raises",
         "attention = declare(lambda q, k, v: 1 / 0)",
@@ -104,7 +104,7 @@ BAD = (
         "wrong_dtype",
         "attention = declare(lambda q, k, v: sound(q, k, v).astype(np.float64 if q.shape[2] != 8 else np.float32))",
         1,
-        ("out has dtype float64; it must be float32, the inputs' dtype where nothing else is declared",),
+        ("out has dtype float64; it must be float32, the inputs' dtype unless another one is declared",),
     ),
     Bad(
         "wrong_type",

@@ -107,7 +107,7 @@ def test_leading_axes_may_be_left_out(name, shape, axes):
     [
         ({"is_casual": True}, "unknown option 'is_casual'; did you mean 'is_causal'?"),
         ({"zzz": 1}, "unknown option 'zzz'; known are causal, window, mask"),
-        ({"scale": 1.0, "softmax_scale": 1.0}, "softmax_scale says scale a second time; leave one out"),
+        ({"scale": 1.0, "softmax_scale": 1.0}, "softmax_scale gives scale a second time; leave one out"),
         (
             {"mask": np.zeros((6, 6))},
             "mask must be a tensor of bool, not of float64; numbers that are added to scores are",
@@ -150,7 +150,7 @@ def test_tensors_that_are_no_attention_are_refused(tensors, text):
 
 @pytest.mark.parametrize("words", [{"causal": True}, {"window": (1, 0)}, {"alibi_slopes": np.ones(4)}])
 def test_the_corner_of_the_diagonal_is_never_assumed(words):
-    text = "of 3 queries and 6 keys needs causal_alignment=, the corner that the diagonal starts from: 'top_left' or"
+    text = "of 3 queries and 6 keys needs causal_alignment=, the corner in which the diagonal starts: 'top_left' or"
     with pytest.raises(CallError, match=text):
         call(Q[:, :, :3], K, V, **words)
     assert call(Q[:, :, :3], K, V, **words, causal_alignment="bottom_right").whole().causal_alignment == "bottom_right"

@@ -77,14 +77,14 @@ REFUSED = {
     "query lengths": ({"query_lengths": ()}, "query_lengths must be a tuple of numbers of at least 1, not ()"),
     "decoding of one key": (
         {"query_lengths": (1,), "supports": ("causal",)},
-        "query_lengths=(1,) without cross, which is lengths that differ, leaves one key to every problem; add 'cross'",
+        "query_lengths=(1,) needs 'cross' in supports: without it",
     ),
     "position": ({"largest_position": 0}, "largest_position must be a number of at least 1, not 0"),
     "multiples": ({"multiples": {"S": 16}}, "multiples must be of the axes 'Q' and 'K', not {'S': 16}"),
     "multiple": ({"multiples": {"K": 0}}, "multiples must be numbers of at least 1, not {'K': 0}"),
     "defect of another": (
         {"known_defects": (Defect(property="a.b", reason="r", kernel="other"),)},
-        "test_declaration:identity: the known defect of a.b is of the kernel other; leave kernel out beside a kernel",
+        "test_declaration:identity: the known defect of a.b names the kernel other; leave kernel out",
     ),
     "defect at another dtype": (
         {"known_defects": (Defect(property="a.b", reason="r", dtype="float16"),)},
@@ -92,31 +92,31 @@ REFUSED = {
     ),
     "always in vain": (
         {"always": ("score_gamma", "rotary", "feature_map"), "supports": ("score_gamma", "rotary", "feature_map")},
-        "always uses score_gamma and rotary, and no problem has both: leave one out of always",
+        "always uses score_gamma and rotary, which exclude each other; leave one out of always",
     ),
     "always apart": (
         {"always": ("causal", "mask"), "supports": ("causal", "mask"), "exclusive": (("causal", "mask"),)},
-        "always uses causal and mask, which it does not combine: leave one out of always",
+        "always uses causal and mask, which are in exclusive; leave one out of always",
     ),
     "parameter": (
         {"supports": ("rotary_base",)},
-        "test_declaration:identity declares rotary_base, a parameter of rotary; declare that too",
+        "test_declaration:identity declares rotary_base, a parameter of rotary; declare rotary too",
     ),
     "p alone": (
         {"supports": ("dropout_p",)},
-        "declares dropout_p, a parameter of dropout_keep; declare that too, or dropout_by_chance instead if it takes",
+        "declares dropout_p, a parameter of dropout_keep; declare dropout_keep too, or dropout_by_chance instead",
     ),
     "seed of nothing": (
         {"supports": ("dropout_seed",)},
-        "declares dropout_seed, a parameter of dropout_by_chance; declare that too",
+        "declares dropout_seed, a parameter of dropout_by_chance; declare dropout_by_chance too",
     ),
     "heads": (
         {"presentation": "SD", "supports": ("gqa",)},
-        "is given one head at a time, so it cannot declare gqa; leave that out",
+        "is given one head at a time, so it cannot declare gqa; leave gqa out",
     ),
     "a layer": (
         {"presentation": "SD", "supports": LAYER},
-        "is given one head at a time, so it cannot declare query_projection; leave that out",
+        "is given one head at a time, so it cannot declare query_projection; leave query_projection out",
     ),
 }
 

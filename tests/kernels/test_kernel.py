@@ -123,7 +123,7 @@ def test_what_cannot_be_found_says_where_it_was_looked_for(spec):
 
 @pytest.mark.usefixtures("source")
 def test_declarations_beside_a_decorated_kernel_are_refused():
-    with pytest.raises(KernelError, match="mine:attention declares itself with @kernel; drop the options for contract"):
+    with pytest.raises(KernelError, match="mine:attention is declared by @kernel; leave out the options for contract"):
         resolve("mine:attention", contract="fused", framework=None)
     assert resolve("mine:bare", contract="fused", framework=None).given == {"contract": "fused"}
 

@@ -19,10 +19,10 @@ from attn_spec.search.verdict import Verdict
 
 TURNED = {"rotary": "half", "head_dim": 4, "query_length": 5, "key_length": 5}
 REFUSALS = {
-    "D": (Limits(head_dims=(64, 128)), {"head_dim": 64, "value_dim": 128}, {"value_dim": 8}, "of (64, 128)"),
+    "D": (Limits(head_dims=(64, 128)), {"head_dim": 64, "value_dim": 128}, {"value_dim": 8}, "among (64, 128)"),
     "Q": (Limits(multiples={"Q": 4}), {"query_length": 8}, {"query_length": 6}, "length of Q must be a multiple of 4"),
     "K": (Limits(multiples={"K": 4}), {"key_length": 0}, {"key_length": 6}, "length of K must be a multiple of 4"),
-    "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be of (1,)"),
+    "decoding": (Limits(query_lengths=(1,)), {}, {"query_length": 2}, "the number of queries must be among (1,)"),
     "keys": (Limits(keys_reach_queries=True), {"key_length": 1}, {"query_length": 2}, "a key for every query"),
     "positions": (Limits(largest_position=4), TURNED, {**TURNED, "rotary_query_positions": "far"}, "be at most 4"),
     "counted positions": (Limits(largest_position=4), {"query_length": 6}, {**TURNED, "key_length": 6}, "be at most 4"),
@@ -51,7 +51,7 @@ def test_a_kernel_is_never_called_with_what_it_does_not_take():
     problem = Recipe(query_length=2).problem()
 
     for call in (subject, lambda p: subject.gradients(p, np.ones((1, 1, 2, 1)))):
-        with pytest.raises(NotTaken, match=r"k does not take the problem: the number of queries must be of \(1,\)"):
+        with pytest.raises(NotTaken, match=r"k does not take the problem: the number of queries must be among \(1,\)"):
             call(problem)
 
 

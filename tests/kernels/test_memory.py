@@ -110,7 +110,7 @@ def test_where_the_system_refuses_so_many_addresses_the_problem_is_not_taken(ten
         raise OSError("Cannot allocate memory")
 
     monkeypatch.setattr(type(strided(tensor)), "vast", refused)
-    with pytest.raises(NotTaken, match="no buffer of 2147483648 elements can be had: Cannot allocate memory"):
+    with pytest.raises(NotTaken, match="a buffer of 2147483648 elements cannot be allocated: Cannot allocate memory"):
         memory.far_apart(tensor, 2)
 
 

@@ -1,1 +1,1 @@
-"""Libraries of tensors, a file each, that kernels take: found by the entry points ``attn_spec.frameworks``."""
+"""Frameworks: the libraries whose tensors kernels take."""

@@ -1,4 +1,4 @@
-"""Facts about a library of tensors, and its look-up by name or by one of its tensors."""
+"""Interface to a library of tensors, and its look-up by name or by one of its tensors."""
 
 from __future__ import annotations
 
@@ -15,112 +15,118 @@ from attn_spec.numbers import bits
 
 
 class FrameworkError(Exception):
-    """A framework that is unknown, not installed, or without what is asked of it; the text says what to do next."""
+    """A framework is unknown, not installed, or lacks a feature; the message says what to do next."""
 
 
-#: A function of tensors by name that returns a tensor or a tuple of tensors.
+#: Function of tensors by name that returns a tensor or a tuple of tensors.
 Call = Callable[[Mapping[str, Any]], Any]
-#: From cotangents to gradients by name; ``again=True`` says that it is going to be called once more.
+#: Function from cotangents to gradients by name; ``again=True`` says that it will be called once more.
 Pull = Callable[..., dict[str, Any]]
 
-#: An integer that is nobody's position.
+#: Integer that is no valid position.
 NO_POSITION = -(2**62)
 
 
 class Framework(ABC):
     """A library of tensors. Its module is imported when a kernel or a tensor names it."""
 
-    #: The library's name, which is that of its package too.
+    #: Name of the library and of its package.
     name: ClassVar[str]
-    #: Formats that an undecorated callable is tried with.
+    #: Dtypes with which an undecorated callable is tried.
     usual: ClassVar[tuple[str, ...]]
-    #: Abilities that its tensors give to any kernel: names of ``problem.abilities``.
+    #: Abilities that the library's tensors give to any kernel: names of ``problem.abilities``.
     abilities: ClassVar[frozenset[str]]
-    #: Statements of a script without attn-spec. The tensor of ``array``, float64 or bool, in ``dtype`` on DEVICE; and
-    #: the float64 array of a tensor ``x``.
+    #: Statements for a script without attn-spec that return the tensor of ``array``, float64 or bool, in ``dtype`` on
+    #: DEVICE.
     script_gives: ClassVar[str]
+    #: Statements for a script without attn-spec that return the float64 array of a tensor ``x``.
     script_takes: ClassVar[str]
-    #: Likewise: what ``call(inputs)`` returns, as a list, and the gradients in ``inputs``, a list of tensors, that
-    #: ``passes`` passes back give for ``cotangents`` of what was returned first.
+    #: Statements for a script without attn-spec that return the list ``call(inputs)`` and the gradients in the list
+    #: ``inputs``. The gradients come from ``passes`` backward passes with ``cotangents`` of the first results.
     script_differentiates: ClassVar[str] = "raise NotImplementedError"
 
     @property
     @abstractmethod
     def tensor_type(self) -> type:
-        """The type of its tensors; a kernel may return no other."""
+        """Type of the library's tensors; a kernel may return no other."""
 
     @abstractmethod
     def give(self, values: np.ndarray, dtype: str, device: str = "cpu") -> Any:
-        """Exact values as a new tensor of ``dtype``; bool as bool, integers as the library's own."""
+        """Return exact values as a new tensor of ``dtype``; bool stays bool, integers become the library's integers."""
 
     @abstractmethod
     def take(self, tensor: Any) -> np.ndarray:
-        """The exact values of a tensor, float64 or bool, in memory of their own."""
+        """Return the exact values of a tensor, float64 or bool, in memory of their own."""
 
     def is_own(self, tensor: Any) -> bool:
-        """Return whether ``tensor`` is of the type that a kernel may return."""
+        """Return whether ``tensor`` has the type that a kernel may return."""
         return type(tensor) is self.tensor_type
 
     def dtype_of(self, tensor: Any) -> str:
-        """Name of the tensor's dtype, e.g. ``"bfloat16"``."""
+        """Return the name of the tensor's dtype, e.g. ``"bfloat16"``."""
         return str(tensor.dtype)
 
     def device_of(self, tensor: Any) -> str:
-        """Kind of the device that the tensor is on: "cpu", "cuda"."""
+        """Return the type of the tensor's device: "cpu" or "cuda"."""
         del tensor
         return "cpu"
 
     def unreadable(self, tensor: Any) -> str:
-        """The kind of a tensor whose values are no dense array, as "a nested tensor"; empty for a dense tensor."""
+        """Return the kind of a tensor without dense values, such as "a nested tensor"; an empty text for a dense
+        tensor.
+        """
         del tensor
         return ""
 
     def missing(self, device: str) -> str:
-        """Why nothing can run on ``device``; empty when it can."""
+        """Return why nothing can run on ``device``; an empty text if it can be used."""
         return "" if device == "cpu" else f"{self.name} has no device {device}; choose device cpu"
 
     def device_name(self, device: str) -> str:
-        """What a device other than "cpu" is called by its maker. Raises :class:`FrameworkError`."""
+        """Return the manufacturer's name of a device other than "cpu". Raises :class:`FrameworkError`."""
         raise FrameworkError(self.missing(device))
 
     def wait(self, device: str, returned: Any) -> None:
-        """Return when what was returned is there, so that what goes wrong is told by the call that began it."""
+        """Wait until the returned tensors are computed, so that an asynchronous error is raised by the call that caused
+        it.
+        """
         del device, returned
 
     def lost(self, device: str) -> bool:
-        """Return whether the device answers no call of this process any more, as after an illegal memory access."""
+        """Return whether the device can serve no further call of this process, as after an illegal memory access."""
         del device
         return False
 
 
 class Strided(Framework):
-    """A framework with the ability "strides": a tensor may lie in memory in any of them."""
+    """A framework with the ability "strides": its tensors may have any strides."""
 
     @abstractmethod
     def of_nan(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """A buffer of NaN, or of :data:`NO_POSITION`, of the tensor's kind."""
+        """Return a buffer of NaN, or of :data:`NO_POSITION` for integers, with the dtype and device of ``tensor``."""
 
     @abstractmethod
     def packed(self, tensor: Any) -> Any:
-        """Return a tensor of the same values, row by row in memory."""
+        """Return a tensor of the same values in row-major layout."""
 
     @abstractmethod
     def expanded(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """The tensor broadcast to ``shape`` with strides of 0."""
+        """Return the tensor broadcast to ``shape`` with strides of 0."""
 
     @abstractmethod
     def vast(self, tensor: Any, strides: Sequence[int]) -> Any:
-        """A tensor like this one with these strides, in elements; memory of the CPU is committed where it is touched.
+        """Return a tensor of the same values with these strides, in elements; CPU memory is committed only where
+        touched.
 
-        Raises MemoryError, OSError or RuntimeError where the system refuses.
+        Raises MemoryError, OSError or RuntimeError if the system refuses.
         """
 
     @abstractmethod
     def placed(self, buffer: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-        """The view of a packed buffer that has this shape, strides and offset, in elements."""
+        """Return the view of a packed buffer with this shape, strides and offset, in elements."""
 
     def free_nan(self, tensor: Any, shapes: Sequence[Sequence[int]]) -> Any:
-        """The tensor itself, after buffers of NaN of these shapes were allocated and freed again."""
+        """Return the tensor itself, after buffers of NaN of these shapes were allocated and freed."""
         for shape in shapes:
             held = [self.of_nan(tensor, shape) for _ in range(4)]
             del held
@@ -132,22 +138,22 @@ class Differentiating(Framework):
 
     @abstractmethod
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
-        """Return what ``call`` returns for ``inputs`` by name, and the function that pulls cotangents back to them.
+        """Return ``call(inputs)`` for ``inputs`` by name, and the function that pulls cotangents back to the inputs.
 
-        That takes the cotangents of the first tensors returned, and whether it is called again after this pass. It
-        gives the gradients by name: None or no entry where an input has no influence.
+        The function takes the cotangents of the first returned tensors, and whether it is called again after this pass.
+        It returns gradients by name, with None or no entry for an input without influence.
         """
 
 
 @cache
 def known() -> tuple[str, ...]:
-    """Names of all frameworks."""
+    """Return the names of all frameworks."""
     return tuple(sorted(entry_points(group="attn_spec.frameworks").names))
 
 
 @cache
 def framework(name: str) -> Framework:
-    """The framework of that name. Raises :class:`FrameworkError`."""
+    """Return the framework with this name. Raises :class:`FrameworkError`."""
     found = [entry for entry in entry_points(group="attn_spec.frameworks") if entry.name == name]
     if not found:
         raise FrameworkError(f"framework must be one of {', '.join(known())}, not {name!r}")
@@ -158,7 +164,7 @@ def framework(name: str) -> Framework:
 
 
 def of(tensor: Any) -> Framework:
-    """The framework whose tensor this is. Raises :class:`FrameworkError`."""
+    """Return the framework of a tensor. Raises :class:`FrameworkError`."""
     if isinstance(own := getattr(tensor, "framework", None), Framework):
         return own  # an array that stands for a tensor of another process
     for parent in type(tensor).__mro__:
@@ -169,13 +175,13 @@ def of(tensor: Any) -> Framework:
 
 
 def strided(tensor: Any) -> Strided:
-    """The framework whose tensor this is, which lays it in memory. Raises :class:`FrameworkError`."""
+    """Return the framework of a tensor if it has strides. Raises :class:`FrameworkError`."""
     own = of(tensor)
     if not isinstance(own, Strided):
-        raise FrameworkError(f"{own.name} does not say how its tensors lie in memory")
+        raise FrameworkError(f"tensors of {own.name} have no strides; use a framework with the ability strides")
     return own
 
 
 def values_of(tensor: Any) -> bits.Values:
-    """The exact values of a tensor of any framework, as float64."""
+    """Return the exact values of a tensor of any framework, as float64."""
     return of(tensor).take(tensor).astype(np.float64, copy=False)

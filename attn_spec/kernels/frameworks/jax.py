@@ -1,4 +1,4 @@
-"""JAX, on its CPU or GPU; its arrays are never changed in place, and how they lie in memory is the compiler's."""
+"""JAX on its CPU or GPU; its arrays are immutable, and the compiler chooses their layout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax.core import Tracer
 from attn_spec.kernels.frameworks.framework import Call, Differentiating, FrameworkError, Pull
 from attn_spec.kernels.frameworks.numpy import array_of
 
-#: JAX's name of a kind of device, by ours.
+#: Platform name of JAX, by the type of the device.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 
 
 class Jax(Differentiating):
-    """Arrays, with ``jax.vjp``. float64 needs ``jax_enable_x64``, which the kernel's module decides."""
+    """JAX arrays, differentiated by ``jax.vjp``. float64 needs ``jax_enable_x64``, which the kernel's module sets."""
 
     name = "jax"
     usual = ("float32", "float16", "bfloat16")
@@ -78,7 +78,7 @@ return returned, pull(sent)[0]"""
 
     def differentiate(self, call: Call, inputs: Mapping[str, Any]) -> tuple[Any, Pull]:
         def parted(given: dict[str, Any]) -> tuple[list[jax.Array | None], Any]:
-            """Return the results that have a gradient, None in place of others, and all that the call returns."""
+            """Return the results that have a gradient, None in place of others, and all that ``call`` returns."""
             returned = call(given)
             results = returned if isinstance(returned, tuple) else (returned,)
             return [x if _has_gradient(x) else None for x in results], returned

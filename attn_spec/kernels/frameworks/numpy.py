@@ -1,4 +1,4 @@
-"""NumPy, whose bfloat16 is that of ml_dtypes."""
+"""NumPy, with the bfloat16 of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_spec.kernels.frameworks.framework import NO_POSITION, Strided
 
 
 def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Exact values as a new array of ``dtype``, bool and integers as they are."""
+    """Return exact values as a new array of ``dtype``; bool and integers keep their dtype."""
     if values.dtype != np.float64:
         return np.array(values, order="C")
     with np.errstate(over="ignore"):
@@ -20,9 +20,9 @@ def array_of(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def uncommitted(size: int) -> mmap.mmap:
-    """Map ``size`` bytes of zeros, of which the system commits the pages that are touched. Raises OSError."""
+    """Map ``size`` bytes of zeros, of which the system commits only pages that are touched. Raises OSError."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
-        raise OSError("it maps no memory without a file")
+        raise OSError("the system cannot map memory without a file")
     # Python names MAP_NORESERVE since 3.13; Linux on all its common machines has this number for it.
     lazily = getattr(mmap, "MAP_NORESERVE", 0x4000)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazily)
@@ -34,7 +34,7 @@ def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 class NumPy(Strided):
-    """Arrays."""
+    """NumPy arrays."""
 
     name = "numpy"
     usual = ("float64", "float32")

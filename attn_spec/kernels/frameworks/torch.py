@@ -1,6 +1,6 @@
-"""PyTorch, whose tensors Triton kernels take too.
+"""PyTorch, whose tensors Triton kernels take as well.
 
-It is imported with the first tensor: a judge whose kernel has a process of its own needs none.
+The library is imported with the first tensor: a judge of an isolated kernel does not need it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Torch(Strided, Differentiating):
-    """Tensors of any device, with autograd."""
+    """PyTorch tensors of any device, with autograd."""
 
     name = "torch"
     usual = ("float32", "float16", "bfloat16")
