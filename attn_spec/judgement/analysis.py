@@ -1,4 +1,4 @@
-"""Analysis of one problem, made once: intermediates, truth as sharp as anyone has asked for, and bounds."""
+"""Analysis of one problem, made once: intermediates, bounds, and the truth as sharp as any caller asked for."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from attn_spec.problem.option import CHOICE, WEIGHT
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-#: The oracle's radius stays below this fraction of the allowed error.
+#: Fraction of the allowed error below which the oracle's radius stays.
 ORACLE_FRACTION = 2.0**-10
-#: Analyses that are kept: a property asks more than once about the one or two problems that it compares.
+#: Number of analyses in the cache: a property asks more than once about the one or two problems that it compares.
 KEPT = 4
 
-#: The bytes and the shape of an array of float64.
+#: Bytes and shape of a float64 array.
 _Frozen = tuple[bytes, tuple[int, ...]]
 
 
 class Analysis:
-    """The forward pass of a problem, whatever contracts its answers are judged by."""
+    """Analysis of the forward pass of a problem, for any contract."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -36,19 +36,19 @@ class Analysis:
 
     @cached_property
     def intermediates(self) -> Intermediates:
-        """In float64."""
+        """Intermediates of the forward pass in float64."""
         return intermediates(self.problem)
 
     @cached_property
     def oracle(self) -> Oracle:
-        """The truth, refined on demand."""
+        """Oracle of output and LSE, which refines the truth on demand."""
         return Oracle(self.intermediates)
 
     @cached_property
     def of_equal_scores(self) -> Analysis:
-        """Return the analysis with every score 0 and no option but dropout: attention is then the mean of values.
+        """Analysis of the problem with every score 0, so that attention is the mean of the visible values.
 
-        A layer stays one, without what would make its queries other than 0.
+        No option but dropout is used. A layer stays a layer, without the bias that would make its queries other than 0.
         """
         stay = {name for name, row in OPTIONS.items() if OPTIONS.get(row.of, row).kind in (CHOICE, WEIGHT)}
         stay |= {name for name, row in OPTIONS.items() if row.projects_values} - {"query_projection_bias"}
@@ -57,7 +57,7 @@ class Analysis:
 
     @np.errstate(all="ignore")
     def truth_and_bound(self, contract: ResolvedContract) -> tuple[Truth, ForwardBound]:
-        """The bound under a contract, and the truth sharp enough for it."""
+        """Return the truth and the bound under a contract, the truth sharp enough for the bound."""
         if contract not in self._found:
             self._found[contract] = self._truth_and_bound(contract)
         return self._found[contract]
@@ -75,7 +75,7 @@ class Analysis:
 
 
 class GradientAnalysis:
-    """The backward pass of a problem for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq], or 0."""
+    """Analysis of the backward pass for the cotangents dO [B, Hq, Sq, Dv] and dL [B, Hq, Sq]; dL = None is 0."""
 
     def __init__(self, problem: Problem, cotangent: np.ndarray, lse_cotangent: np.ndarray | None = None) -> None:
         self.problem = problem
@@ -85,11 +85,11 @@ class GradientAnalysis:
 
     @cached_property
     def oracle(self) -> GradientOracle:
-        """The truth, refined on demand."""
+        """Oracle of the gradients, which refines the truth on demand."""
         return GradientOracle(self.forward, self.backward)
 
     def bound(self, contract: ResolvedContract) -> GradientBound:
-        """The bound under one reading of a contract."""
+        """Return the bound of the gradients under one reading of a contract."""
         if contract not in self._found:
             self._found[contract] = gradient_bound(self.forward, self.backward, contract, self._evaluation)
         return self._found[contract]
@@ -99,14 +99,14 @@ class GradientAnalysis:
         return gradient_evaluation_error(self.forward, self.backward)
 
     def truth_and_bound(self, contract: ResolvedContract, *names: str) -> tuple[Truth, GradientBound]:
-        """The bound under one reading of a contract, and the truth sharp enough for the gradients named."""
+        """Return the bound under one reading of a contract, and the truth sharp enough for the named gradients."""
         bound = self.bound(contract)
         return self.oracle(**{name: ORACLE_FRACTION * bound.allowed[name] for name in names}), bound
 
 
 @remembered(KEPT)
 def analysis_of(problem: Problem) -> Analysis:
-    """The analysis of a problem, the same while it is asked for again soon. Nobody changes what it holds."""
+    """Return the analysis of a problem from a small cache. Callers must not change its arrays."""
     return Analysis(problem)
 
 

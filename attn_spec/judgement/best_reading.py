@@ -1,8 +1,8 @@
-"""The reading of a contract that explains an answer best: a kernel keeps to one of them.
+"""Choice of the reading of a contract that explains an answer best; a kernel follows one reading.
 
-A reading may be silent of an element, where its arithmetic could overflow. What it is silent of is not judged, whatever
-the other readings say: the kernel may keep to the silent one, and an overflow may leave any number behind, the largest
-one where results are cut. So the silence is counted and told, and passes for no verdict.
+A reading is silent about an element where its arithmetic could overflow. Such an element is not judged, whatever other
+readings say: the kernel may follow the silent reading, and an overflow may produce any number. Where results are
+clamped, it may even produce the largest one. Silent elements are therefore counted and reported, and give no verdict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Judged(Protocol):
     def ratio(self) -> float: ...
     @property
     def silent(self) -> int:
-        """The number of elements that this reading is silent of, and another may measure."""
+        """Number of elements that this reading is silent about, and that another reading may measure."""
         ...
 
 
@@ -31,9 +31,12 @@ Judged = TypeVar("Judged", bound=_Judged)
 
 
 def best(judge: Callable[[ResolvedContract], Judged], choices: Sequence[ResolvedContract]) -> Judged:
-    """The first that is not refuted and says something of every element, else of most.
+    """Return the first judgement that is not refuted and not silent about any element.
 
-    Without such a one, one that says nothing of the whole answer; at last the refuted one nearest to its bound.
+    Without one, return by preference:
+    - the judgement that is not refuted and silent about the fewest elements;
+    - a judgement that is silent about the whole answer;
+    - the refuted judgement nearest to its bound.
     """
     holding, silent, refuted = [], [], []
     for reading in choices:

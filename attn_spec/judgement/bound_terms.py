@@ -1,8 +1,8 @@
 """Make-up of an allowed error: the named terms of its bound that weigh most.
 
-Terms are struck one after the other in the order in which the bound meets them, those that a term is made of before the
-term. The share of each is what the allowed error loses when it goes: the shares of all terms add up to 1, but for what
-has no name.
+Terms are struck one after the other in the order in which the bound meets them; the parts of a term precede the term.
+The share of a term is the part of the allowed error that is lost when the term is struck. All shares add up to 1, less
+the share of parts without a name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attn_spec.contract.terms import met, struck
 from attn_spec.judgement.analysis import Analysis
 from attn_spec.problem.problem import Problem
 
-#: Terms named at most, and the least share that is worth a name.
+#: Largest number of terms that are named, and the least share of a term that is named.
 MOST, LEAST = 3, 0.01
 
 
@@ -32,15 +32,16 @@ class BoundTerm(NamedTuple):
     share: float
 
     def __str__(self) -> str:
-        """Return both, as "62 % the cast of the probabilities"."""
+        """Return share and name, as "62 % the cast of the probabilities"."""
         return f"{100 * self.share:.0f} % {self.name}"
 
 
 def largest_terms(allowed: Callable[[], float]) -> tuple[BoundTerm, ...]:
-    """Return the terms that weigh most in what ``allowed`` evaluates, the largest first; none of 0 or infinity.
+    """Return the terms with the largest shares of the number that ``allowed`` evaluates, the largest first.
 
-    A bound falls with each term that is struck, so a run of terms takes away as much as each of them or more. Runs are
-    halved, the one of the largest share first, until single terms are left.
+    The result is empty for an allowed error of 0 or infinity. A bound falls with each term that is struck, so a run of
+    terms has at least the share of each term in it. Runs are halved, the one with the largest share first, until single
+    terms are left.
     """
     with met() as names:
         whole = allowed()
@@ -69,7 +70,7 @@ def largest_terms(allowed: Callable[[], float]) -> tuple[BoundTerm, ...]:
 
 @np.errstate(all="ignore")
 def of_row(problem: Problem, reading: ResolvedContract, quantity: str, at: tuple[int, ...]) -> tuple[BoundTerm, ...]:
-    """Return the largest terms of the bound of one element of "output" or "lse"; none where its query sees no key."""
+    """Return the largest terms of the bound of one element of "output" or "lse"; none if its query sees no key."""
     b, h, i, *column = at
     entry = problem.take("B", [b])
     layer = entry.projects

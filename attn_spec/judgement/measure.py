@@ -23,11 +23,11 @@ from attn_spec.problem.problem import Problem
 
 @dataclass(frozen=True)
 class Measurement:
-    """The errors of one quantity of one answer; arrays have the quantity's shape, NaN where nothing is measured."""
+    """Errors of one quantity of one answer; arrays have the quantity's shape, with NaN where nothing is measured."""
 
-    #: A name of ``problem.quantities``.
+    #: Name of the quantity in ``problem.quantities``.
     name: str
-    #: The format whose ulp is the unit of ``ulps``.
+    #: Format whose ulp is the unit of ``ulps``.
     dtype: str
     got: np.ndarray
     truth: Enclosed
@@ -35,16 +35,16 @@ class Measurement:
     allowed: np.ndarray
     #: Upper bound on |got - truth|.
     error: np.ndarray
-    #: Elements that are outside their bound for certain: even the nearest point of the enclosure is too far.
+    #: True for elements outside their bound for certain: even the nearest point of the enclosure is too far away.
     outside: np.ndarray
-    #: Elements the bound speaks about: visible rows without overflow, empty rows by convention.
+    #: True for elements that the bound covers: visible rows without overflow, and empty rows that a convention decides.
     measured: np.ndarray
-    #: Elements that some contract may speak about: all but those of rows whose answer no convention decides.
+    #: True for elements that some contract may cover: all except rows whose answer no convention decides.
     asked: np.ndarray
 
     @property
     def silent(self) -> int:
-        """The number of elements that the bound is silent of, though another may not be."""
+        """Number of elements that the bound is silent about, though another bound may cover them."""
         return int((self.asked & ~self.measured).sum())
 
     @property
@@ -68,12 +68,12 @@ class Measurement:
 
     @property
     def ratio(self) -> float:
-        """The largest error/allowed, 0.0 when nothing was measured."""
+        """Largest ratio of error to allowed error; 0.0 when nothing was measured."""
         return float(np.max(self.ratios, where=self.measured, initial=0.0))
 
     @property
     def worst(self) -> tuple[int, ...]:
-        """Index of the element with the largest ratio; of one outside its bound for certain, if there is any."""
+        """Index of the element with the largest ratio, among those outside their bound for certain if there are any."""
         if not self.measured.any():
             return (0,) * self.got.ndim
         candidates = self.outside if self.outside.any() else self.measured
@@ -83,10 +83,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one answer."""
+    """Verdict on one answer."""
 
     problem: Problem
-    #: The reading of the declared contract that explains the answer best.
+    #: Reading of the declared contract that explains the answer best.
     contract: ResolvedContract
     measurements: tuple[Measurement, ...]
     #: True if the declared contract has other readings.
@@ -94,39 +94,39 @@ class Judgement:
 
     @property
     def refuted(self) -> bool:
-        """Return whether some element lies outside its bound for certain."""
+        """True if some element is outside its bound for certain."""
         return any(m.outside.any() for m in self.measurements)
 
     @property
     def ratio(self) -> float:
-        """The largest error/allowed over all quantities."""
+        """Largest ratio of error to allowed error over all quantities."""
         return max((m.ratio for m in self.measurements), default=0.0)
 
     @property
     def exercised(self) -> bool:
-        """Return whether any element was measured."""
+        """True if any element was measured."""
         return any(m.measured.any() for m in self.measurements)
 
     @property
     def silent(self) -> int:
-        """The number of elements that the reading is silent of, though another may not be."""
+        """Number of elements that the reading is silent about, though another reading may cover them."""
         return sum(m.silent for m in self.measurements)
 
     def of_rows_with_keys(self) -> Judgement:
-        """Return this judgement of output and LSE without rows that see no key, which may hold means of values."""
+        """Return this judgement of output and LSE restricted to rows that see at least one key."""
         sees = {"lse": ~self.problem.empty_rows, "output": ~self._blind_somewhere()[..., None]}
         left = ((m, np.broadcast_to(sees[m.name], m.got.shape)) for m in self.measurements)
         parts = (replace(m, measured=m.measured & at, outside=m.outside & at, asked=m.asked & at) for m, at in left)
         return replace(self, measurements=tuple(parts))
 
     def _blind_somewhere(self) -> np.ndarray:
-        """Rows of the output [B, 1 or Hq, Sq] made of one without a key, which in a layer any head may have."""
+        """Return the output rows [B, 1 or Hq, Sq] that see no key; in a layer, those in which any head sees none."""
         empty = self.problem.empty_rows
         return np.any(empty, axis=1, keepdims=True) if self.problem.projects else empty
 
     @property
     def worst(self) -> Measurement:
-        """The quantity that holds the worst element."""
+        """Measurement of the quantity with the worst element."""
         return max(self.measurements, key=lambda m: (bool(m.outside.any()), m.ratio))
 
 
@@ -141,9 +141,10 @@ def judge(
 ) -> Judgement:
     """Compare exact values of O [B, Hq, Sq, Dv] and LSE [B, Hq, Sq] with the truth, under a resolved contract.
 
-    An analysis stands for its problem, and saves what it has found. A convention that is left open says nothing of rows
-    without keys. Neither quantity is required. Where the contract leaves a choice open ("either"), one choice has to
-    explain output and LSE together.
+    ``problem`` may be an analysis of the problem, whose results are then reused. Neither quantity is required.
+
+    A convention that is left open leaves rows without keys unmeasured. If the contract leaves a choice open ("either"), one choice
+    has to explain output and LSE together.
     """
     known = problem if isinstance(problem, Analysis) else analysis_of(problem)
     choices = readings_of(contract, known.problem)
@@ -151,7 +152,7 @@ def judge(
 
 
 def _best(judge: Callable[[ResolvedContract], Judgement], choices: Sequence[ResolvedContract]) -> Judgement:
-    """Return the judgement under the reading that explains the answer best, and note whether there are others."""
+    """Return the judgement under the reading that explains the answer best; ``chosen`` says whether others exist."""
     return replace(best(judge, choices), chosen=len(choices) > 1)
 
 
@@ -162,7 +163,7 @@ def _judge(
     lse: np.ndarray | None,
     conventions: Conventions,
 ) -> Judgement:
-    """:func:`judge` under a contract that leaves nothing open."""
+    """Judge an answer as :func:`judge` does, under a contract without alternatives."""
     problem, measurements = known.problem, []
     truth, bound = known.truth_and_bound(contract)
     empty = problem.empty_rows
@@ -202,7 +203,8 @@ def judge_gradients(
 ) -> Judgement:
     """Compare exact values of "dq", "dk", "dv", "dbias" with the truth for dO = ``cotangent``, dL = ``lse_cotangent``.
 
-    Queries that see no key are constants by the convention "zero", so other conventions are for the caller to avoid.
+    Queries that see no key are constants, by the convention "zero". Under another convention the caller must avoid
+    them.
     """
     known = gradient_analysis_of(problem, cotangent, lse_cotangent)
 
@@ -241,7 +243,7 @@ def measured_gradients(
 def _with_empty_rows(
     known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
-    """Put the convention's answer, allowed error and domain [B, Hq, Sq] into the rows that see no key."""
+    """Return truth, allowed error and domain [B, Hq, Sq], with the convention's answer in rows that see no key."""
     problem = known.problem
     if problem.projects:
         return _with_empty_heads(known, contract, truth, bound, empty_row)
@@ -274,9 +276,11 @@ def _with_empty_rows(
 def _with_empty_heads(
     known: Analysis, contract: ResolvedContract, truth: Enclosed, bound: ForwardBound, empty_row: str
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
-    """Return truth, bound and domain of a layer, [B, 1, Sq]: a head without a key adds NaN to its output, or 0.
+    """Return truth, allowed error and domain of a layer, [B, 1, Sq], with the convention's answer of heads without a
+    key.
 
-    Where the convention is the mean, rows that only some heads see no key in are left out.
+    The head adds 0 or NaN to the output. Under the convention "mean_of_v", rows in which only some heads see no key are
+    not measured.
     """
     allowed, inside = bound.allowed["output"], bound.domain_of("output")
     some, every = np.any(known.problem.empty_rows, axis=1, keepdims=True), known.problem.empty_output_rows
@@ -300,9 +304,9 @@ def _with_empty_heads(
 def _in_base(
     truth: Enclosed, allowed: np.ndarray, base: str, contract: ResolvedContract
 ) -> tuple[Enclosed, np.ndarray, np.ndarray]:
-    """The LSE as a logarithm of another base, its allowed error, and where it fits its formats, [B, Hq, Sq].
+    """Return the LSE as a logarithm of another base, its allowed error, and where it fits its formats, [B, Hq, Sq].
 
-    It is multiplied once more, by a rounded constant; log2 may overflow where the natural logarithm does not.
+    Base 2 costs one more product with a rounded constant, and log2 may overflow where the natural logarithm does not.
     """
     if base == "e":
         return truth, allowed, np.ones(allowed.shape, dtype=bool)
@@ -318,9 +322,9 @@ def _in_base(
 
 
 def _undecided(problem: Problem, empty_row: str) -> np.ndarray:
-    """Rows of the output [B, 1 or Hq, Sq] whose answer no convention decides; in a layer of any head's row.
+    """Return the output rows [B, 1 or Hq, Sq] whose answer no convention decides; in a layer a row counts for any head.
 
-    The mean of a layer's head is not told apart from what other heads see.
+    The mean of a layer's head cannot be separated from the output of the heads that see keys.
     """
     empty, every = problem.empty_rows, problem.empty_output_rows
     if problem.projects:

@@ -1,7 +1,8 @@
-"""Problems that differ from one in a single thing, as a wrong kernel solves them, with words for it.
+"""Neighbouring problems: each differs from a problem in one respect, as a wrong kernel would solve it, with words for
+it.
 
-What explains an answer that is refuted is looked for among them (``other_problems``); and what a verdict would have
-refuted is found by handing their answers to the same judgement (``power``).
+``other_problems`` looks among them for an explanation of a refuted answer. ``power`` gives their answers to the
+judgement, to find which errors a verdict would have refuted.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from attn_spec.problem.options import OPTIONS, parameters
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 
-#: Words for a change of some fields, and the fields.
+#: Words for a change of some fields, and the new values of the fields.
 Change = tuple[str, dict[str, object]]
 #: Lengths of tiles at whose edge the keys past the last full tile may be lost.
 TILES = (16, 32, 64, 128)
 
 
 def made(problem: Problem, changes: Iterable[Change]) -> Iterator[tuple[str, Problem]]:
-    """The problems of some changes, those left out of which a thing cannot be changed alone."""
+    """Yield the problems of some changes; a change that gives no valid problem is skipped."""
     for words, fields in changes:
         try:
             yield words, problem.replace(**fields)
@@ -32,7 +33,7 @@ def made(problem: Problem, changes: Iterable[Change]) -> Iterator[tuple[str, Pro
 
 
 def without_options(problem: Problem) -> Iterator[Change]:
-    """Each option left out; of a layer only what is beside its projections."""
+    """Yield changes that leave out one option each; in a layer the projections stay."""
     for name, row in OPTIONS.items():
         makes_layer = any(one.projects_values for one in parameters(name))
         if row.kind != CHOICE and row.is_used(getattr(problem, name)) and not makes_layer:
@@ -40,7 +41,7 @@ def without_options(problem: Problem) -> Iterator[Change]:
 
 
 def other_scales(problem: Problem) -> Iterator[Change]:
-    """The scales that kernels mistake for one another."""
+    """Yield changes to the scales that kernels mistake for one another."""
     scale = problem.scale_value
     inverse = 1 / scale if scale else scale
     for words, other in (("1", 1.0), ("its inverse", inverse), ("its square", scale**2)):
@@ -49,7 +50,10 @@ def other_scales(problem: Problem) -> Iterator[Change]:
 
 
 def other_edges(problem: Problem) -> Iterator[Change]:
-    """The diagonal or an edge of the window a key off, a diagonal from another corner, a mask inverted."""
+    """Yield changes of the mask: the diagonal or a window's edge moved by one key, another alignment, a mask inverted.
+
+    Each change is made alone.
+    """
     seen = problem.visible
     if problem.causal:
         yield "with the diagonal a key earlier", {"mask": seen & (problem.distances < 0)}
@@ -68,7 +72,7 @@ def other_edges(problem: Problem) -> Iterator[Change]:
 
 
 def with_diagonal(problem: Problem) -> Iterator[Change]:
-    """Later keys hidden, where the problem shows them: from either corner, if there are two."""
+    """Yield changes that mask later keys if the problem shows them: from either corner if the lengths differ."""
     if problem.causal:
         return
     if problem.query_length == problem.key_length or problem.diagonal is not None:
@@ -80,12 +84,12 @@ def with_diagonal(problem: Problem) -> Iterator[Change]:
 
 
 def _moved(edge: int | None, step: int) -> int | None:
-    """An edge of a window moved by a key; None: there is none."""
+    """Return an edge of a window moved by ``step`` keys; None, an unbounded edge, stays None."""
     return None if edge is None else edge + step
 
 
 def ends_lost(problem: Problem) -> Iterator[Change]:
-    """Keys lost at either end of all: one, or what is past the last whole tile."""
+    """Yield changes that mask the last or the first keys: one key, or as many as follow the last full tile."""
     seen, keys = problem.visible, np.arange(problem.key_length)
     for lost in sorted({1, *(problem.key_length % tile for tile in TILES)} - {0}):
         if lost < problem.key_length:
@@ -95,7 +99,10 @@ def ends_lost(problem: Problem) -> Iterator[Change]:
 
 
 def share_lost(problem: Problem, share: float, *, where: str) -> dict[str, object]:
-    """A share of the keys that each query sees lost, one at least and not all, at the "start", "middle" or "end"."""
+    """Return the change that masks a share of each query's visible keys, at the "start", "middle" or "end".
+
+    At least one key is masked, but never all.
+    """
     seen = problem.visible
     count = seen.sum(axis=-1, keepdims=True)
     place = np.cumsum(seen, axis=-1)  # from 1
@@ -105,7 +112,7 @@ def share_lost(problem: Problem, share: float, *, where: str) -> dict[str, objec
 
 
 def other_kv_heads(problem: Problem) -> Iterator[Change]:
-    """Query heads that read the kv heads that another rule gives them."""
+    """Yield the change after which query head h reads kv head h % Hkv."""
     kv_heads = problem.k.shape[1]
     if problem.group > 1 and kv_heads > 1 and not problem.projects:
         read = np.arange(problem.q.shape[1]) % kv_heads
@@ -113,6 +120,8 @@ def other_kv_heads(problem: Problem) -> Iterator[Change]:
 
 
 def next_along(problem: Problem, axis: str) -> dict[str, object]:
-    """Keys and values of the next batch entry ("B") or kv head ("H"), the first after the last."""
+    """Return the change to the keys and values of the next batch entry ("B") or kv head ("H"), the first after the
+    last.
+    """
     at = "BH".index(axis)
     return {name: np.roll(getattr(problem, name), -1, at) for name in ("k", "v")}

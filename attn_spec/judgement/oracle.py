@@ -1,9 +1,9 @@
-"""The one call for truth: value and proved radius, from the cheapest tier that is sharp enough.
+"""Truth of a problem: a value and a proved radius, from the cheapest tier that is sharp enough.
 
-Tier 0 is a float64 evaluation with its own proved bound (``bounds.evaluation_error``); it serves every verdict on
-float32 and narrower kernels. Tier 1 is error-free float64 products, for plain scores (``error_free``): it serves most
-verdicts on float64 kernels, where the problem is long enough that it is faster than balls. Tier 2 is ball arithmetic
-(``enclosure``), at a precision raised until it is sharp enough, for all that is left.
+Tier 0 is a float64 evaluation with its own proved bound (``bounds.evaluation_error``). It serves every verdict on
+float32 and narrower kernels. Tier 1 is error-free float64 products, for plain scores (``error_free``). It serves most
+verdicts on float64 kernels, if the problem is long enough that it is faster than balls. Tier 2 is ball arithmetic
+(``enclosure``), at a precision raised until it is sharp enough, for everything else.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from attn_spec.contract.terms import term
 from attn_spec.numbers import bits
 from attn_spec.problem.problem import Problem
 
-#: Precision of the first enclosure, in bits, and of the last one tried.
+#: Precision in bits of the first enclosure, and upper limit of the precision of further ones.
 FIRST_PRECISION, LAST_PRECISION = 96, 4096
 
-#: Sq Sk D from which on tier 1 is asked: it took half the time of balls at 16 x 16, D = 64, a tenth at 128 x 128; as
-#: long as balls at 16 x 16, D = 16; and four times as long at 3 x 9, D = 7.
+#: Least Sq Sk D for which tier 1 is asked. Its time relative to balls was a half at 16 x 16, D = 64, and a tenth at 128
+#: x 128. It was equal at 16 x 16, D = 16, and fourfold at 3 x 9, D = 7.
 LONG = 2**14
 
-#: The smallest radius a float64 enclosure can have, but for exact ones; no caller gets less.
+#: Smallest radius of a float64 enclosure that is not exact; no caller gets less.
 SMALLEST_RADIUS = 2.0**-1072
 
 Known = TypeVar("Known")
 
-#: Fraction of an output ulp the radius must stay below when the caller names no radius.
+#: Fraction of an output ulp below which the radius must stay when the caller names no radius.
 SHARPNESS = 2.0**-20
 
 
 class Refined(Generic[Known]):
-    """A truth that is enclosed again, with more bits, whenever more is asked of it than is known."""
+    """Truth that is enclosed again with more bits whenever a caller needs more than is known."""
 
     def __init__(
         self, first: Known, enclose: Callable[[int], Known], second: Callable[[], Known] | None = None
@@ -54,7 +54,10 @@ class Refined(Generic[Known]):
         self._enclosed: Known | None = None
 
     def until(self, sharp: Callable[[Known], bool], settled: Callable[[Known], bool]) -> Known:
-        """The first truth if it is ``sharp``, the second if ``settled``, or an enclosure, while that takes few bits."""
+        """Return the first truth if it is ``sharp``, else the second if it is ``settled``, else an enclosure.
+
+        The enclosure's precision is raised until it is settled or exceeds LAST_PRECISION.
+        """
         if sharp(self.first):
             return self.first
         if self._second is None and self._find_second is not None:
@@ -68,7 +71,7 @@ class Refined(Generic[Known]):
 
 
 class Oracle:
-    """The truth of output and log-sum-exp of one problem."""
+    """Truth of output and log-sum-exp of one problem."""
 
     def __init__(self, x: Intermediates) -> None:
         problem = x.problem
@@ -77,15 +80,15 @@ class Oracle:
 
     @property
     def first(self) -> Truth:
-        """Tier 0."""
+        """Truth of tier 0."""
         return self._truth.first
 
     def __call__(self, **radii: np.ndarray) -> Truth:
-        """Output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
+        """Return output and log-sum-exp with radii no larger than asked, elementwise where the truth is finite.
 
-        ``radii``, of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq], default to 2^-20 ulp of the problem's dtype (of
-        float32 for the LSE of narrower ones), an ulp never below the smallest subnormal. Rows that see no key are
-        output 0, LSE -inf, radius 0.
+        ``radii`` are of "output" [B, Hq, Sq, Dv] and "lse" [B, Hq, Sq]. The default is 2^-20 ulp of the problem's
+        dtype, for the LSE of narrower dtypes of float32. An ulp is never below the smallest subnormal. Rows that see no
+        key have output 0, LSE -inf, and radius 0.
         """
         dtypes = {"output": self.problem.dtype, "lse": "float64" if self.problem.dtype == "float64" else "float32"}
         for name in dtypes.keys() - radii.keys():
@@ -94,7 +97,7 @@ class Oracle:
 
 
 class GradientOracle:
-    """The truth of all gradients of one problem, for one cotangent."""
+    """Truth of all gradients of one problem, for one pair of cotangents."""
 
     def __init__(self, x: Intermediates, g: GradientIntermediates) -> None:
         problem, dO, dL = x.problem, g.of_output, g.lse_cotangent
@@ -102,17 +105,17 @@ class GradientOracle:
         self._truth = Refined(float64_gradients(x, g), lambda bits: enclose_gradients(problem, dO, bits, dL), second)
 
     def __call__(self, **radii: np.ndarray) -> Truth:
-        """All gradients by name; ``radii`` are the largest wanted, by name."""
+        """Return all gradients by name; ``radii`` are the largest radii wanted, by name."""
         return self._truth.until(_all(_sharp, radii), _all(_settled, radii))
 
 
 def oracle(problem: Problem, **radii: np.ndarray) -> Truth:
-    """The truth of one problem, asked for once: see :meth:`Oracle.__call__`."""
+    """Return the truth of one problem, without a cache: see :meth:`Oracle.__call__`."""
     return Oracle(intermediates(problem))(**radii)
 
 
 def float64_truth(x: Intermediates) -> Truth:
-    """Tier 0: the float64 intermediates with their own proved error; inf radius where float64 overflows."""
+    """Return tier 0: the float64 intermediates with their own proved error, and radius inf where float64 overflows."""
     error = evaluation_error(x)
     empty = x.keys == 0
     usable = error.domain_of("output")[..., None] & np.isfinite(x.output)
@@ -127,14 +130,14 @@ def float64_truth(x: Intermediates) -> Truth:
 
 
 def float64_gradients(x: Intermediates, g: GradientIntermediates) -> Truth:
-    """Tier 0 of the gradients; inf radius in a head group that sees an overflow."""
+    """Return tier 0 of the gradients; the radius is inf where float64 may overflow."""
     error = gradient_evaluation_error(x, g)
     radii = {name: np.where(error.domain_of(name), radius, np.inf) for name, radius in error.allowed.items()}
     return {name: _enclosed(value, radii[name]) for name, value in g.gradients.items()}
 
 
 def _is_long(problem: Problem) -> bool:
-    """Return whether tier 1 is asked: it applies, and takes less time than balls."""
+    """Return whether tier 1 is asked: it applies to the problem, and takes less time than balls."""
     return error_free.applies(problem) and problem.query_length * problem.key_length * problem.head_dim >= LONG
 
 
@@ -145,7 +148,7 @@ def _enclosed(value: np.ndarray, radius: np.ndarray) -> Enclosed:
 
 
 def _all(test: Callable[[Enclosed, np.ndarray], bool], radii: Mapping[str, np.ndarray]) -> Callable[[Truth], bool]:
-    """Return a predicate: the test holds for every quantity of which a radius is wanted."""
+    """Return the predicate that the test holds for every quantity that has a wanted radius."""
     return lambda truth: all(test(truth[name], wanted) for name, wanted in radii.items())
 
 
@@ -155,6 +158,6 @@ def _sharp(quantity: Enclosed, wanted: np.ndarray) -> bool:
 
 
 def _settled(quantity: Enclosed, wanted: np.ndarray) -> bool:
-    """Return whether every enclosure is sharp, or infinite or undefined, which no precision mends."""
+    """Return whether every enclosure is sharp, or infinite or undefined, which more precision does not change."""
     hopeless = np.isinf(quantity.radius) & ~np.isfinite(quantity.value)
     return bool(np.all((quantity.radius <= np.maximum(wanted, SMALLEST_RADIUS)) | hopeless))

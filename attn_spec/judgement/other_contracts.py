@@ -1,6 +1,6 @@
-"""Other contracts that an answer outside its bound keeps: presets, and the declared one with one field changed.
+"""Hints about contracts that an answer outside its bound keeps: presets, and the declared one with one field changed.
 
-A hint for whoever reads a refutation: no verdict depends on it.
+No verdict depends on these hints; they are for the reader of a refutation.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from attn_spec.judgement.other_problems import explains
 from attn_spec.numbers.formats import FORMATS
 from attn_spec.problem.problem import Problem
 
-#: Contracts named at most.
+#: Largest number of contracts in a hint.
 MOST = 3
-#: Fields by which sound kernels differ from what their authors declared, of the forward pass and the backward pass.
+#: Fields, and values, by which sound kernels differ from their declarations in the forward pass.
 FORWARD: dict[str, Any] = {
     "alibi_terms": "input",
     "rotary_tables": "input",
@@ -29,6 +29,7 @@ FORWARD: dict[str, Any] = {
     "lse_merges": 1,
     "scale_on": "operands",
 }
+#: Fields, and values, by which sound kernels differ from their declarations in the backward pass.
 BACKWARD: dict[str, Any] = {
     "weight_gradients": "input",
     "delta": "either",
@@ -39,14 +40,16 @@ BACKWARD: dict[str, Any] = {
 
 
 def presets_that_hold(problem: Problem, **answer: Any) -> list[str]:
-    """Names of the preset contracts under which this answer, as given to :func:`judge`, is within its bound."""
+    """Return the names of the preset contracts under which an answer, given as to :func:`judge`, is in its bound."""
     known = analysis_of(problem)
     fitting = {n: c.at(problem.dtype) for n, c in PRESETS.items() if n != "fp64" or problem.dtype == "float64"}
     return [name for name, contract in fitting.items() if explains(judge(known, contract, **answer))]
 
 
 def contracts_that_hold(contract: ResolvedContract, problem: Problem, **answer: Any) -> list[str]:
-    """Contracts under which an answer is within its bound: the declared one but for a field, then presets."""
+    """Return contracts under which an answer is within its bound: the declared one with one field changed, then
+    presets.
+    """
     known = analysis_of(problem)
 
     def holds(other: ResolvedContract) -> bool:
@@ -62,7 +65,7 @@ def gradient_contracts_that_hold(
     found: Mapping[str, np.ndarray],
     dL: np.ndarray | None = None,
 ) -> list[str]:
-    """Contracts that differ from the declared one in one field, under which gradients are within their bounds."""
+    """Return contracts with one field changed from the declared one, under which gradients are within their bounds."""
 
     def holds(other: ResolvedContract) -> bool:
         return explains(judge_gradients(problem, other, dO, found, dL))
@@ -77,7 +80,7 @@ def _that_hold(
 
 
 def _changed(contract: ResolvedContract, dtype: str, fields: Mapping[str, Any]) -> Iterator[ResolvedContract]:
-    """The contract with each of these fields changed alone, where that promises less; none of one with alternatives."""
+    """Yield the contract with one of these fields changed, where that promises less; none if it has alternatives."""
     for name, said in fields.items() if not contract.alternatives else ():
         value, own = dtype if said == "input" else said, getattr(contract, name)
         if name in STAGES and own in FORMATS and FORMATS[own].precision <= FORMATS[value].precision:

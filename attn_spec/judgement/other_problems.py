@@ -1,6 +1,6 @@
-"""Other problems that an answer outside its bound is right for, and so what a kernel may have done instead.
+"""Hints about other problems for which an answer outside its bound is right, and so about what a kernel may have done.
 
-A hint for whoever reads a refutation: no verdict depends on it.
+No verdict depends on these hints; they are for the reader of a refutation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from attn_spec.judgement.neighbours import (
 )
 from attn_spec.problem.problem import Problem
 
-#: Products of a query and a key in problems that are small enough to be judged again and again.
+#: Largest product of the elements of q and the key length for which a problem is judged again for each hint.
 PRODUCTS = 2**20
-#: Problems named at most.
+#: Largest number of problems in a hint.
 MOST = 3
 #: Beginning of a hint that names a contract.
 _CONTRACT = "within the bound of contract"
 
 
 class Judged(Protocol):
-    """A judgement of an answer, as far as hints read it."""
+    """The part of a judgement that hints read."""
 
     @property
     def refuted(self) -> bool: ...
@@ -38,30 +38,30 @@ class Judged(Protocol):
 
 
 def within(contract: str) -> str:
-    """The hint that an answer is within the bound of another contract than the declared one."""
+    """Return the hint that an answer is within the bound of a contract other than the declared one."""
     return f"{_CONTRACT} {contract!r}"
 
 
 def names_a_contract(hint: str) -> bool:
-    """Return whether a hint names a contract, which a small problem may earn by chance."""
+    """Return whether a hint names a contract; on a small problem a contract may fit by chance."""
     return hint.startswith(_CONTRACT)
 
 
 def explains(judgement: Judged) -> bool:
-    """True if the judged answer is within its bound, and the bound says something of it."""
+    """Return whether the judged answer is within its bound and the bound measures some element."""
     return judgement.exercised and not judgement.refuted
 
 
 def is_small(problem: Problem) -> bool:
-    """True if judging the problem some dozens of times, once for each hint, takes seconds."""
+    """Return whether judging the problem some dozens of times, once for each hint, takes only seconds."""
     return problem.q.size * problem.key_length <= PRODUCTS
 
 
 def right_for(problem: Problem, judge: Callable[[Problem], Judged | None]) -> list[str]:
-    """Name other problems that the answer judged by ``judge`` is within its bound of, a sentence each.
+    """Return hints that name other problems for which the answer behind ``judge`` is within its bound.
 
-    ``judge`` gives None for a problem that has no such answer. Tried are the problem without each of its options, with
-    another value of those that kernels get wrong, with keys lost at either end, with heads that read other kv heads.
+    ``judge`` returns None for a problem that has no such answer. The problems tried leave out or change one option,
+    lose keys at either end, or give query heads other kv heads.
     """
     if not is_small(problem):
         return []

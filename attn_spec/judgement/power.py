@@ -1,11 +1,11 @@
-"""The power of a verdict: which errors the judgement that an answer passed would have refuted.
+"""Power of a verdict: the planted errors that the judgement which an answer passed would have refuted.
 
-Errors are planted: in place of the answer stands that of a neighbouring problem in float64 (``neighbours``), or zeros,
-a mean, another row, each rounded to the dtype of the answer. It is given to the same judgement, under the same
-contract. What is not refuted would not have been noticed either if the kernel had returned it.
+An error is planted by a wrong answer in place of the kernel's. It is the float64 answer of a neighbouring problem
+(``neighbours``), or zeros, a mean, or another row, rounded to the dtype of the answer. The judgement under the same
+contract gets the wrong answer. An error that is not refuted would not be noticed in the kernel's answer either.
 
-An error is counted once for all problems of a place, and seen if it is refuted in any of them. One that changes no
-number of the rounded answer is none.
+An error is counted once for all problems of a place, and it is seen if it is refuted in any of them. An error that
+changes no number of the rounded answer is not planted.
 """
 
 from __future__ import annotations
@@ -30,41 +30,46 @@ from attn_spec.problem.problem import Problem
 SHARES = (1, 10)
 #: Places of lost keys, in words.
 PLACES = {"start": "at the start", "middle": "in the middle", "end": "at the end"}
-#: Least number of keys in a share that is lost and is no single key.
+#: Least number of lost keys for which a share is planted beside the single lost key.
 FEWEST = 2
 #: Words for a window whose edge is a key off.
 EDGE = "with an edge of its window a key off"
-#: Another scale, which a kernel mistakes for its own.
+#: Factor on the scale, close to 1.
 OFF = 1.01
-#: Bound on float64's own roundings, relative to the largest number of an answer.
+#: Bound on the roundings of float64, relative to the largest number of an answer.
 ROUNDOFF = 2.0**-44
-#: Answers by quantity.
+#: Values of an answer, by quantity.
 Answer = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planting:
-    """One problem that was judged: the answers of neighbours are held against it as that of the kernel was."""
+    """One problem that was judged, and how: answers of its neighbours are judged in the same way as the kernel's
+    answer.
+    """
 
     problem: Problem
     contract: ResolvedContract
     conventions: Conventions
     #: True if a log-sum-exp is judged too.
     lse: bool = False
-    #: The cotangent [B, Hq, Sq, Dv] where gradients are judged, and which, and not the output.
+    #: Cotangent dO [B, Hq, Sq, Dv] if gradients are judged instead of the output; None otherwise.
     cotangent: np.ndarray | None = None
+    #: Names of the gradients that are judged.
     gradients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen:
-    """An error that no problem of a place refutes."""
+    """A planted error that no problem of a place refutes."""
 
+    #: Words for the error.
     words: str
-    #: Largest error / bound that it reached.
+    #: Largest error / bound that the planted error reached.
     ratio: float
-    #: Field of the contract that would have to say more for a refutation, and the ratio then; empty if none would.
+    #: Contract field that hides the error most: a tighter value of it raises error / bound. Empty if no field does.
     hidden_by: str
+    #: Largest error / bound under the contract with the tighter value of that field.
     sharper: float
 
     def __str__(self) -> str:
@@ -74,27 +79,28 @@ class Unseen:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """Errors planted in one place, and those of them that would not have been refuted."""
+    """Errors planted in one place, and the errors among them that would not have been refuted."""
 
-    #: A dtype, and "small problems" or a shape.
+    #: Dtype of the problems.
     dtype: str
+    #: Place of the problems: "small problems" or a shape.
     where: str
     planted: tuple[str, ...]
     unseen: tuple[Unseen, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Inverse of :meth:`to_json`."""
+        """Return the power that :meth:`to_json` wrote."""
         unseen = tuple(Unseen(**one) for one in document["unseen"])
         return cls(**{**document, "planted": tuple(document["planted"]), "unseen": unseen})
 
     @property
     def seen(self) -> int:
-        """The number of planted errors that would have been refuted."""
+        """Number of planted errors that would have been refuted."""
         return len(self.planted) - len(self.unseen)
 
     def __str__(self) -> str:
@@ -103,7 +109,7 @@ class Power:
 
 
 def power(asked: Iterable[Planting], *, dtype: str, where: str) -> Power:
-    """Plant errors in the problems of one place."""
+    """Plant errors in the problems of one place, and return those that are seen and unseen."""
     nearest: dict[str, _Tried] = {}
     for one in asked:
         for words, answer in planted(one):
@@ -117,7 +123,7 @@ def power(asked: Iterable[Planting], *, dtype: str, where: str) -> Power:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A planted answer and what was said of it."""
+    """A planted answer and its judgement."""
 
     asked: Planting
     answer: Answer
@@ -128,12 +134,12 @@ class _Tried:
         return self.judgement.refuted
 
     def beats(self, other: _Tried) -> bool:
-        """Return whether this is nearer to a refutation."""
+        """Return whether this answer is nearer to a refutation than another."""
         return (self.refuted, self.judgement.ratio) > (other.refuted, other.judgement.ratio)
 
 
 def judged(one: Planting, contract: ResolvedContract, answer: Answer) -> Judgement:
-    """Return the judgement of an answer to the problem under a contract."""
+    """Return the judgement of an answer to the planting's problem under a contract."""
     if one.cotangent is not None:
         return judge_gradients(one.problem, contract, one.cotangent, answer)
     return judge(one.problem, contract, **answer, conventions=one.conventions)
@@ -143,7 +149,7 @@ def judged(one: Planting, contract: ResolvedContract, answer: Answer) -> Judgeme
 
 
 def planted(one: Planting) -> Iterator[tuple[str, Answer]]:
-    """Wrong answers that differ from the rounded right one, with words for each."""
+    """Yield wrong answers that differ from the rounded right answer, each with words for the error."""
     problem = one.problem
     if not (~problem.empty_output_rows).any():
         return
@@ -156,13 +162,13 @@ def planted(one: Planting) -> Iterator[tuple[str, Answer]]:
 
 @np.errstate(invalid="ignore")
 def _differs(wrong: np.ndarray, right: np.ndarray) -> bool:
-    """Return whether some number differs by more than the roundings of the float64 that both were found in."""
+    """Return whether some number differs by more than the roundings of float64, in which both answers were computed."""
     size = np.abs(np.where(np.isfinite(right), right, 0.0)).max(initial=0.0)
     return bool(np.any(~(np.abs(wrong - right) <= ROUNDOFF * size) & ~bits.identical(wrong, right)))
 
 
 def right_answer(one: Planting) -> Answer:
-    """The truth in float64, rounded."""
+    """Return the right answer in float64, rounded to its dtypes."""
     return _rounded(one, _answer(one, one.problem))
 
 
@@ -185,7 +191,7 @@ def _answer(one: Planting, problem: Problem) -> Answer:
 
 
 def _of_itself(one: Planting, right: Answer) -> Iterator[tuple[str, Answer]]:
-    """The right answer put down wrongly."""
+    """Yield wrong answers made from the right one: zeros, a mean, another row, or exchanged gradients."""
     if one.cotangent is not None:
         for name, x in right.items():
             yield f"{name} of zeros", right | {name: np.zeros(x.shape)}
@@ -231,7 +237,7 @@ def _rounded(one: Planting, answer: Answer) -> Answer:
     }
 
 
-# What hides an error
+# Contract fields that hide an error
 
 
 def _unseen(words: str, tried: _Tried) -> Unseen:
@@ -244,7 +250,7 @@ def _unseen(words: str, tried: _Tried) -> Unseen:
 
 
 def _sharper(c: ResolvedContract, one: Planting) -> Iterator[tuple[str, ResolvedContract]]:
-    """The reading that explained an answer with one field that says more, and words for what it says now."""
+    """Yield the contract that explained an answer with one field that promises more, with the field's present value."""
     wide = "float64" if c.score_accumulation == "float64" else "float32"
     changes: list[tuple[str, Any]] = [
         (stage, wide)
@@ -263,14 +269,14 @@ def _sharper(c: ResolvedContract, one: Planting) -> Iterator[tuple[str, Resolved
             yield f"{name}={getattr(c, name)!r}", replace(c, **{name: value})
 
 
-#: Values of fields where they cost least.
+#: Values of fields that allow the least error.
 _WHOLE: dict[str, Any] = {"lse_merges": 0, "scale_on": "scores", "alibi": "distance", "matrix_rounding": None}
-#: Keys of a large tile.
+#: Number of keys in a large tile.
 LARGE_TILE = 128
 
 
 def line(found: Iterable[Power]) -> str:
-    """One line on all places, with the first of what was not seen."""
+    """Return one line about all places, with the first error that was not seen."""
     found = list(found)
     planted, unseen = sum(len(one.planted) for one in found), [(one, each) for one in found for each in one.unseen]
     words = f"power: {planted - len(unseen)} of {planted} planted errors would be refuted"

@@ -15,45 +15,48 @@ _AXES = {"B": "batch entry", "H": "head", "G": "kv head", "Q": "row", "K": "key"
 
 @dataclass(frozen=True, kw_only=True)
 class WorstElement:
-    """The element of an answer that is farthest outside its bound. Reals are written as hexadecimal floats."""
+    """The element of an answer with the largest error / bound. Reals are written as hexadecimal floats."""
 
-    #: A name of ``problem.quantities``.
+    #: Name of the quantity in ``problem.quantities``.
     quantity: str
     index: tuple[int, ...]
     #: Number that the kernel returned.
     got: str
-    #: The truth lies within ``radius`` of this.
+    #: Centre of the enclosure of the truth.
     truth: str
+    #: Largest distance of the truth from ``truth``.
     radius: str
     #: Largest error the contract allows.
     allowed: str
     #: Error in units of the spacing of numbers at the truth.
     ulps: str
-    #: Elements outside their bounds, of how many, in how many vectors: rows of the output, of dQ, dK and dV.
+    #: Number of elements outside their bounds.
     outside: int
+    #: Number of elements in all.
     elements: int
+    #: Number of vectors (rows of the output, of dQ, dK and dV) with an element outside its bound.
     rows: int
-    #: The terms that weigh most in what is allowed, the largest first.
+    #: Terms with the largest shares of the allowed error, the largest first.
     bound_terms: tuple[BoundTerm, ...] = ()
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Make the element of its fields as JSON has them, also of a version that kept no terms."""
+        """Return the element of a JSON document; documents of older versions lack the bound terms."""
         terms = tuple(BoundTerm(*term) for term in document.get("bound_terms", ()))
         return cls(**{**document, "index": tuple(document["index"]), "bound_terms": terms})
 
     @property
     def place(self) -> str:
-        """The index in words; empty for the gradient of a parameter, whose axes are its own."""
+        """Index in words; empty for the gradient of a parameter, whose axes have no such names."""
         axes = QUANTITIES[self.quantity].axes
         if set(axes) - set(_AXES):
             return ""
         return ", ".join(f"{_AXES[axis]} {i}" for axis, i in zip(axes, self.index, strict=False))
 
     def lines(self, shown: tuple[int, ...] | None = None) -> list[str]:
-        """Return lines that say where, the answer, the truth, and how far the error is beyond what is allowed.
+        """Return lines that give the place, the answer, the truth, and the error beside the allowed error.
 
-        The index is ``shown`` as the tensor has it whose axes are in another order.
+        ``shown`` is the index in a tensor whose axes have another order.
         """
         index, quantity = ", ".join(map(str, shown or self.index)), QUANTITIES[self.quantity]
         rows = f", in {self.rows} row{'s' * (self.rows != 1)}" if quantity.has_rows else ""
@@ -69,7 +72,7 @@ class WorstElement:
 
 
 def worst_element(measurement: Measurement) -> WorstElement:
-    """Return the worst element of a measurement that is not all inside its bound."""
+    """Return the worst element of a measurement."""
     at = measurement.worst
     has_rows = QUANTITIES[measurement.name].has_rows
     return WorstElement(
@@ -87,7 +90,7 @@ def worst_element(measurement: Measurement) -> WorstElement:
 
 
 def _both(value: str) -> str:
-    """Decimal and hexadecimal."""
+    """Return a number in decimal and hexadecimal."""
     return f"{float.fromhex(value):.9g} ({value})"
 
 

@@ -152,11 +152,11 @@ def test_a_sample_of_no_rows_is_refused(rows):
 
 
 def test_a_share_is_no_percentage():
-    with pytest.raises(ValueError, match="a share of rows lies between 0 and 1, not 5"):
+    with pytest.raises(ValueError, match="a share of rows must be between 0 and 1, not 5"):
         missed(5, 10)
 
 
 def test_an_answer_of_gradients_is_refused():
     problem = Recipe(query_length=2, key_length=3).problem()
-    with pytest.raises(ValueError, match="an answer has output and lse, not dq"):
+    with pytest.raises(ValueError, match="an answer may have output and lse, not dq"):
         parts_of(problem, dq=np.zeros(problem.q.shape))

@@ -1,1 +1,1 @@
-"""Long answers and gradients, judged in blocks of query rows whose memory is bounded."""
+"""Judgement of long answers, in blocks of rows whose memory is bounded."""

@@ -1,7 +1,7 @@
-"""Long answers judged head by head, in blocks of query rows whose memory is bounded, all rows or a sample of them.
+"""Judgement of long answers, head by head in blocks of query rows of bounded memory, for all rows or a sample.
 
-What a row of an answer should be depends on that row of the query and on all keys, but on no other row. Most rows are
-cleared at a glance; the theorems decide on the others, and on the row of each block that came nearest to its bound.
+A row of an answer depends on that row of the query and on all keys, but on no other row. Most rows are cleared at a
+glance. The theorems decide on the others, and on the row of each block that came nearest to its bound.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from attn_spec.problem.conventions import DEFAULTS, Conventions
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.quantities import QUANTITIES
 
-#: Arrays of float64 [rows, Sk] that a glance, and that the theorems, hold at a time, at most.
+#: Largest number of float64 arrays [rows, Sk] that a glance holds at a time, and that the theorems hold.
 GLANCE, THEOREMS = 6, 64
-#: Bytes for them where the caller names no limit.
+#: Bytes for these arrays if the caller names no limit.
 MEMORY = 2**28
-#: Rows that the theorems decide on before a refuted answer is left at that.
+#: Number of rows that the theorems decide on before the judgement of a refuted answer ends.
 ENOUGH = 1024
 
-#: The answer at some rows, by name: "output" [1, 1, rows, Dv], "lse" [1, H, rows].
+#: Answer at some rows, by name: "output" [1, 1, rows, Dv], "lse" [1, H, rows].
 Answer = dict[str, np.ndarray]
 
 
@@ -44,9 +44,9 @@ class Part:
     problem: Problem
     #: Batch entry and head.
     at: tuple[int, int]
-    #: The answer at rows of that index.
+    #: Function from an index of rows to the answer at these rows.
     answer: Callable[[np.ndarray], Answer]
-    #: The log-sum-exp of all rows [Sq], if one is known.
+    #: Log-sum-exp of all rows [Sq], if one is known.
     lse: np.ndarray | None = None
 
 
@@ -56,21 +56,22 @@ class Tally:
 
     name: str
     elements: int = 0
-    #: Elements that the contract says nothing of, since they may overflow; those whose answer no convention decides.
+    #: Number of elements that the contract is silent about, since they may overflow.
     unmeasured: int = 0
+    #: Number of elements whose answer no convention decides.
     undecided: int = 0
     outside: int = 0
     rows_outside: int = 0
-    #: Largest error over the allowed one in rows that the theorems decided on.
+    #: Largest error / bound in rows that the theorems decided on.
     ratio: float = 0.0
-    #: Largest error of keys over the part of what is allowed that cleared them at a glance.
+    #: Largest error of keys, relative to the part of the allowed error that cleared them at a glance.
     share: float = 0.0
     nearest: WorstElement | None = None
-    #: The index of the first element that nothing is said of.
+    #: Index of the first element that the contract is silent about.
     silent_at: tuple[int, ...] | None = None
 
     def add(self, judgement: Judgement, at: tuple[int, int], rows: np.ndarray) -> None:
-        """Count what the theorems say of some rows of a part."""
+        """Count the elements of some rows of a part by their judgement."""
         (m,) = (m for m in judgement.measurements if m.name == self.name)
         if m.silent and self.silent_at is None:
             b, h, i, *column = np.argwhere(m.asked & ~m.measured)[0]
@@ -89,18 +90,18 @@ class Tally:
 
     @property
     def measured(self) -> int:
-        """Elements that the contract says something of."""
+        """Number of elements that the contract covers."""
         return self.elements - self.unmeasured - self.undecided
 
     @property
     def left_out(self) -> list[str]:
-        """Return in words which elements were not judged."""
+        """Texts that say which elements were not judged."""
         counts = ((self.unmeasured, ""), (self.undecided, " in rows that see no key"))
         return [f"{count:,} of {self.elements:,} elements of {self.name}{where}" for count, where in counts if count]
 
     @property
     def worst(self) -> WorstElement | None:
-        """The element with the largest ratio, and how many are outside in all."""
+        """Element with the largest ratio, with the number of elements outside in all parts."""
         if self.nearest is None:
             return None
         return replace(self.nearest, outside=self.outside, elements=self.elements, rows=self.rows_outside)
@@ -108,54 +109,59 @@ class Tally:
 
 @dataclass(kw_only=True, repr=False)
 class RowJudgement:
-    """The verdict on some rows, or all, of a long answer."""
+    """Verdict on some rows, or all, of a long answer."""
 
-    #: The reading of the declared contract that explains the answer best.
+    #: Reading of the declared contract that explains the answer best.
     contract: ResolvedContract
+    #: Results by quantity.
     tallies: dict[str, Tally] = field(default_factory=dict)
-    #: Rows of all heads that were looked at, of how many; those among them that were drawn at random; and those that
-    #: the theorems decided on, others being cleared at a glance.
+    #: Number of rows of all heads that were judged.
     rows: int = 0
+    #: Number of rows of all heads.
     of: int = 0
+    #: Number of judged rows that were drawn at random.
     drawn: int = 0
+    #: Number of rows that the theorems decided on; the others were cleared at a glance.
     decided: int = 0
-    #: Planted errors that would have been refuted, where that was asked.
+    #: Power of the verdict, if it was asked for.
     power: Power | None = None
 
     @property
     def refuted(self) -> bool:
-        """Return whether some element lies outside its bound for certain."""
+        """True if some element is outside its bound for certain."""
         return any(tally.outside for tally in self.tallies.values())
 
     @property
     def exercised(self) -> bool:
-        """Return whether any element was measured."""
+        """True if any element was measured."""
         return any(tally.measured for tally in self.tallies.values())
 
     @property
     def silent(self) -> int:
-        """The number of sampled elements of which no reading of the contract says anything."""
+        """Number of sampled elements that no reading of the contract covers."""
         return sum(tally.unmeasured for tally in self.tallies.values())
 
     @property
     def silent_share(self) -> float:
-        """The share of silent elements among the sampled ones, without those whose answer no convention decides."""
+        """Share of silent elements among the sampled ones, without those whose answer no convention decides."""
         asked = sum(tally.elements - tally.undecided for tally in self.tallies.values())
         return self.silent / asked if asked else 0.0
 
     @property
     def ratio(self) -> float:
-        """The largest error over the allowed one that the theorems saw; what was cleared at a glance is inside."""
+        """Largest error / bound that the theorems saw; rows that were cleared at a glance are inside their bounds."""
         return max((tally.ratio for tally in self.tallies.values()), default=0.0)
 
     @property
     def worst(self) -> WorstElement | None:
-        """The worst element of the quantity that has it."""
+        """Worst element over all quantities."""
         tallies = sorted(self.tallies.values(), key=lambda tally: (tally.outside > 0, tally.ratio))
         return tallies[-1].worst if tallies else None
 
     def missed(self, share: float) -> float:
-        """The probability, at most, that a defect in that share of all rows was not looked at; 0 if all rows were."""
+        """Return an upper bound on the probability that no judged row is among a ``share`` of all rows; 0 if all were
+        judged.
+        """
         return 0.0 if self.rows == self.of else missed(share, self.drawn)
 
     def __repr__(self) -> str:
@@ -165,7 +171,7 @@ class RowJudgement:
         )
 
     def __str__(self) -> str:
-        """Say in one sentence what was sampled, and what of it was not judged."""
+        """Return in one sentence what was sampled, and which elements of it were not judged."""
         left = [words for tally in self.tallies.values() for words in tally.left_out]
         return f"{self._looked_at}; {', '.join(left)} not judged" if left else self._looked_at
 
@@ -187,12 +193,14 @@ def judge_parts(
     engine: str = "numpy",
     conventions: Conventions = DEFAULTS,
 ) -> RowJudgement:
-    """Compare the rows of all parts with the truth, under a resolved contract: those of a ``sample``, or all.
+    """Compare the rows of all parts with the truth, under a resolved contract: the rows of a ``sample``, or all.
 
-    Where the contract leaves a choice open, one choice has to explain all parts. ``memory`` is about how many bytes are
-    held at a time beside the parts themselves. A refuted answer is not looked at further than ENOUGH rows. ``parts``
-    are asked for once for each reading. ``engine`` evaluates what rows are glanced at, as "torch:cuda". Raises
-    :class:`engine.EngineError` for one that there is not.
+    ``memory`` is about the number of bytes held at a time, beside the parts. ``conventions`` are as for
+    :func:`measure.judge`. ``engine`` evaluates the glance, as "torch:cuda". ``parts`` are asked for once for each
+    reading.
+
+    If the contract leaves a choice open, one choice has to explain all parts. The judgement of a refuted answer ends
+    after ENOUGH rows. Raises :class:`engine.EngineError` for an unknown engine.
     """
     how: dict[str, Any] = {"memory": memory, "engine": engine_of(engine), "conventions": conventions}
 
@@ -203,7 +211,7 @@ def judge_parts(
 
 
 def problem_of(parts: Sequence[Any] | Callable[[], Iterator[Any]]) -> Problem | None:
-    """The problem of one of the parts, which are all of one call; None of a call without a part."""
+    """Return the problem of the first part, for the facts that all parts of a call share; None if there is no part."""
     first = next(iter(parts() if callable(parts) else parts), None)
     return None if first is None else first.problem
 
@@ -233,7 +241,7 @@ def _add(
     engine: Engine,
     conventions: Conventions,
 ) -> None:
-    """Judge a block of rows."""
+    """Judge a block of rows, and add the results."""
     answer = part.answer(rows)
     for name, values in answer.items():
         found.tallies.setdefault(name, Tally(name=name)).elements += values.size
@@ -255,7 +263,7 @@ def _add(
 def blocks_of(
     problem: Problem, index: np.ndarray, memory: int, arrays: int, most: int | None = None
 ) -> Iterator[np.ndarray]:
-    """Consecutive rows of an index for which so many of scores fit the memory: one at least, ``most`` at most."""
+    """Yield consecutive rows of an index, from one to ``most``, as many as fit the memory with so many ``arrays``."""
     heads = problem.batch * problem.query_heads
     count = max(memory // (8 * arrays * heads * max(problem.key_length, 1)), 1)
     count = min(count, most or count)
@@ -264,10 +272,13 @@ def blocks_of(
 
 
 def parts_of(problem: Problem, **answer: np.ndarray) -> list[Part]:
-    """The parts of a whole problem, and of its answer: "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq]."""
+    """Return the parts of a problem and of its answer: "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq].
+
+    Raises ValueError for another quantity.
+    """
     unknown = answer.keys() - {name for name, row in QUANTITIES.items() if row.made_by == "forward"}
     if unknown:
-        raise ValueError(f"an answer has output and lse, not {', '.join(sorted(unknown))}")
+        raise ValueError(f"an answer may have output and lse, not {', '.join(sorted(unknown))}")
     return [_part(problem, b, h, answer) for b in range(problem.batch) for h in _heads(problem)]
 
 

@@ -1,10 +1,13 @@
 """Engines that evaluate formulas in float64: NumPy, or PyTorch on a CPU or a GPU, by one code in the array API.
 
-What is assumed of an engine is what ``row_sum_bounds.EVALUATION`` says: with u = 2^-53, an exponential is off by
-``exp_error`` u of itself, a logarithm by ``log_error`` u (1 + |log|), a tanh by ``tanh_error`` u, and a product of
-matrices over n by gamma_n |A| |B|, in any order of its sums (Higham, *Accuracy and Stability of Numerical Algorithms*,
-section 3.5). A cuBLAS that is told to emulate float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered.
-``tests/judgement/test_engine.py`` measures all of this.
+An engine must keep the errors that ``row_sum_bounds.EVALUATION`` states, with u = 2^-53:
+- an exponential has a relative error of at most ``exp_error`` u;
+- a logarithm has an error of at most ``log_error`` u (1 + |log|), and a tanh of at most ``tanh_error`` u;
+- a product of matrices over n has an error of at most gamma_n |A| |B|, in any order of its sums.
+
+Source of the last: Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.5. A cuBLAS set to emulate
+float64 by integers (CUBLAS_EMULATE_DOUBLE_PRECISION) is not covered. ``tests/judgement/test_engine.py`` measures all
+three.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 
 
 class EngineError(ValueError):
-    """An engine that there is not; the text names those that there are."""
+    """An engine does not exist here; the message names the engines that do."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,9 @@ class Engine:
     """A library of arrays on a device."""
 
     name: str
-    #: From a NumPy array to one of the engine, float64 or bool, and back.
+    #: Function from a NumPy array, float64 or bool, to an array of the engine.
     give: Callable[[np.ndarray], Any]
+    #: Function from an array of the engine to a NumPy array.
     take: Callable[[Any], np.ndarray]
 
 
@@ -35,7 +39,7 @@ NUMPY = Engine("numpy", give=lambda x: x, take=lambda x: x)
 
 
 def engine_of(name: str) -> Engine:
-    """The engine "numpy", "torch", or "torch:DEVICE", as "torch:cuda". Raises :class:`EngineError`."""
+    """Return the engine "numpy", "torch", or "torch:DEVICE", as "torch:cuda". Raises :class:`EngineError`."""
     library, _, device = name.partition(":")
     if name == "numpy":
         return NUMPY

@@ -1,13 +1,13 @@
-"""Scores in float64 by NumPy or PyTorch, how far they are off at most, and how large they are.
+"""Scores in float64 by NumPy or PyTorch, with bounds on their errors and sizes.
 
-By Higham's model (*Accuracy and Stability of Numerical Algorithms*, section 3.1) a product q.k is off by D U |q| |k|.
-If its roundings have to be fewer, q = q_0 + q_1 and k = k_0 + k_1 are cut as ``numbers.error_free_products`` has it,
-with numbers of b bits in q_0 and k_0, whose products add up exactly in any order:
+By Higham's model (*Accuracy and Stability of Numerical Algorithms*, section 3.1) a product q.k has an error of at most
+D U |q| |k|. For fewer roundings, q = q_0 + q_1 and k = k_0 + k_1 are split as in ``numbers.error_free_products``. The
+numbers of q_0 and k_0 have b bits, so that their products add up exactly in any order:
 
     q.k = q_0.k_0 + (q_0.k_1 + q_1.k),    |q_0| <= 2^a (1 + 2^-7), |q_1| <= 2^(a - b - 1), where all |q| < 2^a
 
-and k likewise, with |k| < 2^c. The second sum has 2 D terms of at most 1.01 2^(a + c - b - 1), and so errors of
-2.02 D^2 U 2^(a + c - b) at most.
+and for k the same holds, with |k| < 2^c. The second sum has 2 D terms of at most 1.01 2^(a + c - b - 1). Its error is
+therefore at most 2.02 D^2 U 2^(a + c - b).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from attn_spec.problem.problem import Problem
 
 #: Unit roundoff of float64.
 U = 2.0**-53
-#: Covers products of small numbers of roundings that are counted as sums, and sizes that are rounded themselves.
+#: Factor that covers products of few roundings which are counted as sums, and the rounding of the sizes themselves.
 SLACK = 1.0 + 2.0**-10
-#: Below every number whose underflow could matter, above the sum of all that do.
+#: Upper bound on the total effect of underflow in one row, below every number that matters.
 TINY = 2.0**-1000
-#: The largest size of an argument of exp whose exponential is not 0.
+#: Largest size of an argument of exp whose exponential is not 0.
 LOWEST = 746
 
 
@@ -38,23 +38,27 @@ LOWEST = 746
 class Scores:
     """Scores of a problem in float64, with bounds for each row [B, Hq, Sq]."""
 
-    #: An array of the engine, -inf where hidden, [B, Hq, Sq, Sk].
+    #: Array of the engine, -inf where masked, [B, Hq, Sq, Sk].
     s: Any
-    #: The number of keys that each row sees.
+    #: Number of keys that each row sees.
     keys: np.ndarray
-    #: Bounds on the error of each row's scores, and on their size.
+    #: Bound on the error of each row's scores.
     delta: np.ndarray
+    #: Bound on the size of each row's scores.
     size: np.ndarray
 
     @property
     def log_weight_error(self) -> np.ndarray:
-        """A bound on the error of log exp(s - M): of s, of the difference, which is at most 2 |s|, and of exp."""
+        """Bound on the error of log exp(s - M): the errors of s, of the difference (at most 2 |s|) and of exp."""
         arguments = np.minimum(2 * self.size, LOWEST) + 1
         return self.delta + (arguments * U + elementary_error(EVALUATION, "exp_error")) * SLACK
 
 
 def float64_scores(problem: Problem, engine: Engine, *, cut_operands: bool = False) -> Scores:
-    """The scores of a problem that ``glance.is_plain``; with ``cut_operands`` their products are rounded once."""
+    """Return the scores of a problem for which ``glance.is_plain``.
+
+    With ``cut_operands`` q and k are split as the module says, so that products are rounded less.
+    """
     cap, D, k = problem.softcap, problem.head_dim, problem.per_query_head(problem.k)
     lengths = np.linalg.norm(k, axis=-1).max(axis=-1, initial=0.0)[..., None]
     largest = abs(problem.scale_value) * np.linalg.norm(problem.q, axis=-1) * lengths
@@ -92,7 +96,7 @@ def _product(q: np.ndarray, k: np.ndarray, engine: Engine) -> Any:
 
 
 def _of_cut_operands(q: np.ndarray, k: np.ndarray, engine: Engine) -> tuple[Any, np.ndarray]:
-    """q k^T, and the error of its second sum in units of U, [.., Sq]."""
+    """Return q k^T, and the error of its second sum in units of U, [.., Sq]."""
     D = q.shape[-1]
     b, of_q, of_k = bits(D), bounds(q, -1), bounds(k, -1)
     q_0, k_0 = next(cut(q, None, of_q, b)), next(cut(k, None, of_k, b))

@@ -1,10 +1,12 @@
 """Rows that keep within a part of their bound: most rows of a long problem, cleared without the theorems of scores.
 
-One float64 evaluation of the textbook's formulas, by NumPy or by PyTorch on any device (``engine``), with the error
-that Higham's model (*Accuracy and Stability of Numerical Algorithms*, sections 3.1 and 4.2) allows it, and the part of
-the bound that ``least_bounds`` tells. A row is cleared when it lies within that part for certain. Others are
-neither right nor wrong: the whole bound decides. What was computed in float64 is off by as much as that evaluation, and
-is compared with error-free products (``error_free``) instead.
+A glance is one float64 evaluation of the textbook's formulas, by NumPy or by PyTorch on any device (``engine``). Its
+error is bounded by Higham's model (*Accuracy and Stability of Numerical Algorithms*, sections 3.1 and 4.2).
+``least_bounds`` gives a part of the bound. A row that is within that part for certain is cleared. Other rows are
+neither right nor wrong: the full bound decides.
+
+Answers computed in float64 have errors as large as that evaluation. They are compared with error-free products
+(``error_free``) instead.
 """
 
 from __future__ import annotations
@@ -32,41 +34,42 @@ from attn_spec.problem.problem import Problem
 
 #: Options that are terms of ``float64_scores``, see ``problem.handled``.
 HANDLES = ("scale", "softcap", "bias", "alibi_slopes")
-#: Conventions that are read here, of those that decide what a row with keys gets; no other row is cleared.
+#: Conventions that a glance reads, among those that decide the result of a row with keys.
 CONVENTIONS_READ = ("lse_base",)
-#: Rows that are looked at together: under causality few see the last keys, which then are left out.
+#: Rows evaluated together: under causality few rows see the last keys, which are then left out.
 TOGETHER = 512
-#: Keys whose terms are added up before their sum is added to others: fewer roundings than one after the other.
+#: Keys whose terms are added before their sum is added to the others, which takes fewer roundings than one long sum.
 SUMMED = 128
 
 
 @dataclass(frozen=True)
 class Glance:
-    """Enclosures of the output and the log-sum-exp of each row, and what the least bound is made of."""
+    """Enclosures of the output and the log-sum-exp of each row, and the sizes that the least bound is made of."""
 
-    #: o [.., Sq, Dv] and L [.., Sq].
+    #: Enclosure of the output [.., Sq, Dv].
     output: Enclosed
+    #: Enclosure of the log-sum-exp [.., Sq].
     lse: Enclosed
-    #: sum P |v| less its own error, [.., Sq, Dv].
+    #: Sum of P |v| minus its own error, [.., Sq, Dv].
     size: np.ndarray
-    #: The number of keys that each row sees, [.., Sq].
+    #: Number of keys that each row sees, [.., Sq].
     keys: np.ndarray
 
 
 def is_plain(problem: Problem) -> bool:
-    """True if a glance evaluates this kind of problem: softmax attention by q.k, with terms that HANDLES names."""
+    """Return whether a glance evaluates the problem: softmax attention by q.k, with no terms beyond HANDLES."""
     return score_of(problem).plain and problem.feature_map is None and not not_handled(problem, HANDLES)
 
 
 def knows(conventions: Conventions) -> bool:
-    """True unless a convention that a glance has not heard of is chosen otherwise than by default."""
+    """Return False if a convention that a glance does not read differs from its default."""
     others = {name: row for name, row in OF_ANSWERS.items() if not row.without_keys and name not in CONVENTIONS_READ}
     return all(getattr(conventions, name) == row.default for name, row in others.items())
 
 
 @np.errstate(all="ignore")
 def glance(problem: Problem, engine: Engine = NUMPY, *, cut_operands: bool = False) -> Glance:
-    """Evaluate a problem that :func:`is_plain`, with operands cut or not, as in ``float64_scores``.
+    """Evaluate a problem for which :func:`is_plain`; ``cut_operands`` splits q and k as in ``float64_scores``.
 
     Memory: two float64 arrays and a bool one [B, Hq, Sq, Sk].
     """
@@ -75,9 +78,12 @@ def glance(problem: Problem, engine: Engine = NUMPY, *, cut_operands: bool = Fal
 
 
 def _summed(s: Any, v: Any) -> tuple[Any, Any, Any, Any]:
-    """M, log N [.., Sq, 1] and P v, P |v| of scores, -inf where hidden, which are overwritten; arrays of any engine."""
+    """Return M, log N [.., Sq, 1], P v and P |v| of scores, which are -inf where masked and are overwritten.
+
+    The arrays are of any engine.
+    """
     xp = array_namespace(s, v)
-    if s.shape[-1] == 0:  # the standard knows no largest of no numbers
+    if s.shape[-1] == 0:  # the array API standard leaves max() of an empty axis undefined
         s, v = xp.full((*s.shape[:-1], 1), -np.inf, dtype=s.dtype, device=device(s)), v.sum(axis=-2, keepdims=True)
     M = xp.max(s, axis=-1, keepdims=True)
     s -= M
@@ -90,10 +96,10 @@ def _summed(s: Any, v: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _of_sums(summed: Sequence[np.ndarray], v: np.ndarray, scores: Scores) -> Glance:
-    """The rows of what :func:`_summed` gave of these scores.
+    """Return the glance made of the results of :func:`_summed` for these scores.
 
-    Numerator and row sum share their weights, of which each is off by alpha; they have a product and a division, and
-    as many additions each as a part has keys, and as there are parts. A row of n keys has n additions at most.
+    Numerator and row sum share their weights, each with a relative error of alpha. Each has one product or division,
+    and as many additions as a part has keys and as there are parts. A row of n keys has at most n additions.
     """
     M, log_N, output, size = summed
     L, keys, alpha = (M + log_N)[..., 0], scores.keys, scores.log_weight_error
@@ -125,7 +131,7 @@ def shares(
 ) -> np.ndarray:
     """Return an upper bound on max(error / part of the allowed error) of each row, [B, Hq, Sq].
 
-    A row is within its bound for certain where this is 1 or less; it is inf where nothing is known. ``answer`` holds
+    A row is within its bound for certain if the result is 1 or less; inf means that nothing is known. ``answer`` holds
     "output" [B, Hq, Sq, Dv], "lse" [B, Hq, Sq] or both; ``c`` is one reading of a contract.
     """
     found = np.full(problem.score_shape[:3], np.inf)
@@ -139,7 +145,7 @@ def shares(
 def _shares(
     problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], conventions: Conventions, engine: Engine
 ) -> np.ndarray:
-    """:func:`shares` of a few rows, of which none may see the last keys."""
+    """Return :func:`shares` of a few rows, evaluated without the last keys if no row sees them."""
     is_wide = c.stages.output_accumulation.format.name == c.output == "float64"
     looked_at = without_last_keys(problem)
     seen = glance(looked_at, engine, cut_operands=is_wide)
@@ -156,7 +162,7 @@ def _shares(
 def _shares_of(
     seen: Glance, problem: Problem, c: ResolvedContract, answer: Mapping[str, np.ndarray], conventions: Conventions
 ) -> np.ndarray:
-    """:func:`shares` of rows of which this was seen."""
+    """Return :func:`shares` of rows from their glance."""
     found = np.where(seen.keys > 0, 0.0, np.inf)
     if "output" in answer:
         o = seen.output
@@ -174,14 +180,14 @@ def _shares_of(
 
 
 def without_last_keys(problem: Problem) -> Problem:
-    """The problem of :meth:`Problem.rows` without the keys at its end that no query sees, but for the first key."""
+    """Return the problem without the last keys that no query sees; at least one key is kept if there is any."""
     seen = np.flatnonzero(problem.visible.any(axis=(0, 1, 2)))
     count = seen[-1] + 1 if len(seen) else min(1, problem.key_length)
     return problem if count == problem.key_length else problem.take("K", range(count))
 
 
 def _least(quantity: Enclosed) -> np.ndarray:
-    """The least size of the truth."""
+    """Return the least size that the truth may have."""
     return np.maximum(np.abs(quantity.value) - quantity.radius - np.abs(quantity.low), 0.0)
 
 

@@ -1,12 +1,12 @@
-"""Gradients of long problems, judged in blocks of query rows whose memory is bounded.
+"""Gradients of long problems, judged in blocks of query rows of bounded memory.
 
-dQ of a row is made of that row alone; dK, dV and dBias are sums over rows, and so are the terms of their bounds
-(``gradient_key_sums``). Most of plain gradients is cleared at a glance (``gradient_glance``); the theorems decide
-on the rest, and nothing is called wrong but by sums over all rows that are looked at, in the domain.
+dQ of a row depends on that row alone. dK, dV and dBias are sums over rows, and so are the terms of their bounds
+(``gradient_key_sums``). Most plain gradients are cleared at a glance (``gradient_glance``), and the theorems decide on
+the rest. Only sums over all judged rows, in the domain, refute anything.
 
-Scores that are no product of q and k themselves, linear attention and layers are judged whole, those without parameters
-by batch entry and kv head; :class:`MemoryExceededError` says where that would take more memory than was allowed. So are
-sums that float64 is too coarse for, whose truth is enclosed as that of the whole is.
+Scores other than q.k, linear attention and layers are judged in one piece, without parameters by batch entry and kv
+head. Sums that float64 evaluates too coarsely are judged in one piece too. :class:`MemoryExceededError` is raised where
+that takes more memory than is allowed.
 """
 
 from __future__ import annotations
@@ -39,26 +39,29 @@ from attn_spec.judgement.long.row_sample import TOLD, RowSample, Sampled, chance
 from attn_spec.judgement.measure import Judgement, judge_gradients, measured_gradients
 from attn_spec.problem.problem import Problem
 
-#: Largest factor of the allowed memory that a problem may take which has to be judged whole.
+#: Largest factor by which a problem that is judged in one piece may exceed the allowed memory.
 FAR = 4
 
 
 class MemoryExceededError(ValueError):
-    """A problem that has to be judged whole takes far more memory than is allowed."""
+    """A problem that must be judged in one piece takes far more memory than is allowed."""
 
 
 @dataclass(kw_only=True, repr=False)
 class GradientJudgement(RowJudgement):
-    """The verdict on gradients: rows are those of dQ."""
+    """Verdict on gradients; its rows are rows of dQ."""
 
-    #: Keys of dK and dV of all kv heads that were looked at, of how many.
+    #: Number of keys of dK and dV that were judged, over all kv heads.
     keys: int = 0
+    #: Number of keys of all kv heads.
     of_keys: int = 0
-    #: Keys among them that were drawn at random, beside strata.
+    #: Number of judged keys that were drawn at random, not by strata.
     keys_drawn: int = 0
 
     def keys_missed(self, share: float) -> float:
-        """The probability, at most, that a defect in that share of all keys was not looked at; 0 if all keys were."""
+        """Return an upper bound on the probability that no judged key is among a ``share`` of all keys; 0 if all were
+        judged.
+        """
         return 0.0 if self.keys == self.of_keys else missed(share, self.keys_drawn)
 
     @property
@@ -79,12 +82,14 @@ def judge_gradient_parts(
 ) -> GradientJudgement:
     """Compare gradients with the truth, under a resolved contract.
 
-    dQ is looked at in the rows of a ``sample``, or in all; dK and dV at a sample of the ``keys``, or at all, to which
-    all rows add; the domain is then told by the sums of these. Without dK, dV and dBias among what was found, other
-    rows are left out, and so is what they say of the domain. Where the contract leaves a choice open, one choice has to
-    explain all parts. ``memory`` is about how many bytes are held at a time beside the parts and what is as large as
-    their gradients. ``parts`` are asked for once for each reading. A refuted answer is not looked at further than the
-    part that has ENOUGH rows. Raises :class:`MemoryExceededError`.
+    dQ is judged at the rows of a ``sample``, or at all rows. dK and dV are judged at a sample of the ``keys``, or at
+    all keys, with sums over all rows. If dK, dV and dBias are not among the gradients, other rows are left out, and the
+    domain is that of the sampled rows.
+
+    ``memory`` is about the number of bytes held at a time, beside the parts and arrays as large as their gradients.
+    ``parts`` are asked for once for each reading. If the contract leaves a choice open, one choice has to explain all
+    parts. The judgement of a refuted answer ends with the part that has ENOUGH rows. Raises
+    :class:`MemoryExceededError`.
     """
 
     def judged(reading: ResolvedContract) -> GradientJudgement:
@@ -98,14 +103,15 @@ def judge_gradient_parts(
 
 @dataclass
 class _Judging:
-    """Judging parts under one reading."""
+    """Judgement of parts under one reading, in progress."""
 
     judgement: GradientJudgement
     sample: RowSample | None
     sampled: KeySample | None
     memory: int
-    #: Query heads and kv heads so far, by whose numbers samples are drawn.
+    #: Number of query heads so far, which seeds the samples of rows.
     heads: int = 0
+    #: Number of kv heads so far, which seeds the samples of keys.
     groups: int = 0
 
     def add(self, part: GradientPart) -> None:
@@ -124,14 +130,14 @@ class _Judging:
             self._add_bias(part, bias)
 
     def _whole(self, part: GradientPart) -> None:
-        """Judge a part as a problem that is not long."""
+        """Judge a part in one piece, as a problem that is not long."""
         problem, found = part.problem, self.judgement
         needed = 8 * THEOREMS * math.prod(problem.score_shape)
         if needed > FAR * self.memory:
             raise MemoryExceededError(
-                f"gradients of {problem.query_length} queries and {problem.key_length} keys have to be judged whole, "
-                f"which takes about {needed / 2**20:,.0f} MiB, not {self.memory / 2**20:,.3g} MiB: their scores are no "
-                "products of q and k, or float64 is too coarse for their contract"
+                f"gradients of {problem.query_length} queries and {problem.key_length} keys must be judged in one "
+                f"piece, which takes about {needed / 2**20:,.0f} MiB, not {self.memory / 2**20:,.3g} MiB: their scores "
+                "are no products of q and k, or float64 is too coarse for their contract; allow more memory"
             )
         judgement = judge_gradients(problem, found.contract, part.cotangent, part.found, part.lse_cotangent)
         b, g = part.at
@@ -174,7 +180,7 @@ class _Judging:
         self._add_keys(part, b, g, of, chosen.index)
 
     def _place(self, part: GradientPart, b: int, h: int) -> tuple[int, int]:
-        """Batch entry and query head of all."""
+        """Return the batch entry and query head of a part's head in the full answer."""
         return part.at[0] + b, first_head(part) + h
 
     def _summed(self, heads: Sequence[Given], keys: Keys) -> tuple[list[Head], FinishedKeys]:
@@ -189,10 +195,11 @@ class _Judging:
         return found, finished_keys(found[0].x, c, total.allowed, total.evaluated)
 
     def _cleared(self, part: GradientPart, b: int, g: int, heads: list[Given], every: np.ndarray) -> bool:
-        """Return whether all sampled elements are within their bounds: at a glance, or where open by the theorems.
+        """Return whether all sampled elements are within their bounds, by a glance or, where that leaves them open, by
+        theorems.
 
-        These are asked for the rows that a key is seen by, since others add nothing to it, and regardless of the
-        domain: where something is outside they are asked again, for all rows.
+        The theorems are applied to the rows that see an open key, since other rows add nothing to it, and regardless of
+        the domain. If an element is outside, they are applied again to all rows.
         """
         own = {name: part.found[name][b, g] for name in ("dk", "dv") if name in part.found}
         left = left_open(heads, self.judgement.contract, own, every, self.memory)
@@ -228,7 +235,7 @@ class _Judging:
         return True
 
     def _given(self, part: GradientPart, one: Problem, b: int, h: int) -> Given:
-        """A query head, and the rows of it that are looked at."""
+        """Return a query head with the rows that are judged."""
         found, head, n = self.judgement, one.head(h), one.query_length
         chosen = Sampled(np.arange(n), n, n) if self.sample is None else self.sample.of(head, self.heads)
         self.heads += 1
@@ -273,7 +280,7 @@ class _Judging:
 
 
 def _rows_of(given: Given, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of a head, and those that see any of some keys; one at least if there are keys."""
+    """Return ``rows`` and the summed rows that see any of ``keys``; at least one row if there are keys."""
     if not len(keys):
         return rows
     seen = [given.problem.rows(block).visible[0, 0][:, keys].any(axis=-1) for block in np.array_split(given.summed, 64)]

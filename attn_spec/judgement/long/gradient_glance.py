@@ -1,15 +1,18 @@
 """dQ, dK and dV that keep within a part of their bounds, cleared without the theorems of scores.
 
-One float64 evaluation of the closed form, block by block, with the error that Higham's model allows it. Symbols as in
-``score_gradient_bounds``; of a row with n keys, weights are off by rho relatively (``glance``), and |dP|, |D| <= a with
-a = |dO| max_j |v_j| by Cauchy and Schwarz. With U the unit roundoff of float64,
+A glance is one float64 evaluation of the closed form, block by block, with the error of Higham's model. Symbols are as
+in ``score_gradient_bounds``. In a row with n keys, weights have a relative error of at most rho (``glance``). By Cauchy
+and Schwarz |dP|, |D| <= a with a = |dO| max_j |v_j|. With U the unit roundoff of float64,
 
     |dP^ - dP| <= (Dv + 1) U a    |D^ - D| <= (rho + (n + Dv + 3) U) a    |dS^ - dS| <= c P
 
-with c = e + (rho + 3 U)(2 a + |dL|), where e, the sum of both and of the roundings of X = dP - D + dL, bounds the error
-of X. Neither rho nor c depends on a key. So sums over keys are off by c max_j |k_j|, since weights add up to 1, and
-sums over rows by max_i |q_i| sum_i c_i P_ij, beside the roundings of a sum, which are at most (number of terms) U sum
-of sizes. What is cleared lies within the part of its bound that ``least_gradient_bounds`` tells, for certain.
+with c = e + (rho + 3 U)(2 a + |dL|). Here e bounds the error of X = dP - D + dL: it is the sum of the first two errors
+and of the roundings of X.
+
+Neither rho nor c depends on a key, and weights add up to 1. Sums over keys therefore have an error of at most c max_j
+|k_j|, and sums over rows of at most max_i |q_i| sum_i c_i P_ij. The roundings of a sum add at most (number of terms) U
+times the sum of sizes. A gradient is cleared if it is within the part of its bound that ``least_gradient_bounds``
+gives.
 """
 
 from __future__ import annotations
@@ -32,49 +35,62 @@ from attn_spec.judgement.long.gradient_groups import Given
 from attn_spec.problem.handled import not_handled
 from attn_spec.problem.problem import Problem
 
-#: Options that are terms of ``float64_scores`` and whose slope is 1, but for the scale, see ``problem.handled``.
+#: Options that are terms of ``float64_scores`` and whose slope is 1, apart from the scale; see ``problem.handled``.
 HANDLES = ("scale", "bias", "alibi_slopes")
-#: Arrays of float64 [rows, Sk] that a glance holds at a time, at most, and rows that it looks at together: few enough
-#: that keys which none of them sees can be left out.
+#: Largest number of float64 arrays [rows, Sk] that a glance holds at a time, and the rows that it evaluates together.
+#: These are few enough that keys which no row of them sees can be left out.
 GLANCE, TOGETHER = 9, 256
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A gradient [rows, D] in float64, how far it may be off, the least sum of sizes of its terms, and how many."""
+    """A gradient [rows, D] in float64, with bounds."""
 
+    #: Gradient in float64.
     value: np.ndarray
+    #: Bound on the error of the value.
     radius: np.ndarray
+    #: Least sum of the sizes of the gradient's terms.
     size: np.ndarray
+    #: Number of the gradient's terms.
     n: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeysSeen(BlockSums):
-    """Sums that rows of query heads add to dK and dV of the one kv head that they read."""
+    """Sums that rows of query heads add to dK and dV of the kv head that they read."""
 
-    #: dS^T q, |dS|^T |q|, P^T dO, P^T |dO|, [Sk, ..]; sums of c P and rho P, and of visible queries, [Sk, 1].
+    #: dS^T q, [Sk, D].
     of_k: np.ndarray
+    #: |dS|^T |q|, [Sk, D].
     k_size: np.ndarray
+    #: P^T dO, [Sk, Dv].
     of_v: np.ndarray
+    #: P^T |dO|, [Sk, Dv].
     v_size: np.ndarray
+    #: Sum of c P over rows, [Sk, 1].
     c: np.ndarray
+    #: Sum of rho P over rows, [Sk, 1].
     rho: np.ndarray
+    #: Number of queries that see each key, [Sk, 1].
     n: np.ndarray
-    #: Rows in all; the largest entries of q and dO, [D] and [Dv], and the absolute term of one row.
+    #: Number of rows in all.
     rows: int
+    #: Largest sizes of the columns of q, [D].
     q: np.ndarray = field(metadata=MAXIMUM)
+    #: Largest sizes of the columns of dO, [Dv].
     dO: np.ndarray = field(metadata=MAXIMUM)
+    #: Absolute error term of one row.
     tiny: float = field(metadata=MAXIMUM)
 
     def of_first(self, length: int) -> KeysSeen:
-        """Return these sums padded with zeros to ``length`` keys, of which the further ones are masked."""
+        """Return these sums padded with zeros to ``length`` keys; the keys added are masked."""
         missing = length - len(self.n)
         names = ("of_k", "k_size", "of_v", "v_size", "c", "rho", "n")
         return replace(self, **{name: np.pad(getattr(self, name), ((0, missing), (0, 0))) for name in names})
 
     def finished(self, scale: float) -> dict[str, Seen]:
-        """dK and dV, when all rows of all heads have been added."""
+        """Return dK and dV; the rows of all heads must have been added."""
         roundings, tiny = (2 * self.rows + 8) * U, (self.rows + 8) * self.tiny
         off = self.q * self.c * SLACK + tiny, self.dO * self.rho * SLACK + tiny
         both = (self.of_k, self.k_size, off[0], scale), (self.of_v, self.v_size, off[1], 1.0)
@@ -90,14 +106,14 @@ def _least(size: np.ndarray, roundings: np.ndarray | float, off: np.ndarray) -> 
 
 
 def is_glanced(problem: Problem) -> bool:
-    """Return whether the formulas of this module are those of the problem's gradients."""
+    """Return whether this module's formulas give the gradients of the problem."""
     return is_plain(problem) and not not_handled(problem, HANDLES)
 
 
 def look_at(given: Given, rows: np.ndarray, keys: np.ndarray | None = None) -> tuple[Seen, KeysSeen]:
-    """:func:`look` at rows of a head, without the last keys that none of them sees.
+    """Return :func:`look` of rows of a head, without the last keys that no row sees.
 
-    dQ of those rows that are judged; what all add to ``keys``, an index that rises, or to all.
+    dQ is of the rows that are judged; the sums of all rows are for ``keys``, an increasing index, or for all keys.
     """
     problem, length = without_last_keys(given.problem.rows(rows)), given.problem.key_length
     end = problem.key_length
@@ -115,7 +131,7 @@ def look(
 ) -> tuple[Seen, KeysSeen]:
     """Evaluate rows of one head [1, 1, ..] for dO [rows, Dv] and dL [rows].
 
-    dQ of ``rows`` of these, and what all add to dK and dV at ``keys``.
+    Return dQ of ``rows`` among them, and the sums that all of them add to dK and dV at ``keys``.
     """
     scores = float64_scores(problem, NUMPY)
     s, n, alpha = scores.s[0, 0], scores.keys[0, 0, :, None], scores.log_weight_error[0, 0, :, None]
@@ -157,7 +173,7 @@ def look(
 
 
 def _score_gradients(P: np.ndarray, X: np.ndarray, rows: Keys, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-    """dS = P X at some rows, and at some keys; X is overwritten where either is all."""
+    """Return dS = P X at some rows, and at some keys; X is overwritten if either index is a slice."""
     if isinstance(rows, slice) or isinstance(keys, slice):
         dS = np.multiply(P, X, out=X)
         return dS[rows], dS[:, keys]
@@ -165,7 +181,7 @@ def _score_gradients(P: np.ndarray, X: np.ndarray, rows: Keys, keys: Keys) -> tu
 
 
 def _weights(s: np.ndarray) -> np.ndarray:
-    """P of scores that are -inf where hidden, which are overwritten; 0 in rows that see no key."""
+    """Return the weights P of scores, which are -inf where masked and are overwritten; 0 in rows that see no key."""
     M = s.max(axis=-1, keepdims=True, initial=-np.inf)
     s -= np.where(np.isneginf(M), 0.0, M)
     P = np.exp(s, out=s)
@@ -189,20 +205,23 @@ def share(x: Intermediates, c: ResolvedContract, name: str, seen: Seen, found: n
 
 @dataclass(frozen=True)
 class Open:
-    """Rows and keys of one kv head that were not cleared."""
+    """Rows and keys of one kv head that a glance did not clear."""
 
-    #: Rows of dQ of each query head, the one nearest to its bound among them.
+    #: Open rows of dQ of each query head, and the cleared row nearest to its bound.
     rows: list[np.ndarray]
-    #: Keys of dK and dV.
+    #: Open keys of dK and dV.
     keys: np.ndarray
-    #: The largest part of a bound that what was cleared takes, by name.
+    #: Largest error of cleared rows and keys, relative to the part of the bound that cleared them, by gradient.
     shares: dict[str, float]
 
 
 def left_open(
     heads: Sequence[Given], c: ResolvedContract, found: dict[str, np.ndarray], keys: np.ndarray, memory: int
 ) -> Open:
-    """Look at the query heads of one kv head; ``found`` are its "dk", "dv" [Sk, ..], wanted at some ``keys``."""
+    """Return the rows and keys of one kv head that a glance leaves open.
+
+    ``found`` are its "dk" and "dv" [Sk, ..], which are judged at ``keys``.
+    """
     x, total, rows = intermediates(heads[0].problem.rows(heads[0].summed[:1])), None, []
     cleared: dict[str, float] = {}
     for given in heads:

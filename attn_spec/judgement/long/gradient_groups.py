@@ -1,4 +1,4 @@
-"""One kv head and its query heads, block by block: dQ of the rows that are wanted, and the sums that dK and dV are."""
+"""One kv head and its query heads, block by block: dQ of the wanted rows, and the sums that give dK and dV."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from attn_spec.judgement.measure import Judgement, measured_gradients
 from attn_spec.judgement.oracle import SMALLEST_RADIUS, GradientOracle
 from attn_spec.problem.problem import Problem
 
-#: Arrays of float64 [rows, Sk] that the theorems of gradients hold at a time, at most.
+#: Largest number of float64 arrays [rows, Sk] that the theorems of gradients hold at a time.
 THEOREMS = 96
 
 
 @dataclass(frozen=True)
 class Given:
-    """One query head of a problem, [1, 1, ..], with its cotangents, and its dQ if that was found."""
+    """One query head of a problem, [1, 1, ..], with its cotangents, and the kernel's dQ if it is judged."""
 
     problem: Problem
     cotangent: np.ndarray
     lse_cotangent: np.ndarray | None
     dq: np.ndarray | None
-    #: All rows that are summed, and those whose dQ is judged.
+    #: Rows that are summed.
     summed: np.ndarray
+    #: Rows whose dQ is judged.
     judged: np.ndarray
 
 
 @dataclass(frozen=True)
 class OfRows:
-    """The judgement of dQ in some rows of a query head."""
+    """Judgement of dQ in some rows of a query head."""
 
     rows: np.ndarray
     judgement: Judgement
@@ -46,7 +47,7 @@ class OfRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Summed(BlockSums):
-    """Sums over rows of the query heads that share a kv head, under the contract and under that of float64."""
+    """Sums over rows of the query heads that share a kv head, under the contract and for float64."""
 
     allowed: GroupSums
     evaluated: GroupSums
@@ -54,19 +55,19 @@ class Summed(BlockSums):
 
 @dataclass(frozen=True)
 class Head:
-    """All that was asked of one query head."""
+    """Results for one query head."""
 
-    #: Any block of it.
+    #: Intermediates of the head's last block.
     x: Intermediates
     sums: Summed
     of_rows: list[OfRows]
-    #: Share in dBias, [1, 1, Sq or 1, Sk or 1], under the contract and under that of float64.
+    #: Contribution to dBias, [1, 1, Sq or 1, Sk or 1], under the contract and for float64.
     bias: tuple[BiasSums, BiasSums] | None
 
 
 @np.errstate(all="ignore")
 def worked_through(given: Given, c: ResolvedContract, keys: Keys, memory: int) -> Head:
-    """One query head under one reading of a contract, with about so much memory."""
+    """Apply the theorems to one query head under one reading of a contract, block by block within ``memory`` bytes."""
     total, of_rows, bias, x = None, [], [], None
     for rows in blocks_of(given.problem, given.summed, memory, THEOREMS):
         block = block_of(*_evaluated(given, rows), c, keys)
@@ -101,7 +102,7 @@ def _judged_rows(given: Given, c: ResolvedContract, block: Block, rows: np.ndarr
 
 
 def _of_all_rows(blocks: list[tuple[BiasSums, BiasSums]], problem: Problem) -> tuple[BiasSums, BiasSums]:
-    """Blocks of a bias are added where it is broadcast along rows, and put below each other elsewhere."""
+    """Return the blocks of a bias joined: added if the bias is broadcast along rows, else put below each other."""
     if np.shape(problem.bias)[2] == 1:
         return functools.reduce(lambda one, other: (one[0] + other[0], one[1] + other[1]), blocks)
     first, second = (_below(list(each)) for each in zip(*blocks, strict=True))
@@ -114,7 +115,7 @@ def _below(blocks: list[BiasSums]) -> BiasSums:
 
 
 class BiasOfGroups:
-    """Sums over all heads of a problem that dBias is, of the shape of the bias."""
+    """Sums over all heads of a problem that give dBias, with the shape of the bias."""
 
     def __init__(self, problem: Problem) -> None:
         self.shape = np.shape(problem.bias)
@@ -124,7 +125,7 @@ class BiasOfGroups:
         self._raised = 1.0
 
     def add(self, head: Head, b: int, h: int) -> None:
-        """Add a head."""
+        """Add the contribution of a head."""
         self._x, at = head.x, (b if self.shape[0] > 1 else 0, h if self.shape[1] > 1 else 0)
         assert head.bias is not None
         for total, of in zip(self._sums, head.bias, strict=True):
@@ -135,18 +136,18 @@ class BiasOfGroups:
         self._raised = max(self._raised, float(both[0].raised))
 
     def end(self, of: FinishedKeys) -> None:
-        """A group's heads have all been added."""
+        """End a group, whose heads have all been added: note whether it is in the domain."""
         self.whole = self.whole and of.whole
         self.evaluated_whole = self.evaluated_whole and of.evaluated_whole
 
     def finished(self, c: ResolvedContract) -> Finished:
-        """The whole, of all groups."""
+        """Return dBias of all groups, with its bound."""
         (first, second), (alpha, of_float64) = self._sums, self._alpha
         return finished_bias(self._x, c, (first, second), alpha=(alpha, of_float64), raised=self._raised)
 
 
 def enclosed(of: Finished, in_domain: np.ndarray | bool) -> Enclosed:
-    """The float64 truth; its radius is infinite where float64 may overflow, outside ``in_domain`` [.., rows]."""
+    """Return the float64 truth; its radius is infinite outside ``in_domain`` [.., rows], where float64 may overflow."""
     inside = np.asarray(in_domain)
     usable = (inside[..., None] if inside.ndim else inside) & ~np.isnan(of.radius)
     return Enclosed(of.value, np.zeros(of.value.shape), np.where(usable, of.radius, np.inf))

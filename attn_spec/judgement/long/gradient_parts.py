@@ -1,4 +1,4 @@
-"""Gradients by kv head, as a long problem is judged; and whole, where they are sums over heads."""
+"""Gradients by kv head, as a long problem is judged, or of a whole problem, if they are sums over heads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from attn_spec.problem.problem import Problem
 
 @dataclass(frozen=True)
 class GradientPart:
-    """One kv head with its query heads, [1, group, ..]; or a whole problem, where gradients are sums over heads."""
+    """One kv head with its query heads, [1, group, ..]; or a whole problem, if gradients are sums over heads."""
 
     problem: Problem
-    #: dO [1, group, Sq, Dv], and dL [1, group, Sq] or None.
+    #: Cotangent dO [1, group, Sq, Dv].
     cotangent: np.ndarray
+    #: Cotangent dL [1, group, Sq], or None.
     lse_cotangent: np.ndarray | None
     #: Gradients by name, "dq", "dk", "dv", "dbias", ..
     found: dict[str, np.ndarray]
@@ -30,7 +31,7 @@ def gradient_parts_of(
     found: dict[str, np.ndarray],
     lse_cotangent: np.ndarray | None = None,
 ) -> list[GradientPart]:
-    """The parts of a whole problem: by batch entry and kv head, unless some gradient is a sum over these."""
+    """Return the parts of a problem: by batch entry and kv head, unless a gradient is a sum over these."""
     whole = GradientPart(problem, cotangent, lse_cotangent, found)
     if problem.projects or found.keys() - {"dq", "dk", "dv"}:
         return [whole]
@@ -38,7 +39,7 @@ def gradient_parts_of(
 
 
 def one_group(part: GradientPart, b: int, g: int) -> GradientPart:
-    """One kv head of a part."""
+    """Return one kv head of a part, with its query heads."""
     problem, dL = part.problem, part.lse_cotangent
     entry, group = slice(b, b + 1), slice(g * part.problem.group, (g + 1) * part.problem.group)
     heads = {"dq": group, "dk": slice(g, g + 1), "dv": slice(g, g + 1)}
@@ -57,5 +58,5 @@ def is_additive(problem: Problem) -> bool:
 
 
 def first_head(part: GradientPart) -> int:
-    """The number of the part's first query head."""
+    """Return the number of the part's first query head in the full problem."""
     return part.at[1] * part.problem.query_group

@@ -1,4 +1,4 @@
-"""The sample of keys of a long problem for dK and dV; ``row_sample`` says how likely a defect is to be missed."""
+"""The sample of keys of a long problem for dK and dV; ``row_sample`` bounds the probability of a missed defect."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from attn_spec.judgement.long.row_sample import Sampled, check_count, drawn_besi
 
 @dataclass(frozen=True)
 class KeySample:
-    """Keys of each kv head: half of them where defects like to be, by strata, and half at random.
+    """Sample of keys of each kv head: half by strata, where defects are frequent, and half at random.
 
-    Strata are the first and the last key, those of the longest and of the shortest key and value, and the edges of
-    tiles.
+    Strata are the first and last keys, the longest and shortest keys and values, and the edges of tiles.
     """
 
-    #: Keys of each kv head; a head that has no more is looked at whole.
+    #: Number of keys of each kv head; a head with no more keys is judged at all of them.
     keys: int
     seed: int = 0
 
@@ -25,7 +24,7 @@ class KeySample:
         check_count("keys", self.keys)
 
     def of(self, k: np.ndarray, v: np.ndarray, number: int) -> Sampled:
-        """The keys of the ``number``-th kv head of all, k [Sk, D] and v [Sk, Dv]."""
+        """Return the sampled keys of the ``number``-th kv head of all, k [Sk, D] and v [Sk, Dv]."""
         n = len(k)
         if n <= self.keys:
             return Sampled(np.arange(n), drawn=n, of=n)

@@ -1,4 +1,4 @@
-"""The sample of rows of a long problem, and how likely it is to miss a defect of some rows."""
+"""The sample of rows of a long problem, and the probability that it misses a defect of some rows."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from attn_spec.problem.option import MASK
 from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 
-#: Lengths of tiles at whose edges rows are looked at.
+#: Lengths of tiles at whose edges rows are sampled.
 TILES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-#: The share of all rows of whose defect the chance is told.
+#: Share of all rows that a defect hits, in the probability that reports give.
 TOLD = 0.01
 
 
 class SampleError(ValueError):
-    """A number of rows, or of keys, that is none."""
+    """A number of sampled rows, or of keys, is not a positive integer."""
 
 
 @dataclass(frozen=True)
 class RowSample:
-    """Rows of each head: half of them where defects like to be, by strata, and half at random.
+    """Sample of rows of each head: half by strata, where defects are frequent, and half at random.
 
-    Strata are the first and the last row; rows at the edges of tiles; those of the longest and of the shortest query,
-    and of the largest and the smallest log-sum-exp where one is known; and those that see most and fewest keys.
+    Strata are the first and last rows, rows at the edges of tiles, and rows with the longest and shortest query. Rows
+    with the largest and smallest log-sum-exp are added if it is known, and rows that see the most and the fewest keys.
     """
 
-    #: Rows of each head; a head that has no more is looked at whole.
+    #: Number of rows of each head; a head with no more rows is judged at all of them.
     rows: int
     seed: int = 0
 
@@ -38,7 +38,9 @@ class RowSample:
         check_count("rows", self.rows)
 
     def of(self, head: Problem, number: int, lse: np.ndarray | None = None) -> Sampled:
-        """The rows of a problem of one head [1, 1, ..], the ``number``-th of all; ``lse`` [Sq] is any known one."""
+        """Return the sampled rows of one head [1, 1, ..], the ``number``-th of all; ``lse`` [Sq] is given if it is
+        known.
+        """
         n = head.query_length
         if n <= self.rows:
             return Sampled(np.arange(n), drawn=n, of=n)
@@ -46,7 +48,7 @@ class RowSample:
         return drawn_beside(self._strata(head, lse, rng), self.rows, n, rng)
 
     def _strata(self, head: Problem, lse: np.ndarray | None, rng: np.random.Generator) -> list[int]:
-        """Rows in the order in which they are taken, until there are enough."""
+        """Return the rows of all strata, in the order in which they are taken."""
         n, few = head.query_length, max(self.rows // 32, 1)
         found = [0, n - 1, 1, n - 2]
         ranked = [np.linalg.norm(head.q[0, 0], axis=-1)] + ([] if lse is None else [lse])
@@ -60,24 +62,25 @@ class Sampled:
     """Rows, or keys, of one head, in order."""
 
     index: np.ndarray
-    #: Least number of them drawn at random, equal for all heads whatever the strata; and the number in all.
+    #: Number of them drawn at random, at least; equal for all heads, whatever the strata.
     drawn: int
+    #: Number of rows, or keys, of the head.
     of: int
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the sample holds all rows."""
+        """True if the sample holds all rows."""
         return len(self.index) == self.of
 
 
 def check_count(name: str, count: object) -> None:
-    """Raise :class:`SampleError` unless a number of rows, or of keys, is one."""
+    """Raise :class:`SampleError` unless ``count``, a number of rows or keys, is a positive integer."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise SampleError(f"{name} must be an integer of 1 or more, not {count!r}")
 
 
 def drawn_beside(strata: Sequence[int], count: int, n: int, rng: np.random.Generator) -> Sampled:
-    """Sample ``count`` of n places: at most half are the first that the strata name, and the rest are random."""
+    """Return ``count`` of n places: up to half are the first that the strata name, and the rest are random."""
     chosen = list(dict.fromkeys(int(place) for place in strata))[: count // 2]
     others = np.setdiff1d(np.arange(n), sorted(chosen))
     drawn = rng.choice(others, count - len(chosen), replace=False)
@@ -85,19 +88,19 @@ def drawn_beside(strata: Sequence[int], count: int, n: int, rng: np.random.Gener
 
 
 def missed(share: float, drawn: int) -> float:
-    """The probability, at most, that none of so many random rows is among those that a defect hits.
+    """Return an upper bound on the probability that no drawn row is among the ``share`` of all rows that a defect hits.
 
-    It hits that ``share`` of all rows. Rows are drawn without replacement, as many of each head, which makes it less
-    likely to be missed than (1 - share)^drawn, however the defect's rows are spread over heads: log(1 - x) is concave.
-    The same holds of keys.
+    Rows are drawn without replacement, equally many of each head. A miss is then at most as likely as (1 -
+    share)^drawn, however the defect's rows are spread over heads: log(1 - x) is concave. The bound holds for keys too.
+    Raises ValueError for a share outside [0, 1].
     """
     if not 0 <= share <= 1:
-        raise ValueError(f"a share of rows lies between 0 and 1, not {share!r}")
+        raise ValueError(f"a share of rows must be between 0 and 1, not {share!r}")
     return (1 - share) ** drawn
 
 
 def chance(share: float, drawn: int) -> str:
-    """:func:`missed` in words, rounded up to one digit."""
+    """Return :func:`missed` in words, rounded up to one digit."""
     found = max(missed(share, drawn), 1e-300)
     digit = 10.0 ** math.floor(math.log10(found))
     most = math.ceil(found / digit) * digit
@@ -105,19 +108,19 @@ def chance(share: float, drawn: int) -> str:
 
 
 def extremes(sizes: np.ndarray, few: int) -> list[int]:
-    """Return the places of the smallest and the largest of some sizes."""
+    """Return the places of the ``few`` smallest and the ``few`` largest of some sizes."""
     order = np.argsort(sizes, kind="stable")
     return [*order[:few], *order[-few:]]
 
 
 def tile_edges(n: int, rng: np.random.Generator, few: int) -> list[int]:
-    """The last and the first of n on the two sides of edges of tiles, some of each length of tile."""
+    """Return the places on both sides of some edges of tiles, for each tile length."""
     edges = [edge for tile in TILES for edge in _some(np.arange(tile, n, tile), rng, 2 * few)]
     return [place for edge in edges for place in (edge - 1, edge)]
 
 
 def _some(rows: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
-    """The first and the last of some rows and others at random, ``count`` at most."""
+    """Return at most ``count`` rows: the first, the last, and others at random."""
     if len(rows) <= count:
         return rows
     inner = rng.choice(rows[1:-1], max(count - 2, 0), replace=False)
@@ -125,7 +128,7 @@ def _some(rows: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _longest_and_shortest(head: Problem, rng: np.random.Generator, few: int) -> list[int]:
-    """Rows that see most and fewest keys: by masks of their own among all, else among some at random."""
+    """Return rows that see the most and the fewest keys, among random rows and rows that masks of tensors suggest."""
     counts = _seen_by_tensors(head)
     order = np.argsort(counts, kind="stable")
     looked_at = np.unique([*order[: 4 * few], *order[-4 * few :], *_some(np.arange(head.query_length), rng, 16 * few)])
@@ -135,7 +138,7 @@ def _longest_and_shortest(head: Problem, rng: np.random.Generator, few: int) -> 
 
 
 def _seen_by_tensors(head: Problem) -> np.ndarray:
-    """Bound the number of keys that masks which are tensors leave to each row, [Sq]."""
+    """Return an upper bound on the number of keys that each row sees, from the masks that are tensors, [Sq]."""
     least = np.full(head.query_length, head.key_length)
     for name, row in OPTIONS.items():
         value = getattr(head, name)
