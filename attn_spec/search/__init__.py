@@ -1,1 +1,1 @@
-"""Properties, and the search for a problem that refutes one."""
+"""Search for problems that refute a kernel: properties, strategies, verdicts."""

@@ -1,6 +1,6 @@
-"""What a shape that a user asks for is examined by: each option that the kernel declares in usual use, some regimes.
+"""Problems of the shapes that a user asks for: some regimes without options, then each option in common use.
 
-Such problems are large: they are recipes, made one after the other, and nothing of them is drawn or shrunk.
+These problems are large. They are recipes, made one after the other, and nothing of them is drawn or shrunk.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
     from attn_spec.problem.problem import Problem
 
-#: Regimes that show keys lost among many, and a tile that is read in the place of another: means of all values, which
-#: differ from part to part, and a few keys that outweigh all others. Gradients of these are seldom cleared at a glance,
-#: and the theorems would have to look at all rows.
+#: Regimes of outputs and of gradients, which show keys lost among many and a tile read in place of another. In
+#: "normal+v_waves" the means of all values differ from part to part, in "large" a few keys outweigh all others.
+#: Gradients in these regimes are seldom cleared at a glance, so that the theorems would have to judge all rows.
 REGIMES, OF_GRADIENTS = ("normal+v_waves", "large"), ("normal",)
-#: How many times q, k, v and the output, as float64, examining a shape holds at a time, and bytes for the judgement and
-#: a framework beside them. B=2,H=16,S=4096,D=128 took 2.3 GiB, of which this makes 3.
+#: Copies of q, k, v and the output as float64 that the examination of a shape holds at a time. The second number is
+#: bytes for the judgement and a framework. B=2,H=16,S=4096,D=128 took 2.3 GiB, and is estimated as 3.
 ARRAYS, BESIDE = 4, 2**30
 
 
 def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Recipe]:
-    """The problems of all shapes that are asked for: without options, in each regime, then with each in usual use.
+    """Return the problems of all shapes that are asked for: without options in each regime, then with each option.
 
-    With those alone whose ``gradients`` are cleared at a glance: no other scores, no softcap, no dropout.
+    With ``gradients``, only problems whose gradients are cleared at a glance: no other scores, no softcap, no dropout.
     """
     limits = subject.kernel.limits
     always = {name: _usual(name) for name in limits.always if name in OPTIONS}
@@ -62,13 +62,13 @@ def recipes(subject: Subject, seed: int, *, gradients: bool = False) -> list[Rec
 
 
 def check_taken(subject: Subject, problem: Problem) -> None:
-    """Raise :class:`NotTaken` for a problem of a shape that the kernel does not declare."""
+    """Raise :class:`NotTaken` if the problem uses an option or ability that the kernel does not declare."""
     if missing := sorted(name for name in problem.options() if not subject.supports(name)):
         raise NotTaken(f"the kernel does not declare {', '.join(missing)}")
 
 
 def described(recipe: Recipe) -> str:
-    """The shape, options and regime of a recipe, as a certificate tells them."""
+    """Return the shape, options and regime of a recipe, as a certificate states them."""
     shape = AskedShape(**{name: getattr(recipe, name) for name in asdict(AskedShape.parse("H=1,S=1,D=1"))})
     used = [f"{name}={getattr(recipe, name)}" for name, row in OPTIONS.items() if row.is_used(getattr(recipe, name))]
     return " ".join([str(shape), *used, recipe.regime])
@@ -90,7 +90,7 @@ def check_memory(shapes: Sequence[AskedShape]) -> None:
 
 
 def bytes_needed(shape: AskedShape) -> int:
-    """About how many bytes examining a shape takes, beside what the kernel takes itself."""
+    """Return the approximate number of bytes that the examination of a shape takes, without the kernel's own memory."""
     queries = shape.batch * shape.query_heads * shape.query_length
     keys = shape.batch * shape.kv_heads * shape.key_length
     entries = (queries + keys) * (shape.head_dim + shape.value_dim)
@@ -98,7 +98,7 @@ def bytes_needed(shape: AskedShape) -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that this machine can still give; None where it does not say so."""
+    """Return the bytes of memory that are available on this machine; None if the system does not report them."""
     info = Path("/proc/meminfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
@@ -106,6 +106,6 @@ def available_memory() -> int | None:
 
 
 def _usual(name: str) -> Any:
-    """A value with which a recipe uses an option."""
+    """Return a value with which a recipe uses an option."""
     row = OPTIONS[name]
     return next(filter(row.is_used, row.draws), row.off) if row.usual is None else row.usual

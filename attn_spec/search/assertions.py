@@ -1,7 +1,8 @@
-"""Assertions for properties: compare an answer with the truth, or two answers; raise Refutation.
+"""Assertions for properties, which compare an answer with the truth, or two answers; they raise Refutation.
 
-Whether a property is about bits or about bounds is decided here, once: bits are compared only for kernels that promise
-to be deterministic and whose rescaling does not wait (a lazy kernel may let one row decide for its neighbors).
+This module decides whether an assertion compares bits or bounds. Bits are compared only for kernels that declare
+themselves deterministic and whose reference is the row maximum. A kernel with a lazy reference may let one row
+influence its neighbours.
 """
 
 from __future__ import annotations
@@ -42,23 +43,25 @@ if TYPE_CHECKING:
 
 
 def judged(subject: Subject, problem: Problem, answer: Answer, contract: ResolvedContract | None = None) -> Judgement:
-    """Measure an answer against the truth of ``problem`` under the subject's contract and conventions."""
+    """Return the judgement of an answer to ``problem``, under the subject's conventions and its contract or
+    ``contract``.
+    """
     return measure.judge(problem, contract or subject.contract, **answer, conventions=subject.conventions)
 
 
 def assert_within_bound(
     subject: Subject, problem: Problem, answer: Answer, *quantities: str
 ) -> Judgement | RowJudgement:
-    """Raise :class:`Refutation` unless every element lies within its bound; ``quantities`` defaults to all.
+    """Raise :class:`Refutation` unless every element is within its bound; ``quantities`` defaults to all.
 
-    A long answer is judged in blocks of rows, which takes bounded memory and says the same.
+    A long answer is judged in blocks of rows, which takes bounded memory and gives the same verdict.
     """
     judge = assert_rows_of_long_answer if is_long(problem) else measured_within_bound
     return judge(subject, problem, answer, *quantities)
 
 
 def measured_within_bound(subject: Subject, problem: Problem, answer: Answer, *quantities: str) -> Judgement:
-    """The measurement of every element. Raises :class:`Refutation` as :func:`assert_within_bound` does."""
+    """Return the measurement of every element. Raises :class:`Refutation` as :func:`assert_within_bound` does."""
     judgement = judged(subject, problem, answer)
     return _assert_inside(
         judgement,
@@ -69,10 +72,10 @@ def measured_within_bound(subject: Subject, problem: Problem, answer: Answer, *q
 
 
 def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -> None:
-    """Raise :class:`Refutation` unless rows that were computed among others lie within their bounds.
+    """Raise :class:`Refutation` unless rows that were computed among others are within their bounds.
 
-    ``problem`` has those rows and the keys that they see alone. Among others the edges of tiles may fall elsewhere,
-    and cut these keys into one tile more. Where hidden tiles round as well, nothing is said.
+    ``problem`` has only these rows and the keys that they see. In the larger call the edges of tiles may differ and
+    split these keys into one more tile. Nothing is asserted if fully masked tiles also cause roundings.
     """
     contract = _one_tile_more(subject.contract, problem.key_length)
     if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings_of(contract, problem)):
@@ -83,23 +86,27 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
 
 
 def _rounds_in_hidden_tiles(problem: Problem, c: ResolvedContract) -> bool:
-    """Whether tiles without a visible key may rescale, renormalize, or decide what scores are reduced or moved by."""
+    """Return whether a tile without a visible key may rescale, renormalize, or change the reference of scores."""
     moves = problem.alibi_slopes is not None and c.alibi == "positions"
     return moves or not c.exp_of_zero_is_one or c.normalize == "every_tile" or c.reference == "upper_bound"
 
 
 def _one_tile_more(contract: ResolvedContract, keys: int) -> ResolvedContract:
-    """The contract with smaller tiles, of which ``keys`` keys fill at least one more; whole rows stay whole."""
+    """Return the contract with smaller tiles, of which ``keys`` keys fill at least one more; a tile of whole rows
+    stays.
+    """
     tile = None if contract.kv_tile is None else max(min(contract.kv_tile, keys) // 2, 1)
     others = tuple(_one_tile_more(other, keys) for other in contract.alternatives)
     return replace(contract, kv_tile=tile, alternatives=others)
 
 
 def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
-    """Problems, drawn as by ``strategies.problems``, whose gradients every convention of the subject agrees on.
+    """Draw problems, as ``strategies.problems`` does, whose gradients are the same under every convention of the
+    subject.
 
-    A query that sees no key has gradients of 0 if its output is 0, whatever the inputs; a mean of V or NaN has others.
-    The gradient of a bias is never a sum of what the kernel gives. No operand of a score may overflow.
+    A query that sees no key has gradients of 0 if its output is 0, whatever the inputs. If its output is a mean of V or
+    NaN it has others. The gradient of a bias is never a sum of several gradients from the kernel. No operand of a score
+    may overflow.
     """
     found = strategies.problems(subject, backward=True, **drawn)
     if subject.presentation.looped or subject.kernel.merge:
@@ -111,7 +118,7 @@ def differentiable(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
 
 
 def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
-    """Whether the operand of a query or key, seen or not, may overflow; q and k themselves do not."""
+    """Return whether the operand of some query or key, visible or masked, may overflow; q and k themselves do not."""
     x, definite = analysis_of(problem), readings_of(subject.contract, problem)
     unknown = (of.any() for c in definite for of in unknown_operands(x.intermediates, c))
     return bool(problem.score_option) and any(unknown)
@@ -120,7 +127,7 @@ def has_unknown_operands(subject: Subject, problem: Problem) -> bool:
 def assert_gradients_within_bound(
     subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray], dL: np.ndarray | None = None
 ) -> Judgement:
-    """Raise :class:`Refutation` unless all gradients ``found``, by name, lie within their bounds.
+    """Raise :class:`Refutation` unless all gradients ``found``, by name, are within their bounds.
 
     Names are "dq", "dk", "dv", "dbias"; dO and dL are the cotangents of the output and of the log-sum-exp.
     """
@@ -144,9 +151,9 @@ def assert_gradients_within_bound(
 
 @np.errstate(all="ignore")
 def gradient_errors_allowed(subject: Subject, problem: Problem, dO: np.ndarray) -> dict[str, np.ndarray]:
-    """The largest error allowed to each element of each gradient, by name; inf where the contract says nothing.
+    """Return the largest error allowed for each element of each gradient, by name; inf where the contract is silent.
 
-    For laws that tie gradients to one another: no true gradient enters.
+    The function serves laws that relate gradients to one another: it does not evaluate true gradients.
     """
     known = gradient_analysis_of(problem, dO)
     bounds = [known.bound(reading) for reading in gradient_readings_of(subject.contract, problem)]
@@ -178,7 +185,7 @@ def _assert_inside(
 
 
 def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measurement) -> list[str]:
-    """Declarations, or other problems, that would explain an answer outside its bound."""
+    """Return declarations, or other problems, that would explain an answer outside its bound."""
     own = subject.conventions
     others = [(name, other) for name, row in OF_ANSWERS.items() for other in row.choices if other != getattr(own, name)]
     found = [
@@ -196,9 +203,9 @@ def _hints(subject: Subject, problem: Problem, answer: Answer, measured: Measure
 
 
 def rows_in_domain(subject: Subject, problem: Problem) -> np.ndarray:
-    """Rows of the output, bool [B, Hq or 1, Sq], of which every reading of the contract that knows them says something.
+    """Return the rows of the output, bool [B, Hq or 1, Sq], that see a key and that all readings of the contract cover.
 
-    Their number is observed, of those that see a key.
+    The search is told how many of the rows that see a key these are.
     """
     bounds = [analysis_of(problem).truth_and_bound(c)[1] for c in readings_of(subject.contract, problem)]
     seen = ~problem.empty_output_rows
@@ -208,18 +215,18 @@ def rows_in_domain(subject: Subject, problem: Problem) -> np.ndarray:
 
 
 def compares_bits(subject: Subject) -> bool:
-    """Whether equal inputs give a row equal bits, whatever the rows beside it and the hidden keys hold."""
+    """Return whether equal inputs give a row equal bits, whatever other rows and masked keys contain."""
     own_maximum = all(c.reference_slack == 0 and c.reference != "upper_bound" for c in readings(subject.contract))
     return subject.conventions.deterministic and own_maximum
 
 
 def selected(answer: Answer, index: tuple[slice, ...]) -> Answer:
-    """The part of an answer at an index into [B, Hq, Sq]."""
+    """Return the part of an answer at an index into [B, Hq, Sq]."""
     return {name: values[index] for name, values in answer.items()}
 
 
 def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray | None = None) -> None:
-    """Raise :class:`Refutation` unless O and LSE hold the same numbers in ``rows`` (bool [B, Hq, Sq], default all).
+    """Raise :class:`Refutation` unless O and LSE have the same numbers in ``rows`` (bool [B, Hq, Sq], default all).
 
     Zeros of either sign are the same number, and so are all NaN. ``what`` says what was done between the answers.
     """
@@ -231,7 +238,9 @@ def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray 
 
 
 def assert_gradients_unchanged(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], what: str) -> None:
-    """Raise :class:`Refutation` unless gradients by name hold the same numbers, as :func:`assert_unchanged`."""
+    """Raise :class:`Refutation` unless gradients by name have the same numbers, as :func:`assert_unchanged` compares
+    them.
+    """
     for name, old in before.items():
         _assert_same_numbers(what, name, old, after[name], np.ones(old.shape, dtype=bool))
 

@@ -1,7 +1,7 @@
 """A case: a problem that refutes a property, stored so that it can be run again, bit for bit.
 
-While a problem is being checked its case stands in ``.attn-spec/in-flight``: if the kernel takes the process down,
-the file is left and names the culprit. A refuting case is kept in ``.attn-spec/cases``, under its id.
+While a problem is being checked, its case is stored in ``.attn-spec/in-flight``. If the kernel ends the process, the
+file remains and names the culprit. A refuting case is stored in ``.attn-spec/cases``, under its id.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from attn_spec.search.property import Property
     from attn_spec.search.verdict import Row, Verdict
 
-#: Version of the document. A reader takes version 2 too, where "property_id" is "claim", and refuses any other.
+#: Version of the document. A reader accepts version 2 too, in which "property_id" is "claim", and refuses any other.
 SCHEMA = 3
 
-#: Where attn-spec keeps what it must remember, relative to the working directory.
+#: Folder of stored cases and other state, relative to the working directory.
 HOME = Path(".attn-spec")
 
 
-#: A problem whose tensors have more entries is stored as its recipe and a digest of its bits.
+#: Number of tensor entries above which a problem is stored as its recipe and a digest of its bits.
 LARGE = 2**20
 
 
 class CaseError(Exception):
-    """A case that cannot be found or read; the text says what to do next."""
+    """A case cannot be found or read; the message says what to do next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,45 +50,46 @@ class Case:
 
     #: Id of the property.
     property_id: str
-    #: What to give ``attn_spec.kernels.resolve`` to find the kernel again.
+    #: Name by which ``attn_spec.kernels.resolve`` finds the kernel again.
     kernel: str
-    #: Declarations given along with the kernel, for one that is not decorated.
+    #: Declarations that were given with the name of an undecorated callable.
     declared: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
-    #: The exact input. Its dtype is the case's.
+    #: Exact input. Its dtype is the case's dtype.
     problem: Problem
-    #: Why the property is refuted.
+    #: Reason for the refutation.
     message: str = ""
-    #: What would explain the answer, each alone: a declaration, or another problem.
+    #: Hints that each alone would explain the answer: a declaration, or another problem.
     hints: tuple[str, ...] = ()
-    #: The element farthest outside its bound; None when the property measures none.
+    #: Element farthest outside its bound; None if the property measures none.
     worst: WorstElement | None = None
     #: Lines that each name a piece of evidence that could not be made, and the error.
     missing: tuple[str, ...] = ()
-    #: Of what was declared when it was found, see :func:`declaration_of`.
+    #: Digest of the kernel's declarations when the case was found, see :func:`declaration_of`.
     declaration: str = ""
 
     @property
     def is_large(self) -> bool:
-        """Whether the problem is stored as a recipe alone, since its tensors would take too much."""
+        """True if the problem is stored as a recipe only, since its tensors are too large."""
         return isinstance(self.problem.recipe, Recipe) and self.problem.entries > LARGE
 
     @property
     def id(self) -> str:
-        """Eight hexadecimal digits that depend on the property, the kernel and the problem only."""
+        """Eight hexadecimal digits that depend only on the property, the kernel and the problem."""
         key = [self.property_id, self.kernel, repr(self.problem) if self.is_large else self.problem.to_json()]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
 
     def decides(self, row: Row, verdict: Verdict) -> Row:
-        """The row of its property, with the verdict that rests on this case."""
+        """Return the row of the case's property, with the verdict that rests on this case."""
         terms = () if self.worst is None else self.worst.bound_terms
         message = self.message.splitlines()[0]
         return replace(row, verdict=verdict, case=self.id, message=message, hints=self.hints, bound_terms=terms)
 
     def to_json(self, *, exact: bool = True) -> dict[str, Any]:
-        """A JSON document that :meth:`from_json` reads: with every bit, or with the recipe alone where there is one.
+        """Return a JSON document that :meth:`from_json` reads, with every bit of the problem.
 
-        Of a large problem it is the recipe, with a digest of every bit.
+        If ``exact`` is False, a problem with a recipe is stored as its recipe only. A large problem is stored as its
+        recipe, and if ``exact`` with a digest of every bit.
         """
         document = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "problem"}
         document["worst"] = None if self.worst is None else asdict(self.worst)
@@ -101,7 +102,7 @@ class Case:
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Raises :class:`CaseError` for a document that :meth:`to_json` did not write."""
+        """Return the case of a document that :meth:`to_json` wrote. Raises :class:`CaseError` for another document."""
         parts = (document.get("problem"), document.get("recipe")) if isinstance(document, dict) else (None, None)
         if parts == (None, None):
             raise CaseError("it is not a case: a case is a JSON object with a 'problem' or a 'recipe'")
@@ -127,9 +128,10 @@ def case_of(
     error: Exception | None = None,
     first: Exception | None = None,
 ) -> Case:
-    """The case of a property and a problem for a subject, refuted by ``error``; None if the process may end.
+    """Return the case of a property and a problem for a subject, refuted by ``error``.
 
-    ``first`` is what the first problem raised, of which this one is the smallest.
+    ``error`` is None before the call, in case the kernel ends the process. ``first`` is the error of the first refuting
+    problem, of which this problem is the smallest version.
     """
     measurement, ended = getattr(error, "measurement", None), error is None or isinstance(error, CallFailed)
     hints, missing = (), []
@@ -153,7 +155,9 @@ def case_of(
 
 
 def declaration_of(subject: Subject) -> str:
-    """A digest of this attn-spec and of all that a kernel declares at a dtype, by which problems are drawn."""
+    """Return a digest of this attn-spec version and of a kernel's declarations at a dtype, which decide the problems
+    drawn.
+    """
     kernel = subject.kernel
     declared = {
         "supports": sorted(kernel.supports),
@@ -168,27 +172,27 @@ def declaration_of(subject: Subject) -> str:
 
 
 def _problem(exact: dict[str, Any] | None, recipe: dict[str, Any] | None, digest: str | None) -> Problem:
-    """The stored bits, which outlive a change of the recipe's regime; the recipe's, where no bits were stored.
+    """Return the problem of the stored bits, with its recipe if that still makes them; else the recipe's problem.
 
-    Raises :class:`CaseError` where those have another digest.
+    Raises :class:`CaseError` if the recipe's problem has another digest than the stored one.
     """
     made = None if recipe is None else Recipe.from_json(recipe).problem()
     if exact is None:
         assert made is not None
         if digest is not None and made.digest_of_bits().hex() != digest:
-            raise CaseError("its recipe makes other tensors here than where it was stored, by another version")
+            raise CaseError("its recipe makes other tensors here than in the version that stored it")
         return made
     stored = Problem.from_json(exact)
     return made if made is not None and made.to_json() == stored.to_json() else stored
 
 
 def is_of_large(text: str) -> bool:
-    """Whether the text of a stored case is one of a large problem, which to read makes all of its tensors."""
+    """Return whether the text of a stored case is of a large problem, which loading would make in full."""
     return '"bits": "' in text
 
 
 def save(case: Case, home: Path = HOME) -> Path:
-    """Store a case and return the path of its file. The folder of all of them asks git to leave it alone."""
+    """Store a case and return the path of its file. A ``.gitignore`` in the folder excludes all cases from git."""
     if not (ignore := home / ".gitignore").exists():
         atomic.write(ignore, "*\n")
     return atomic.write(home / "cases" / f"{case.id}.json", json.dumps(case.to_json(), indent=1, sort_keys=True) + "\n")
@@ -206,7 +210,7 @@ def load(path: Path) -> Case:
 
 
 def described(path: Path) -> list[str]:
-    """What a stored case is of, in two lines; in one what is wrong with its file."""
+    """Return two lines that describe a stored case, or one line with the error of its file."""
     try:
         case = load(path)
     except CaseError as error:
@@ -219,15 +223,15 @@ def described(path: Path) -> list[str]:
 
 
 def delete(path: Path) -> None:
-    """Forget a stored case: its file, and the script beside it."""
+    """Delete a stored case: its file, and the script beside it."""
     for file in (path, path.with_suffix(".py")):
         file.unlink(missing_ok=True)
 
 
 def find(name: str | None, home: Path = HOME) -> list[Path]:
-    """Files of the stored cases that ``name`` (a path, or the start of an id) means; all of them for None.
+    """Return the files of the stored cases that ``name`` (a path, or the start of an id) means; all files for None.
 
-    Raises :class:`CaseError` when there are none, or when the start of an id fits several.
+    Raises :class:`CaseError` if there are none, or if the start of an id fits several.
     """
     if name is not None and Path(name).is_file():
         return [Path(name)]
@@ -247,24 +251,24 @@ def find(name: str | None, home: Path = HOME) -> list[Path]:
 
 
 class InFlight:
-    """The case this process is checking, on disk before the kernel is called."""
+    """The case that this process is checking, on disk before the kernel is called."""
 
     def __init__(self, home: Path = HOME, process: int | None = None) -> None:
         self.path = home / "in-flight" / f"{process or os.getpid()}.json"
 
     def hold(self, case: Case) -> None:
-        """Write the case, if that can be done; cheap enough to be done for every problem."""
+        """Write the case if possible; this is fast enough for every problem."""
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(json.dumps(case.to_json(exact=False)), encoding="utf-8")
 
     def release(self) -> None:
-        """Forget the case, which did not take the process down."""
+        """Delete the case, which did not end the process."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
     def take(self, message: str) -> Case | None:
-        """The case that was left behind, refuted with ``message``; None when there is none."""
+        """Return and delete the case that an ended process left, refuted with ``message``; None if there is none."""
         if not self.path.is_file():
             return None
         case = replace(load(self.path), message=message)

@@ -1,4 +1,4 @@
-"""Which hints a refutation keeps, and what many of one kernel have in common: the hint that explains most of them."""
+"""Causes of refutations: the hints that a refutation keeps, and the hint that explains most refutations of a kernel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from attn_spec.search.verdict import Row, Verdict, plural
 class Cause:
     """A hint, and the refutations that it explains."""
 
-    #: Empty: none explains them.
+    #: Hint that explains the refutations; empty if they have none.
     hint: str
     rows: tuple[Row, ...]
 
     def __str__(self) -> str:
-        """How many they are, what explains them, and the first of them."""
+        """Return the number of refutations, the hint, and the first refutation."""
         others = len(self.rows) - 1
         first = f"{self.rows[0].property}, {self.rows[0].dtype}"
         what = f": {self.hint}" if self.hint else " without a hint"
@@ -27,10 +27,10 @@ class Cause:
 
 
 def causes(rows: Iterable[Row]) -> list[Cause]:
-    """The refutations among rows, each under one hint, of which as few as can be found are needed.
+    """Return the refutations among rows, grouped by hints, with as few hints as a greedy choice finds.
 
-    Those of the forward pass come first under each hint: wrong gradients follow from a wrong output, not the reverse.
-    What no hint explains comes last.
+    Under each hint, refutations of the forward pass come first: wrong gradients follow from a wrong output, not the
+    reverse. Refutations without a hint come last.
     """
     refuted = sorted((row for row in rows if row.verdict is Verdict.REFUTED), key=_is_of_gradients)
     left, found = [row for row in refuted if row.hints], []
@@ -43,10 +43,10 @@ def causes(rows: Iterable[Row]) -> list[Cause]:
 
 
 def hints_of(error: Exception | None, first: Exception | None = None) -> tuple[str, ...]:
-    """What explains the answer that ``error`` is about; where several things do, those that explain the ``first`` too.
+    """Return the hints of ``error``; of several hints, those that ``first``, the error of the first problem, has too.
 
-    The smallest problem hardly tells explanations apart. A contract is named only where it explains the first as well:
-    that may be too large for other problems to be tried, but not for other contracts.
+    The smallest problem hardly separates explanations. A contract is named only if it also explains the first answer.
+    The first problem may be too large to try other problems, but not to try other contracts.
     """
     found = getattr(error, "hints", ())
     measured = getattr(first, "measurement", None) is not None

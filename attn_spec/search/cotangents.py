@@ -1,4 +1,4 @@
-"""What a search chooses beside a problem, by the values of the problem alone: cotangents, and places by chance."""
+"""Values that a search derives from a problem's values: cotangents, and a random generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def randomness(problem: Problem) -> np.random.Generator:
-    """A generator seeded by the problem's values, so that a stored problem replays exactly."""
+    """Return a generator seeded by the problem's values, so that a stored problem replays exactly."""
     digest = hashlib.sha256()
     for array in (problem.q, problem.k, problem.v):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -24,7 +24,7 @@ def randomness(problem: Problem) -> np.random.Generator:
 
 
 def cotangent(subject: Subject, problem: Problem) -> np.ndarray:
-    """dO [B, Hq, Sq, Dv] as a loss sends it: normal, a constant, or one element of each head; of size 1/8 to 8."""
+    """Return dO [B, Hq, Sq, Dv] as losses send it: normal, constant, or one element per head, of size 1/8 to 8."""
     rng = randomness(problem)
     size = 2.0 ** rng.integers(-3, 4)
     shape = problem.output_shape
@@ -39,5 +39,5 @@ def cotangent(subject: Subject, problem: Problem) -> np.ndarray:
 
 
 def lse_cotangent(problem: Problem) -> np.ndarray:
-    """dL [B, Hq, Sq]: multiples of 1/8 up to 4, which every format holds."""
+    """Return dL [B, Hq, Sq]: multiples of 1/8 up to 4, which every format represents."""
     return randomness(problem).spawn(1)[0].integers(-32, 33, problem.score_shape[:3]) / 8

@@ -1,8 +1,8 @@
-"""Dropout by chance: problems whose answers show the keep mask that a call drew, and what that mask must be.
+"""Dropout by chance: problems whose answers show the keep mask that a call drew, and assertions about that mask.
 
-Where values are the identity, v_jc = 1 for c = j and 0 else, the output is o_ij = c_ij P_ij. A dropped weight gives 0,
-since products with 0 and their sums do not round; a kept one does not, unless P_ij underflows. So the answer of a call
-is judged as that to an explicit keep mask, which it shows itself.
+If the values are the identity, v_jc = 1 for c = j and 0 else, the output is o_ij = c_ij P_ij. A dropped weight gives 0,
+since products with 0 and their sums do not round. A kept weight gives another number, unless P_ij underflows. The
+answer of a call therefore shows its own keep mask, and is judged as the answer for that explicit mask.
 """
 
 from __future__ import annotations
@@ -40,24 +40,27 @@ if TYPE_CHECKING:
 
     Draw = Callable[..., SearchStrategy[Problem]]
 
-#: Values of p that kernels are asked for.
+#: Values of p that kernels are called with.
 CHANCES = (0.5, 0.1, 0.2, 0.3, 0.7)
 #: Numbers of keys whose weights are shown one by one.
 KEYS = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 129, 192, 256)
-#: The same where all weights are looked at together.
+#: Numbers of keys in problems of which all weights are counted together.
 KEYS_TOGETHER = (64, 96, 128)
-#: The same of long rows.
+#: Numbers of keys in problems with long rows.
 LONG = (600, 1100)
-#: The same where there must be as many queries.
+#: Number of keys in problems with long rows, for kernels that need as many queries as keys.
 SQUARE = 300
-#: Seeds of calls lie so far apart that a call for each head and batch entry has seeds of its own.
+#: Distance between the seeds of two calls: a presentation may make many calls with seeds that follow one another.
 SEEDS_APART = 2**21
 
 
 def showing(
     subject: Subject, keys: Iterable[int] = KEYS, *, draw: Draw = strategies.problems, **drawn: Any
 ) -> SearchStrategy[Problem]:
-    """Draw problems, as ``draw`` does, of so many keys and at least as many columns of values."""
+    """Draw problems, as ``draw`` does, with one of these numbers of ``keys`` and at least as many columns of values.
+
+    Raises :class:`NotTaken` if the kernel's limits allow no such problem.
+    """
     dims = subject.kernel.limits.head_dims or VALUE_DIMS
     step = subject.kernel.limits.step("K" if subject.supports("cross") else "QK")
     lengths = sorted({-(-n // step) * step for n in keys if -(-n // step) * step <= max(dims)})
@@ -72,7 +75,7 @@ def showing(
 
 
 def together(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems of equal scores and enough weights for statistics, without options but causality."""
+    """Draw problems of equal scores with enough weights for statistics, without options other than causality."""
     is_slow = subject.kernel.slowness > 1
     heads = 2 if is_slow else 4
     drawn: dict[str, Any] = {
@@ -90,7 +93,7 @@ def together(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def long_rows(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems of equal scores and many more keys than values have columns, without options."""
+    """Draw problems of equal scores with many more keys than columns of values, without options."""
     is_slow, crosses = subject.kernel.slowness > 1, subject.supports("cross")
     dim, heads = _columns(subject), 2 if crosses else 1
     return strategies.problems(
@@ -108,18 +111,18 @@ def long_rows(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def _columns(subject: Subject) -> int:
-    """The columns of values of long rows: many, so that few keys share one."""
+    """Return the number of value columns for long rows: large, so that few keys share a column."""
     allowed = subject.kernel.limits.head_dims or (128,)
     return max((dim for dim in allowed if dim <= 128), default=min(allowed))
 
 
 def _head_dim(subject: Subject) -> int:
-    """A small head dimension; its length does not matter where scores are equal."""
+    """Return a small head dimension, which does not matter for equal scores."""
     return min(subject.kernel.limits.head_dims or (16,))
 
 
 def not_shown(subject: Subject) -> str:
-    """Say why the weights of :func:`together` may be rounded to 0; empty when they are not."""
+    """Return why the weights of :func:`together` may be rounded to 0; an empty text if they are not."""
     most = max(KEYS_TOGETHER)
     row = Recipe(dtype=subject.dtype, regime="uniform", key_length=most, head_dim=16, value_dim=most).problem()
     certain = is_shown(subject, row, min(CHANCES))
@@ -127,7 +130,7 @@ def not_shown(subject: Subject) -> str:
 
 
 def not_counted(subject: Subject) -> str:
-    """Say why the outputs of :func:`long_rows` may stand for more than one number of keys; empty when they do not."""
+    """Return why an output of :func:`long_rows` may fit several numbers of kept keys; an empty text if it does not."""
     dim = _columns(subject)
     drawn = {"dtype": subject.dtype, "regime": "uniform", "head_dim": 16, "value_dim": dim}
     p, columns = min(CHANCES), columns_of_keys(Recipe(key_length=max(LONG), **drawn).problem())
@@ -135,13 +138,13 @@ def not_counted(subject: Subject) -> str:
     allowed = [
         known.truth_and_bound(reading)[1].allowed["output"] for reading in readings_of(subject.contract, columns)
     ]
-    # A mask that drops has another bound, so twice what must be.
+    # A mask that drops weights has another bound, so the limit is half of 1/2.
     certain = (np.array(allowed) * columns.key_length * (1 - p) < 1 / 4).all()
     return "" if certain else f"its contract leaves open how many of {columns.key_length} keys {dim} columns stand for"
 
 
 def is_shown(subject: Subject, problem: Problem, p: float) -> bool:
-    """Whether no visible weight of the problem can be rounded to 0 if it is kept, by the theorem of the output."""
+    """Return whether the theorem of the output excludes that a visible weight is rounded to 0 when it is kept."""
     whole = with_mask(columns_of_keys(problem), p, np.ones((1, 1, 1, 1), dtype=bool))
     for reading in readings_of(subject.contract, whole):
         truth, bound = analysis_of(whole).truth_and_bound(reading)
@@ -153,31 +156,31 @@ def is_shown(subject: Subject, problem: Problem, p: float) -> bool:
 
 
 def columns_of_keys(problem: Problem) -> Problem:
-    """The problem with the identity for values; of n times as many keys as columns, n keys share a column."""
+    """Return the problem with the identity for values; with n times as many keys as columns, n keys share a column."""
     width = -(-problem.key_length // problem.value_dim)
     v = (np.arange(problem.key_length)[:, None] // width == np.arange(problem.value_dim)).astype(float)
     return problem.replace(v=np.broadcast_to(v, problem.v.shape))
 
 
 def with_mask(problem: Problem, p: float, keep: np.ndarray) -> Problem:
-    """The problem that a kernel solved that dropped with probability p what the mask does not keep."""
+    """Return the problem that a kernel solves if it drops, with probability p, what ``keep`` does not keep."""
     return problem.replace(dropout_keep=keep, dropout_p=p)
 
 
 def shown_by(problem: Problem, p: float, answer: Answer) -> Problem:
-    """The problem with the keep mask that the answer shows."""
+    """Return the problem with the keep mask that the answer shows."""
     return with_mask(problem, p, answer["output"][..., : problem.key_length] != 0)
 
 
 def chance(problem: Problem) -> float:
-    """One of the values of p."""
+    """Return one of the values of p, drawn by the problem's values."""
     return float(randomness(problem).choice(CHANCES))
 
 
 def calls(subject: Subject, problem: Problem, p: float, number: int, *, seeded: bool = False) -> list[Subject]:
-    """The subject, asked to drop with probability p, for so many calls of different masks.
+    """Return the subject for ``number`` calls that drop with probability p, each with a mask of its own.
 
-    Each has a seed of its own if ``seeded``, or if the kernel cannot do without.
+    Each call has its own seed if ``seeded`` is True, or if the kernel requires a seed.
     """
     first = int(randomness(problem).integers(SEEDS_APART))
     has_seed = subject.supports("dropout_seed") and (seeded or needs_seed(subject.kernel))
@@ -186,7 +189,7 @@ def calls(subject: Subject, problem: Problem, p: float, number: int, *, seeded: 
 
 
 def assert_solved(subject: Subject, shown: Problem, answer: Answer) -> Judgement:
-    """Raise :class:`Refutation` unless the answer is that to the problem with the mask that it shows."""
+    """Raise :class:`Refutation` unless the answer is right for the mask that it shows."""
     try:
         return measured_within_bound(subject, shown, answer)
     except Refutation as error:
@@ -194,7 +197,7 @@ def assert_solved(subject: Subject, shown: Problem, answer: Answer) -> Judgement
 
 
 def assert_differentiated(subject: Subject, shown: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
-    """Raise :class:`Refutation` unless the gradients are those of the mask that the output of the same call shows."""
+    """Raise :class:`Refutation` unless the gradients are right for the mask that the output of the same call shows."""
     try:
         assert_gradients_within_bound(subject, shown, dO, found)
     except Refutation as error:
@@ -202,9 +205,9 @@ def assert_differentiated(subject: Subject, shown: Problem, dO: np.ndarray, foun
 
 
 def assert_likely(subject: Subject, found: Iterable[Counts], p: float) -> None:
-    """Raise :class:`Refutation` if counts of weights that are kept by themselves hardly ever come out so.
+    """Raise :class:`Refutation` if the counts of kept weights are too unlikely for independent draws.
 
-    Its hint names a parameter for a seed that the kernel does not declare, with which all calls drop alike.
+    A hint names a seed parameter that the kernel does not declare, without which all calls may use the same mask.
     """
     finding = least_likely(found)
     observe(finding.ratio, "surprise")
@@ -220,9 +223,9 @@ def _seed_not_declared(kernel: Kernel) -> list[str]:
 
 
 def masks_of_calls(problem: Problem, asked: Iterable[Subject]) -> tuple[np.ndarray, np.ndarray]:
-    """What each of these keeps in one call, and what is visible, bool [calls, B, Hq, Sq, Sk].
+    """Return the weights that each call keeps, and the visible ones, both bool [calls, B, Hq, Sq, Sk].
 
-    Raises ``UnsatisfiedAssumption`` for other problems than those of :func:`together`.
+    Raises ``UnsatisfiedAssumption`` for problems other than those of :func:`together`.
     """
     assume_equal_scores(problem)
     outputs = [call(columns_of_keys(problem))["output"] for call in asked]
@@ -231,7 +234,7 @@ def masks_of_calls(problem: Problem, asked: Iterable[Subject]) -> tuple[np.ndarr
 
 
 def assume_equal_scores(problem: Problem) -> None:
-    """Raise ``UnsatisfiedAssumption`` where weights may be so small that a kept one shows as 0."""
+    """Raise ``UnsatisfiedAssumption`` if weights may be so small that a kept weight shows as 0."""
     if problem.q.any() or problem.options() - {"causal", "gqa", "dv", "cross"}:
         raise UnsatisfiedAssumption("the scores of the problem are not equal")
 

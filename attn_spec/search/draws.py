@@ -1,4 +1,4 @@
-"""Draws that depend on their seed alone."""
+"""Draws of Hypothesis that depend only on their seed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-#: Where Hypothesis keeps such numbers, what finds, remembers and holds them. It promises none of these.
+#: Module of Hypothesis that draws constants from the source code of loaded modules, and its names that find, cache and
+#: hold the constants. Hypothesis does not promise to keep these names.
 _HOME, _NAMES = "hypothesis.internal.conjecture.providers", ("_get_local_constants", "CONSTANTS_CACHE", "Constants")
 
 
 def _known() -> Any:
-    """The module that draws such numbers, if it does so by these names: since 6.131.9; None before."""
+    """Return the module of Hypothesis that draws constants by these names, since 6.131.9; None for other versions."""
     try:
         home = importlib.import_module(_HOME)
     except ImportError:
@@ -22,17 +23,17 @@ def _known() -> Any:
 
 
 _PROVIDERS = _known()
-#: What Hypothesis knows of its own numbers, apart from what it knows of those of modules.
+#: Cache for Hypothesis's own constants, separate from the cache for constants of modules.
 _OWN: Any = _PROVIDERS and type(_PROVIDERS.CONSTANTS_CACHE)(1024)
 
 
 @contextlib.contextmanager
 def of_the_seed_alone() -> Iterator[None]:
-    """Draw no numbers from the sources of modules that are loaded, as Hypothesis does once in twenty.
+    """Draw no constants from the source code of loaded modules, which Hypothesis does in one draw of twenty.
 
-    Which modules those are differs between a kernel here and one in a process of its own, between a checkout and a
-    wheel, and with what a process has done before. Hypothesis has no setting for this. The tests of others in this
-    process keep their numbers, and so does an older Hypothesis. Works as a decorator.
+    The loaded modules differ between an isolated kernel and one in this process, and between a checkout and a wheel.
+    They also depend on what a process has done before. Hypothesis has no setting for this. Other tests in this process
+    keep their constants, and older versions of Hypothesis are left unchanged. Works as a decorator.
     """
     with contextlib.ExitStack() as patches:
         if _PROVIDERS:

@@ -1,4 +1,4 @@
-"""The fills of regimes: each function changes a draft of q, k, v in place, before rounding."""
+"""Fills of regimes: each function changes a draft of q, k, v in place, before rounding."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Draft:
-    """Unrounded tensors, independent N(0, 1) at first."""
+    """Unrounded tensors, whose entries are independent N(0, 1) at first."""
 
-    #: [B, Hq, Sq, D]
+    #: Queries, [B, Hq, Sq, D].
     q: np.ndarray
-    #: [B, Hkv, Sk, D]
+    #: Keys, [B, Hkv, Sk, D].
     k: np.ndarray
-    #: [B, Hkv, Sk, Dv]
+    #: Values, [B, Hkv, Sk, Dv].
     v: np.ndarray
     rng: np.random.Generator
-    #: The dtype the values will be rounded to.
+    #: Dtype to which the values will be rounded.
     form: Format
-    #: The scale of the problem; never zero, so that scores can be aimed at.
+    #: Scale of the problem; never zero, so that scores can be set through k.
     scale: float
 
     @property
     def key_index(self) -> np.ndarray:
-        """0 .. Sk - 1, in the shape [B, Hkv, Sk]."""
+        """Index of each key, 0 .. Sk - 1, with shape [B, Hkv, Sk]."""
         return np.broadcast_to(np.arange(self.k.shape[2], dtype=float), self.k.shape[:3])
 
     def aim(self, scores: np.ndarray) -> None:
@@ -53,7 +53,7 @@ def nothing(_: Draft) -> None:
 
 
 def constant(tensor: str, value: float) -> Callable[[Draft], None]:
-    """Set every entry of one tensor."""
+    """Return a fill that sets every entry of one tensor to ``value``."""
 
     def fill(t: Draft) -> None:
         getattr(t, tensor)[:] = value
@@ -62,7 +62,7 @@ def constant(tensor: str, value: float) -> Callable[[Draft], None]:
 
 
 def spread(deviation: float) -> Callable[[Draft], None]:
-    """Multiply the scores' standard deviation, half of it in q and half in k."""
+    """Return a fill that multiplies the scores' standard deviation, half of it in q and half in k."""
 
     def fill(t: Draft) -> None:
         t.q *= deviation**0.5
@@ -72,7 +72,7 @@ def spread(deviation: float) -> Callable[[Draft], None]:
 
 
 def staircase(step: float) -> Callable[[Draft], None]:
-    """Scores that change by ``step`` at every key, or at every 16th, 32nd or 64th: a tile at a time."""
+    """Return a fill of scores that change by ``step`` at every key, or at every 16th, 32nd or 64th (a tile)."""
 
     def fill(t: Draft) -> None:
         t.aim(step * (t.key_index // t.rng.choice([1, 16, 32, 64])))
@@ -81,7 +81,7 @@ def staircase(step: float) -> Callable[[Draft], None]:
 
 
 def peak(place: Callable[[Draft], np.ndarray], height: float) -> Callable[[Draft], None]:
-    """Raise the score of one key, at an index [B, Hkv, 1] or scalar, by ``height``."""
+    """Return a fill that raises the score of one key, at an index [B, Hkv, 1] or scalar, by ``height``."""
 
     def fill(t: Draft) -> None:
         t.aim(height * (t.key_index == place(t)))
@@ -144,7 +144,7 @@ def integers(t: Draft) -> None:
 
 
 def activations(t: Draft) -> None:
-    """Mix a few directions, add some noise, and an offset of 20 in a few channels."""
+    """Mix a few directions, add some noise, and add an offset of 20 in a few channels."""
     D = t.q.shape[-1]
     basis = t.rng.standard_normal((max(D // 16, 1), D))
     outlier = 20.0 * (t.rng.random(D) < max(1 / D, 0.05))
@@ -173,7 +173,9 @@ def alternating_values(t: Draft) -> None:
 
 
 def wave_values(t: Draft) -> None:
-    """Let column c of V swing c + 1 times along the keys, between 0 and 2, from a phase of its own in each head."""
+    """Let column c of V oscillate c + 1 half periods along the keys, between 0 and 2, with a random phase in each
+    column.
+    """
     turns = np.arange(1, t.v.shape[3] + 1) * np.pi / max(t.v.shape[2], 1)
     phases = t.rng.uniform(0, 2 * np.pi, (*t.v.shape[:2], 1, t.v.shape[3]))
     t.v[:] = 1 + np.cos(turns * np.arange(t.v.shape[2])[:, None] + phases)
@@ -201,5 +203,5 @@ def counterweight_values(t: Draft) -> None:
     group = t.q.shape[1] // t.k.shape[1]
     s = t.scale * np.einsum("bhd,bhjd->bhj", t.q[:, ::group, :1].sum(axis=2), t.k)
     reach = np.log(t.form.largest / (64 * max(t.v.shape[2], 1)))
-    reach -= min(20.0, reach / 4)  # room for a kernel whose reference may lag behind the maximum
+    reach -= min(20.0, reach / 4)  # margin for a kernel whose reference may lag behind the maximum
     t.v *= np.exp(np.minimum(s.max(axis=-1, keepdims=True, initial=-np.inf) - s, reach))[..., None]

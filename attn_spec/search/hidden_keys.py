@@ -1,4 +1,4 @@
-"""Assertions on what is hidden: other keys and values there change neither an answer nor a gradient."""
+"""Assertions about masked keys and values: their contents change neither an answer nor a gradient."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 
 def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> None:
-    """Raise :class:`Refutation` if what a row cannot see changes it.
+    """Raise :class:`Refutation` if keys or values that a row does not see change the row.
 
-    For one query of each batch entry and kv head, every key and value hidden from it is rewritten; all rows that
-    see none of them must keep their bits (or their bounds, where the kernel promises no bits). Rows without any visible
-    key are left out when the convention is their mean over hidden values. Of a problem in which what becomes of a
-    hidden key or value may overflow nothing is said: 0 times an infinity is NaN. Raises :class:`NotExamined` then.
+    For one query of each batch entry and kv head, every key and value masked for it is rewritten. All rows that see
+    none of them must keep their bits, or stay within their bounds if the kernel does not declare bits. Rows without a
+    visible key are left out if the convention makes them the mean of masked values.
+
+    Raises :class:`NotExamined` for a problem in which the operand of a masked key or value may overflow, since 0 times
+    infinity is NaN.
     """
     if has_unknown_operands(subject, problem):
-        raise NotExamined("what becomes of a key or value, seen or not, may overflow")
+        raise NotExamined("the operand of a key or value, visible or masked, may overflow")
     rng, before = randomness(problem), subject(problem)
     hidden = _hidden_from_one_query(problem, rng)
     rows = np.logical_not((problem.visible & problem.per_query_head(hidden)[:, :, None]).any(axis=-1))
@@ -52,16 +54,16 @@ def assert_hidden_keys_have_no_influence(subject: Subject, problem: Problem) -> 
             continue
         after = subject(changed)
         if compares_bits(subject):
-            assert_unchanged(before, after, f"after hidden keys and values were replaced by {what}", rows)
+            assert_unchanged(before, after, f"after masked keys and values were replaced by {what}", rows)
         elif np.isfinite(changed.k).all() and np.isfinite(changed.v).all():
             assert_within_bound(subject, changed, after)
 
 
 def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO: np.ndarray) -> None:
-    """Raise :class:`Refutation` if what no query sees changes a gradient.
+    """Raise :class:`Refutation` if keys or values that no query sees change a gradient.
 
-    Keys and values hidden from every query of their group are rewritten; all gradients must keep their bits (or
-    their bounds, where the kernel promises no bits).
+    Keys and values masked for every query of their group are rewritten. All gradients must keep their bits, or stay
+    within their bounds if the kernel does not declare bits.
     """
     rng, before = randomness(problem), subject.gradients(problem, dO)
     seen = np.any(problem.visible.reshape(problem.batch, problem.kv_heads, -1, problem.key_length), axis=2)[..., None]
@@ -78,7 +80,7 @@ def assert_unseen_keys_reach_no_gradient(subject: Subject, problem: Problem, dO:
 
 
 def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.ndarray:
-    """Keys hidden from a query drawn for each batch entry and kv head, of those that see not every key."""
+    """Return the keys masked for one random query of each batch entry and kv head, if possible one with masked keys."""
     B, Hkv, G = problem.batch, problem.kv_heads, problem.group
     visible = problem.visible.reshape(B, Hkv, G * problem.query_length, problem.key_length)
     preference = rng.random(visible.shape[:3]) + ~visible.all(axis=-1)
@@ -89,7 +91,7 @@ def _hidden_from_one_query(problem: Problem, rng: np.random.Generator) -> np.nda
 def _contents(
     subject: Subject, problem: Problem, rng: np.random.Generator, largest_value: float = np.inf
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Contents to write into hidden keys and values: a name, K and V."""
+    """Yield contents to write into masked keys and values: a name, K and V."""
     factor = np.prod([np.abs(x).sum(axis=-1).max(initial=1.0) for x in parameters_of(problem).values()])
     if problem.projects:  # values and cotangents pass projections too, by rows or by columns
         factor *= np.prod([np.abs(x).sum(axis=-2).max(initial=1.0) for x in parameters_of(problem).values()])
@@ -105,7 +107,7 @@ def _contents(
 
 
 def _largest(subject: Subject, problem: Problem, vectors: np.ndarray) -> float:
-    """Magnitude of entries below which no product with these vectors [.., D] overflows a stage of the contract."""
+    """Return a magnitude of entries whose products with these vectors [.., D] overflow no stage of the contract."""
     stages = ("operands", "score_accumulation", "inner_accumulation", "stored_scores", "softmax")
     kept = min(reading.largest(*stages, "gradient_accumulation") for reading in readings_of(subject.contract, problem))
     limit = min(FORMATS[problem.dtype].largest, kept)

@@ -1,6 +1,6 @@
 """Long answers, judged in blocks of rows so that memory stays bounded: all rows, or a sample of each head.
 
-Where a problem is short enough for the theorems to look at all of its scores at once, ``assertions`` does that.
+Problems short enough for the theorems to evaluate all scores at once are judged in ``assertions``.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 
 Judged = TypeVar("Judged", bound=RowJudgement)
 
-#: Rows looked at of all heads together, about; of one head these at least, and at most.
+#: Approximate number of rows judged over all heads, and the limits of the number for one head.
 ROWS, LEAST_ROWS, MOST_ROWS = 2**13, 32, 2**10
-#: Keys looked at of all kv heads together, about, within the same limits.
+#: Approximate number of keys judged over all kv heads, within the same limits for one head.
 KEYS = 2**12
 
 
 def sample_of(problem: Problem) -> RowSample:
-    """So many rows of each head that all heads together have about ROWS."""
+    """Return the sample of rows of each head that gives about ROWS rows over all heads."""
     return RowSample(_of_each(problem.batch * (1 if problem.projects else problem.query_heads), ROWS))
 
 
 def _of_each(heads: int, of_all: int) -> int:
-    """How many of each head, where all heads together have about so many."""
+    """Return the number for each head that gives about ``of_all`` over all heads, within the limits for one head."""
     return min(max(of_all // max(heads, 1), LEAST_ROWS), MOST_ROWS)
 
 
 def assert_rows_of_long_answer(
     subject: Subject, problem: Problem, answer: Answer, *quantities: str, sample: RowSample | None = None
 ) -> RowJudgement:
-    """Raise :class:`Refutation` unless every element of the rows, all or a ``sample``, lies within its bound.
+    """Raise :class:`Refutation` unless every element of the rows, all or a ``sample``, is within its bound.
 
-    ``quantities`` are "output" and "lse", by default all that there are. Under a contract that leaves a choice, one
-    choice has to explain them all.
+    ``quantities`` are "output" and "lse", by default all in the answer. If the contract leaves a choice, one choice has
+    to explain them all.
     """
     judgement = judge_parts(
         parts_of(problem, **answer),
@@ -72,9 +72,10 @@ def assert_rows_of_long_answer(
 def assert_gradients_of_long_answer(
     subject: Subject, problem: Problem, dO: np.ndarray, found: Mapping[str, np.ndarray]
 ) -> GradientJudgement:
-    """The same of gradients "dq", "dk", "dv": dQ of the rows of :func:`sample_of`, dK and dV of as many keys in all.
+    """Raise :class:`Refutation` unless sampled elements of the gradients "dq", "dk", "dv" are within their bounds.
 
-    Raises :class:`attn_spec.judgement.long.gradient_blocks.MemoryExceededError` where they have to be judged whole.
+    dQ is judged at the rows of :func:`sample_of`, dK and dV at about KEYS keys.
+    :class:`attn_spec.judgement.long.gradient_blocks.MemoryExceededError` is raised if they must be judged in one piece.
     """
     keys = KeySample(_of_each(problem.batch * problem.kv_heads, KEYS))
     parts = gradient_parts_of(problem, dO, dict(found))
@@ -85,7 +86,7 @@ def assert_gradients_of_long_answer(
 
 
 def sees_no_key(problem: Problem) -> bool:
-    """Whether some query of a long problem sees no key."""
+    """Return whether some query of a long problem sees no key."""
     if not any(row.sees is not None and row.is_used(getattr(problem, name)) for name, row in OPTIONS.items()):
         return problem.key_length == 0
     every = np.arange(problem.query_length)
@@ -95,7 +96,7 @@ def sees_no_key(problem: Problem) -> bool:
 def _assert_inside(
     subject: Subject, problem: Problem, judgement: Judged, quantities: tuple[str, ...], *, in_part: bool
 ) -> Judged:
-    """Raise :class:`Refutation` where an element lies outside; tell the search what was looked at in part."""
+    """Raise :class:`Refutation` if an element is outside its bound; report to the search which parts were judged."""
     for name, tally in judgement.tallies.items():
         if quantities and name not in quantities:
             continue
@@ -112,7 +113,7 @@ def _assert_inside(
 
 
 def _terms(problem: Problem, reading: ResolvedContract, worst: WorstElement) -> Sequence[BoundTerm]:
-    """The terms that weigh most in what is allowed; of a gradient, which is a sum over a long problem, none."""
+    """Return the largest terms of the bound at the worst element; none for a gradient, a sum over a long problem."""
     is_forward = QUANTITIES[worst.quantity].made_by == "forward"
     return bound_terms.of_row(problem, reading, worst.quantity, worst.index) if is_forward else ()
 

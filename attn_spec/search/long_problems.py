@@ -1,4 +1,4 @@
-"""Which problems are so long that their answers are judged in blocks of rows."""
+"""Test for problems so long that their answers are judged in blocks of rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from attn_spec.judgement.long.blocks import THEOREMS
 if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
 
-#: Bytes that a judgement may take, about.
+#: Approximate number of bytes that a judgement may take.
 MEMORY = 2**30
 
 
 def is_long(problem: Problem) -> bool:
-    """Whether the theorems would take more than MEMORY for all rows at once."""
+    """Return whether the theorems would take more than MEMORY for all rows at once."""
     return 8 * THEOREMS * int(np.prod(problem.score_shape, dtype=np.float64)) > MEMORY

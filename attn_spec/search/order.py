@@ -1,14 +1,14 @@
-"""Which properties are searched first: those that find most in the least time.
+"""Order in which properties are searched: those that find most in the least time come first.
 
-The order was found from the measured kill matrix, mutants by properties with their seconds, for kernels that declare
-everything, and for those that declare no mask, no backward pass, or little beside causal attention. After the accuracy
-of the output, which says plainly what is wrong, comes at every step the property that refutes most of the mutants left
-per second. ``python -m attn_spec.reports.first_refutation`` measures what it gives.
+The order comes from the measured kill matrix: mutants by properties with their seconds. It was measured for kernels
+that declare everything, no mask, no backward pass, or little beside causal attention. The accuracy of the output comes
+first, since it states plainly what is wrong. Each further property refutes the most remaining mutants per second.
+``python -m attn_spec.reports.first_refutation`` measures the effect.
 """
 
 from __future__ import annotations
 
-#: Ids of properties; the others follow in the order of their files.
+#: Ids of properties that come first; the others follow in the order of their files.
 FIRST = (
     "accuracy.output_is_within_its_bound",
     "gradients.query_and_key_gradients_are_within_their_bounds",
@@ -37,5 +37,5 @@ _RANKS = {property_id: rank for rank, property_id in enumerate(FIRST)}
 
 
 def rank(property_id: str) -> int:
-    """Smaller for what is searched earlier."""
+    """Return the place of a property in the order; smaller is earlier."""
     return _RANKS.get(property_id, len(FIRST))

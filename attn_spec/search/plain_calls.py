@@ -1,8 +1,8 @@
-"""A small, plain call, and what an undecorated callable is given in it for options that the problem does not use.
+"""A small, plain call, and the arguments with which an undecorated callable turns off options that a problem lacks.
 
-An option that is off is left out of a call. But its parameter may be required, or have a default that turns it on:
-``is_causal=True``, ``feature_map="elu_plus_one"``. Then off is passed, as None or as callables spell it; of a callable
-that takes no such value it is a limit that it always uses the option.
+An option that is off is left out of a call. But its parameter may be required, or its default may turn the option on:
+``is_causal=True``, ``feature_map="elu_plus_one"``. Then the call passes None, or a value by which callables turn the
+option off. A callable that accepts no such value always uses the option, which becomes a limit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from attn_spec.problem.problem import Problem
 from attn_spec.problem.validation import ProblemError
 from attn_spec.search.assertions import judged
 
-#: Ways to call, by the options that need one, that are tried at most.
+#: Largest number of combinations of values for these options that are tried.
 MOST_WAYS = 27
 
 
 def with_defaults_off(subjects: Sequence[Subject]) -> tuple[Kernel, dict[str, str]]:
-    """The undecorated callable of all these subjects with ``when_off`` and ``always``, and why it always uses what.
+    """Find how to call an undecorated function with its options off.
 
-    Of all ways to call, the first with a right answer; else the first that gives numbers; else as it was.
+    Return the kernel of all these subjects with ``when_off`` and ``always`` set, and the reason for each ``always``.
+    The first combination with a right answer is chosen, else the first that returns finite numbers, else none.
     """
     kernel = subjects[0].kernel
     asked = [name for name in OPTIONS if name in kernel.supports and name not in kernel.limits.always]
@@ -50,7 +51,7 @@ def with_defaults_off(subjects: Sequence[Subject]) -> tuple[Kernel, dict[str, st
 
 
 def _is_on(name: str, default: Any) -> bool:
-    """Whether a parameter's default, or that it has none, turns the option on."""
+    """Return whether the option is on if its parameter is not passed: its default turns it on, or it has none."""
     row = OPTIONS[name]
     if default is None or not isinstance(default, bool | int | float | str | tuple):
         return default is not row.off
@@ -58,18 +59,20 @@ def _is_on(name: str, default: Any) -> bool:
     return not any(isinstance(x, bool) == isinstance(default, bool) and x == default for x in off)
 
 
-#: A way to call where a problem does not use an option: with a value, or never.
+#: Marker for an option that the callable always uses, in place of a value that turns it off.
 _NEVER = object()
 
 
 def _ways(kernel: Kernel, name: str) -> tuple[Any, ...]:
-    """The ways to call without an option, its convention for a choice: the likeliest first."""
+    """Return the values that may turn the option off, the likeliest first, then ``_NEVER``; a choice has its
+    convention.
+    """
     own = getattr(kernel.conventions, name, OPTIONS[name].off)
     return (own, *OPTIONS[name].spelled_off, _NEVER)
 
 
 def _called(kernel: Kernel, ways: dict[str, Any]) -> Kernel:
-    """The kernel called in these ways, by option."""
+    """Return the kernel with these values for options that are off."""
     always = tuple(name for name, way in ways.items() if way is _NEVER)
     when_off = {name: way for name, way in ways.items() if way is not _NEVER}
     limits = replace(kernel.limits, always=(*kernel.limits.always, *always))
@@ -77,7 +80,9 @@ def _called(kernel: Kernel, ways: dict[str, Any]) -> Kernel:
 
 
 def _is_right(subjects: Sequence[Subject], kernel: Kernel) -> bool | None:
-    """Whether a plain call, at the first dtype that gives numbers, is within the bound; None where none gives any."""
+    """Return whether a plain call, at the first dtype with finite numbers, is within the bound; None if no dtype has
+    any.
+    """
     for subject in (replace(one, kernel=kernel) for one in subjects):
         with contextlib.suppress(FrameworkError, Misbehaviour, NotTaken, ProblemError):
             problem = plain(kernel, subject.dtype)
@@ -88,7 +93,7 @@ def _is_right(subjects: Sequence[Subject], kernel: Kernel) -> bool | None:
 
 
 def failure(subject: Subject) -> str | None:
-    """Make a plain call; say why it did not return, None when it did, whatever it returned."""
+    """Make a plain call; return why it failed, None if it returned anything."""
     try:
         subject(plain(subject.kernel, subject.dtype))
     except FrameworkError as error:
@@ -101,7 +106,7 @@ def failure(subject: Subject) -> str | None:
 
 
 def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
-    """A small problem that the kernel takes, without options that it can do without but the shape option named."""
+    """Return a small problem that the kernel takes, with the options it requires and the named shape ability."""
     limits, shaped = kernel.limits, {option, *kernel.limits.always}
     length = 8 * limits.step("QK")
     queries = length if limits.query_lengths is None else limits.query_lengths[0]
@@ -127,6 +132,6 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
 
 
 def used(name: str, problem: Problem) -> Any:
-    """A value with which a plain problem uses an option."""
+    """Return a value with which a plain problem uses an option."""
     row = OPTIONS[name]
     return next(filter(row.is_used, row.draws), row.off) if row.plain is None else row.plain(problem.lengths)

@@ -1,4 +1,4 @@
-"""Where errors are planted to tell the power of a verdict: problems as the search draws them, and shapes asked for."""
+"""Problems in which errors are planted to measure the power of a verdict: drawn ones, and shapes asked for."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from attn_spec.problem.problem import Problem
     from attn_spec.search.regimes import Recipe
 
-#: Small problems for each pass, and rows of each head of a shape.
+#: Number of small problems for each pass, and number of rows of each head of a shape.
 PROBLEMS, ROWS = 8, 16
-#: Batch entries and kv heads of a shape that errors are planted in, at most.
+#: Largest number of batch entries and kv heads of a shape in which errors are planted.
 HEADS = 2
-#: The properties that hold answers against their bounds.
+#: Id of the property that compares outputs with their bounds.
 OUTPUTS = "accuracy.output_is_within_its_bound"
+#: Id of the property that compares gradients with their bounds.
 GRADIENTS = "gradients.query_and_key_gradients_are_within_their_bounds"
+#: Id of the property that judges the shapes asked for.
 SHAPES = "asked_shapes.sampled_rows_are_within_their_bounds"
-#: Where they are, in words.
+#: Names of the places of drawn problems.
 SMALL, SMALL_BACKWARD = "small problems", "gradients of small problems"
 
 
-def powers(
-    subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda property_id: True
-) -> Iterator[Power]:
-    """The power at small problems, of gradients of such, and at each shape asked for.
+def powers(subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda property_id: True) -> Iterator[Power]:
+    """Yield the power at small problems, at gradients of small problems, and at each shape asked for.
 
-    ``is_examined`` says of the property that looks at such problems whether it is examined at all.
+    ``is_examined`` says whether the property with an id is examined; without it, errors are not planted in its place.
     """
     if is_examined(OUTPUTS):
         small = _drawn(problems(subject, without=("empty",), regimes=TAME), seed)
@@ -74,7 +74,7 @@ def _backward(subject: Subject, problem: Problem) -> Planting:
 
 
 def _some_rows(recipe: Recipe, seed: int) -> Problem:
-    """Rows of a problem of that shape, of few heads: what a row is judged by depends on no other head."""
+    """Return some rows of a problem of that shape with few heads; the judgement of a row depends on no other head."""
     kv_heads = min(recipe.kv_heads, HEADS)
     few = replace(recipe, batch=min(recipe.batch, HEADS), kv_heads=kv_heads, query_heads=kv_heads)
     problem = few.problem()
@@ -83,7 +83,7 @@ def _some_rows(recipe: Recipe, seed: int) -> Problem:
 
 
 def _drawn(strategy: SearchStrategy[Problem], seed: int) -> list[Problem]:
-    """So many problems, none of them long."""
+    """Return up to PROBLEMS drawn problems that are not long and in which some query sees two keys or more."""
     found: dict[bytes, Problem] = {}
 
     @hypothesis.seed(seed)

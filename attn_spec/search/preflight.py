@@ -1,7 +1,7 @@
-"""Before the search: whether the kernel can be called at all, and what an undecorated callable accepts.
+"""Preflight: whether a kernel can be called at all, and which abilities an undecorated callable has.
 
-One small, plain call for each dtype. A kernel that fails it in every dtype cannot be certified or refuted. For an
-undecorated callable, dtypes and shape options nobody named are found by trying them; one that fails is *not declared*.
+Preflight makes one small, plain call for each dtype. A kernel that fails in every dtype cannot be certified or refuted.
+For an undecorated callable, dtypes and shape abilities that nobody named are tried; one that fails is *not declared*.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from attn_spec.problem.problem import Problem
 from attn_spec.search.assertions import judged
 from attn_spec.search.plain_calls import failure, plain, with_defaults_off
 
-#: Abilities that a call shows, since no signature tells whether a kernel has them.
+#: Abilities that a call shows, since a signature does not say whether a kernel has them.
 TRIED = tuple(name for name, row in ABILITIES.items() if row.shows)
 
 #: Options of which an undecorated callable may refuse to combine two.
@@ -36,7 +36,7 @@ COMBINED = tuple(name for name, row in OPTIONS.items() if row.plain is not None)
 
 
 class PlainCallError(KernelError):
-    """A kernel that returns from no plain call at any dtype; ``failures`` says why, by dtype."""
+    """A kernel returned from no plain call at any dtype; ``failures`` has the reasons by dtype."""
 
     def __init__(self, subjects: Sequence[Subject], failures: Mapping[str, str]) -> None:
         self.subjects, self.failures = subjects, failures
@@ -46,8 +46,8 @@ class PlainCallError(KernelError):
         shape = subjects[0].presentation.shape(plain(kernel, "float32").q.shape)
         super().__init__(
             f"{kernel.name} cannot be run: a plain call failed in every dtype.\n{reasons}\n"
-            f"It is given q, k, v of shape {shape} ({kernel.presentation}); what else it needs, a function around it "
-            "gives"
+            f"It is given q, k, v of shape {shape} ({kernel.presentation}); if it needs more, wrap it in a function "
+            "that passes the rest"
         )
 
 
@@ -55,9 +55,9 @@ class PlainCallError(KernelError):
 class Preflight:
     """A kernel ready to be searched."""
 
-    #: One for each dtype to examine.
+    #: Subjects, one for each dtype to examine.
     subjects: tuple[Subject, ...]
-    #: Dtypes and options that were tried in vain, with the reason.
+    #: Dtypes and options that were tried without success, with the reason.
     declined: dict[str, str] = field(default_factory=dict)
 
 
@@ -68,9 +68,9 @@ def preflight(
     call_limit: float = CALL_LIMIT,
     guard: Guard = last_resort,
 ) -> Preflight:
-    """The subjects of a kernel: ``dtypes``, or every one it declares. Raises :class:`KernelError`.
+    """Return the subjects of a kernel at ``dtypes``, or at every dtype that it declares. Raises :class:`KernelError`.
 
-    ``call_limit`` (seconds) and ``guard`` are those of every subject; a kernel in a process of its own needs no guard.
+    ``call_limit`` (seconds) and ``guard`` are fields of every subject; an isolated kernel needs no guard.
     """
     _check_device(kernel, device)
     _check_dtypes(kernel, dtypes)
@@ -126,17 +126,20 @@ def _check_dtypes(kernel: Kernel, dtypes: Sequence[str]) -> None:
 
 
 def _check_backward(kernel: Kernel) -> None:
-    """Here and not in the declaration, which ``@NAME.backward`` ends after it has begun."""
+    """Raise :class:`KernelError` if a kernel declares gradients that neither it nor its framework computes.
+
+    The declaration cannot check this, since ``@NAME.backward`` completes it later.
+    """
     able = kernel.backward_function is not None or "autograd" in kernel.library.abilities
     if not able and (declared := sorted(kernel.supports & {"backward", "lse_backward"})):
         raise KernelError(
             f"{kernel.name} declares {', '.join(declared)}, but {kernel.framework} carries no gradients; define "
-            "its own with @NAME.backward, or leave that out"
+            "its own with @NAME.backward, or leave them out"
         )
 
 
 def _check_given(subjects: Sequence[Subject], named: Collection[str]) -> None:
-    """The framework has every dtype that the kernel, or a user for it, declares."""
+    """Raise :class:`KernelError` if the framework lacks a dtype that the kernel, or a user for it, declares."""
     for subject in [subject for subject in subjects if subject.dtype in named]:
         try:
             subject.framework.give(np.zeros(1), subject.dtype, subject.device)
@@ -145,7 +148,10 @@ def _check_given(subjects: Sequence[Subject], named: Collection[str]) -> None:
 
 
 def _refusal(subject: Subject, option: str) -> str | None:
-    """Try ``option``; say why an undecorated callable refuses it, None when it does not, or the user declared it."""
+    """Try ``option``; return why an undecorated callable refuses it.
+
+    Return None if it does not, or if the option is declared.
+    """
     kernel = subject.kernel
     if option in kernel.supports:
         return None
@@ -162,18 +168,18 @@ def _refusal(subject: Subject, option: str) -> str | None:
 
 
 def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
-    """Call what declares ``option`` now; say what is missing of that in the answer. Raises :class:`Misbehaviour`."""
+    """Call the kernel as one that declares ``option``; return what its answer lacks. Raises :class:`Misbehaviour`."""
     match option:
         case "backward" if not willing.supports("autograd"):
             return f"{willing.kernel.framework} carries no gradients, and it has no @NAME.backward"
         case "backward":
             reached = willing.gradients(problem, np.ones(problem.output_shape))["dv"].any()
             return None if reached else "no gradient reaches v"
-        case "mask_of_two_axes":  # to some callables it is one of batch entries and keys
+        case "mask_of_two_axes":  # some callables read its axes as batch entries and keys
             masked = problem.replace(mask=np.tril(np.ones(problem.score_shape[2:], dtype=bool))[None, None])
             answer = willing(masked, arrange_options=of_two_axes)
-            return "one of two axes has another meaning" if judged(willing, masked, answer).refuted else None
-        case "dropout_by_chance":  # what does not drop then is refuted, and what refuses to does not declare it
+            return "a mask of two axes has another meaning" if judged(willing, masked, answer).refuted else None
+        case "dropout_by_chance":  # a kernel that does not drop weights is refuted later; one that raises lacks it
             dropping(willing, 0.5)(problem)
             return None
         case _:
@@ -182,7 +188,7 @@ def _refused(willing: Subject, option: str, problem: Problem) -> str | None:
 
 
 def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
-    """Say why no parameter asks for an ability that needs one; None when one does, or none is needed."""
+    """Return why no parameter asks for an ability that needs one; None if a parameter does, or none is needed."""
     for name in filter(None, (ABILITIES[ability].of, ability)):
         if name in OPTIONS:
             if name not in kernel.supports:
@@ -199,7 +205,7 @@ def _not_asked_for(kernel: Kernel, ability: str) -> str | None:
 
 
 def _not_understood(kernel: Kernel) -> dict[str, str]:
-    """Parameters of an undecorated callable that no option is passed by, which are left at their defaults."""
+    """Return the parameters of an undecorated callable that pass no option, which stay at their defaults."""
     told = [row for row in OPTIONS.values() if not row.of or row.of in kernel.supports]
     spellings = {spelling for row in (*told, *ABILITIES.values()) for spelling in row.spellings} | {"enable_gqa"}
     parameters = list(kernel.parameters.values())[3:]
@@ -209,9 +215,9 @@ def _not_understood(kernel: Kernel) -> dict[str, str]:
 
 
 def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
-    """Try two options together that a callable takes one by one; say why it refuses them, None when it does not.
+    """Try two options together that a callable takes one by one; return why it refuses them, None if it does not.
 
-    Which code a call reaches depends on its shape too, so each shape that is supported is tried.
+    The code that a call reaches depends on its shape too, so each supported shape ability is tried.
     """
     if not subject.supports(*pair):
         return None
@@ -223,7 +229,7 @@ def _clash(subject: Subject, pair: tuple[str, str]) -> str | None:
 
 
 def _called(subject: Subject, shape: str | None, *options: str) -> str | None:
-    """Call with the options; say why the call did not return, None when it did, whatever it returned."""
+    """Call with the options; return why the call failed, None if it returned anything."""
     problem = plain(subject.kernel, subject.dtype, shape)
     values = {name: OPTIONS[name].plain for name in options}
     try:

@@ -1,7 +1,7 @@
-"""The profiles ``smoke``, ``ci`` and ``certify``, which say how long to search.
+"""Profiles ``smoke``, ``ci`` and ``certify``, which set the effort of a search.
 
-A search is a function of its seed: equal seeds draw equal problems. Profiles with a fixed seed are for comparing
-runs; ``certify`` draws a new seed for each run and records it.
+A search is a function of its seed: equal seeds draw equal problems. Profiles with a fixed seed are for comparing runs;
+``certify`` draws a new seed for each run and records it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One effort of search. The numbers are for one property, one kernel, one dtype."""
+    """Effort of one search, which is for one property, one kernel and one dtype."""
 
     name: str
-    #: Problems tried.
+    #: Number of problems tried.
     examples: int
     #: Fewest problems for the verdict "held"; with fewer it is "not exercised".
     floor: int
@@ -24,11 +24,13 @@ class Profile:
     shrink_seconds: float
     #: Seed of the search; None draws one.
     seed: int | None
-    #: Whether a kernel that holds all it declares is called certified.
+    #: True if a kernel that holds all it declares is called certified.
     certifies: bool = False
 
     def chance(self, share: float, properties: int) -> float:
-        """The probability that searches of so many properties meet a fault that shows in this share of problems."""
+        """Return the probability that searches for ``properties`` properties meet a fault that this share of problems
+        shows.
+        """
         return 1 - (1 - share) ** (self.examples * properties)
 
 

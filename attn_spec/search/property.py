@@ -1,8 +1,8 @@
-"""A property: one statement about every problem, its source, the bug it hunts, and what it needs.
+"""Properties: one statement about every problem, its source, the bug it hunts, and the options it needs.
 
-A property is a function ``(subject, problem)`` that raises when its statement is false. :func:`attention_property`
-turns it into a pytest function that searches for such a problem with Hypothesis, and registers it, so that a
-stored case can be replayed and the catalogue can be printed.
+A property is a function ``(subject, problem)`` that raises if its statement is false. :func:`attention_property` turns
+it into a pytest function that searches for a refuting problem with Hypothesis. It also registers the property, so that
+a stored case can be replayed and the catalogue can be printed.
 """
 
 from __future__ import annotations
@@ -35,43 +35,45 @@ Check = Callable[["Subject", "Problem"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """A property, with everything the catalogue, the certificate and a replay need to know about it."""
+    """A property, with all that the catalogue, the certificate and a replay need to know about it."""
 
-    #: family.name, e.g. ``causality.future_keys_change_nothing``.
+    #: Id as family.name, e.g. ``causality.future_keys_change_nothing``.
     id: str
-    #: The statement of the property, a sentence: the first line of the docstring.
+    #: Statement as a sentence: the first line of the docstring.
     statement: str
-    #: Why it is true, or where it is stated.
+    #: Reason why the statement is true, or the place where it is stated.
     source: str
-    #: The bug it hunts.
+    #: Bug that the property hunts.
     hunts: str
-    #: Names of options and abilities that a kernel must declare, or its framework have, if the property is to apply.
+    #: Options and abilities that the kernel must declare, or its framework have, for the property to apply.
     needs: tuple[str, ...]
+    #: Function that raises if the statement is false for a problem.
     check: Check
-    #: Problems the property is searched over.
+    #: Strategy of the problems that are searched.
     problems: Callable[[Subject], SearchStrategy[Problem]]
-    #: Why the property does not apply to a subject; empty when it does.
+    #: Function that says why the property does not apply to a subject; its text is empty if it does.
     not_applicable: Callable[[Subject], str] = lambda subject: ""
-    #: Largest probability that one problem makes a sound kernel suspect, or refutes a property about chance itself; 0
-    #: for a property that is a theorem.
+    #: Largest probability that one problem makes a sound kernel suspect, or refutes it if the property is about chance.
+    #: It is 0 for a property that is a theorem.
     false_alarm: float = 0.0
-    #: Of a property that is asked of each problem of a list in turn, with a seed, and not searched: their recipes.
+    #: Function that lists recipes, by subject and seed, for a property that is checked on given problems. None for a
+    #: property that is searched.
     recipes: Callable[[Subject, int], Sequence[Recipe]] | None = None
 
     def applies_to(self, subject: Subject) -> bool:
-        """Whether the subject has what the property needs, and nothing says that it does not apply."""
+        """Return whether the subject has the options that the property needs, and the property applies to it."""
         return subject.supports(*self.needs) and not self.not_applicable(subject)
 
 
 class NotExamined(Exception):  # noqa: N818 -- a verdict that is missing, not an error of ours
-    """A problem that the kernel takes but that could not be examined here; the text says why."""
+    """A problem that the kernel takes could not be examined here; the message says why."""
 
 
 class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A property found false for one problem.
+    """A property is false for one problem.
 
-    ``measurement`` is that of the worst element, where the property measures one; ``worst`` is the element alone, of an
-    answer too long to be measured at once. ``bound`` finds the terms that weigh most in what is allowed there.
+    ``measurement`` is the measurement with the worst element, if the property measures one. ``worst`` is the element
+    alone, for an answer too long to be measured at once. ``bound`` finds the largest terms of its allowed error.
     """
 
     def __init__(
@@ -90,19 +92,20 @@ class Refutation(AssertionError):  # noqa: N818 -- a verdict, not an error of ou
 
     @cached_property
     def hints(self) -> tuple[str, ...]:
-        """What would explain the answer, each alone: found when asked for, not while shrinking."""
+        """Hints that each alone would explain the answer; they are found on request, not while shrinking."""
         return tuple(self._explain())
 
     @cached_property
     def bound_terms(self) -> tuple[BoundTerm, ...]:
-        """The terms that weigh most in what is allowed to the worst element: found when asked for, likewise."""
+        """Largest terms of the allowed error of the worst element; they are found on request, not while shrinking."""
         return tuple(self._bound())
 
 
 class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of ours
-    """A statistical test that failed for one problem: a sound kernel does that with the property's ``false_alarm``.
+    """A statistical test failed for one problem, which a sound kernel does with probability ``false_alarm``.
 
-    Under a model of its errors, which is not the property. Where the property is about chance, the kernel is refuted.
+    The test assumes a model of the kernel's errors that the kernel does not declare. If a property is about chance
+    itself, the kernel is refuted instead.
     """
 
 
@@ -110,19 +113,20 @@ class Suspicion(AssertionError):  # noqa: N818 -- a verdict, not an error of our
 class Observations:
     """Ratios and readings that a check reports to the search that runs it."""
 
-    #: The largest ratio of each kind.
+    #: Largest ratio of each kind.
     ratios: dict[str, float] = field(default_factory=dict)
-    #: The readings of a contract, in words, that explained an answer.
+    #: Readings of a contract, in words, that explained an answer.
     readings: set[str] = field(default_factory=set)
-    #: Of answers looked at in part, what was looked at, in words.
+    #: Texts that say which part of an answer was judged, for answers that were judged in part.
     looked_at: list[str] = field(default_factory=list)
-    #: Elements that the contract says something of, of how many that a judgement was asked of.
+    #: Number of elements that the contract covers.
     measured: int = 0
+    #: Number of elements that a judgement was asked about.
     asked: int = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether judgements were asked of elements, and none of these could be measured."""
+        """True if judgements were asked about elements, and none of them could be measured."""
         return self.asked > 0 and not self.measured
 
 
@@ -132,8 +136,8 @@ _recording: ContextVar[Observations | None] = ContextVar("_recording", default=N
 def observe(ratio: float, what: str = "error / bound") -> None:
     """Tell the search how near a problem came to a refutation (1 refutes); the search climbs towards larger ratios.
 
-    Statistical properties are not optimized: their false-alarm probability holds for independent draws only. Does
-    nothing outside a search, so that a property replays as it stands.
+    Ratios of statistical properties are not targets: their false-alarm probability holds for independent draws only.
+    Outside a search the function does nothing, so that a property replays unchanged.
     """
     observations = _recording.get()
     if observations is not None:
@@ -149,7 +153,7 @@ def observe_reading(words: str) -> None:
 
 
 def observe_measured(measured: int, asked: int) -> None:
-    """Tell the search of how many elements a judgement says something, of those that it was asked of."""
+    """Tell the search how many elements a judgement measured, of those that it was asked about."""
     observations = _recording.get()
     if observations is not None:
         observations.measured += measured
@@ -157,7 +161,7 @@ def observe_measured(measured: int, asked: int) -> None:
 
 
 def observe_sample(words: str) -> None:
-    """Tell the search how much of an answer was looked at."""
+    """Tell the search which part of an answer was judged."""
     observations = _recording.get()
     if observations is not None:
         observations.looked_at.append(words)
@@ -165,7 +169,7 @@ def observe_sample(words: str) -> None:
 
 @contextmanager
 def recording() -> Iterator[Observations]:
-    """Collect what checks observe inside the block."""
+    """Collect the observations of checks inside the block."""
     observations = Observations()
     token = _recording.set(observations)
     try:
@@ -190,9 +194,9 @@ def attention_property(
 ) -> Callable[[Check], Callable[..., None]]:
     """Make ``check(subject, problem)`` a property and a pytest test over the fixture ``subject``.
 
-    ``problems`` gives the strategy to search, by default every problem the kernel supports. ``not_applicable``,
-    ``recipes`` and ``false_alarm`` are fields of :class:`Property`; a property that has the latter raises
-    :class:`Suspicion`, if it is not about chance itself.
+    ``problems`` returns the strategy to search, by default every problem that the kernel supports. ``not_applicable``,
+    ``recipes`` and ``false_alarm`` are fields of :class:`Property`. A property with a false alarm raises
+    :class:`Suspicion`, unless it is about chance itself.
     """
 
     def decorate(check: Check) -> Callable[..., None]:
@@ -226,7 +230,7 @@ def attention_property(
 
 
 def home() -> ModuleType:
-    """Import and return the package of the properties, which lies above this one."""
+    """Import and return the package of the properties, which is above this package."""
     return importlib.import_module("attn_spec.properties")
 
 

@@ -1,7 +1,7 @@
-"""Problems inside the range of what a contract computes: one of which it says little is made smaller, or unshifted.
+"""Problems inside the range of a contract: a problem that the contract hardly covers gets smaller values, or no shift.
 
-A format of 5 exponent bits holds no score of 1e5, and a feature map takes no logarithm of anything. Such a problem
-would be drawn for nothing: no answer to it can be wrong.
+A format of 5 exponent bits holds no score of 1e5, and a feature map takes no logarithm of its argument. Such a problem
+would be drawn in vain: no answer to it can be refuted.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ if TYPE_CHECKING:
 HANDLES = ("scale", "softcap", "bias", "alibi_slopes", "dropout_keep", "dropout_p")
 #: Factors of q and k, and of v, the largest first.
 SIZES = (1.0, 2.0**-3, 2.0**-6, 2.0**-10)
-#: The plainest regime, for a score that says nothing of vectors as short as those of another.
+#: The plainest regime, for scores that are silent about vectors as short as those of other regimes.
 PLAIN = "normal"
-#: Sums whose terms add up to less than this share of the largest number overflow in no order, whatever roundings do.
+#: Share of the largest number: sums whose terms add up to less overflow in no order, whatever the roundings.
 NEAR = 2.0**-4
 
 
 def within_range(subject: Subject, recipe: Recipe, fixed: Collection[str], *, backward: bool) -> Problem:
-    """The problem of a recipe, or of a near one that the contract says something of; its own if none is found.
+    """Return the problem of a recipe, or of the nearest smaller one that the contract covers; its own if none is
+    covered.
 
-    Fields that are ``fixed`` stay. ``backward``: gradients are asked of it too. What is inside is taken to stay inside
-    as numbers grow smaller, so that a near recipe is found by halves; but sums of features may become too small.
+    Fields that are ``fixed`` stay. ``backward`` says that gradients are judged too. The search for the recipe bisects,
+    since a problem inside the range stays inside as its numbers get smaller. Sums of features may become too small: if
+    the smallest recipe is outside, linear attention tries all.
     """
 
     def is_inside(problem: Problem) -> bool:
@@ -69,7 +71,9 @@ def within_range(subject: Subject, recipe: Recipe, fixed: Collection[str], *, ba
 
 
 def _smaller(recipe: Recipe, fixed: Collection[str]) -> Iterator[Recipe]:
-    """Recipes without the shift, of longer vectors, then with smaller values, then with smaller q and k as well."""
+    """Yield recipes without the shift, with longer vectors, then with smaller values, then with smaller q and k as
+    well.
+    """
     if "shift" not in fixed:
         recipe = replace(recipe, shift=0.0)
         yield recipe
@@ -84,10 +88,10 @@ def _smaller(recipe: Recipe, fixed: Collection[str]) -> Iterator[Recipe]:
 
 @np.errstate(all="ignore")
 def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> bool:
-    """True where every sum that a kernel forms stays far below the largest number of each format of its contract.
+    """Return whether every sum that a kernel forms stays far below the largest number of each format of its contract.
 
-    Sums are those of products of operands, of values and of cotangents. A problem of which a theorem would say nothing,
-    or not cheaply, is taken as inside.
+    These are sums of products of operands, of values and of cotangents. A problem is taken as inside if no row of its
+    output sees a key, or if it is long.
     """
     if problem.empty_output_rows.all() or is_long(problem):
         return True
@@ -108,10 +112,10 @@ def _is_surely_inside(subject: Subject, problem: Problem, *, backward: bool) -> 
 
 
 def _says_enough(subject: Subject, problem: Problem, *, backward: bool) -> bool:
-    """Whether the contract says something of nearly all rows that see a key: their domain, whatever the truth is."""
+    """Return whether the contract covers nearly all rows that see a key: their domain, whatever the truth is."""
     x = analysis_of(problem).intermediates
     choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
-    if problem.feature_map is None:  # scores are cheaper to tell of than all that is made of them
+    if problem.feature_map is None:  # the range of scores is cheaper to test than that of all further results
         choices = tuple(c for c in choices if numbers_fit(x, c)[x.keys[..., 0] > 0].mean() >= LITTLE)
     if not backward:
         sees = ~problem.empty_output_rows
@@ -127,7 +131,9 @@ def _is_inside(bound: GradientBound) -> bool:
 
 
 def _widest(x: Intermediates) -> float:
-    """The largest sum of sizes that scores, what is added to them, and outputs are made of, or of what is given."""
+    """Return the largest sum of absolute terms in scores, in terms added to scores, and in outputs, and the largest
+    input.
+    """
     problem, scale = x.problem, abs(x.problem.scale_value)
     added = 0.0 if problem.bias is None else _largest(np.where(np.isfinite(problem.bias), problem.bias, 0.0))
     if problem.alibi_slopes is not None:
@@ -139,7 +145,7 @@ def _widest(x: Intermediates) -> float:
 
 
 def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
-    """The same of what gradients are made of."""
+    """Return the largest sum of absolute terms in gradients."""
     dO, dS, grown = np.abs(g.cotangent), np.abs(g.dS), _grown(x.problem)
     dP = _largest(dO @ x.v_size.swapaxes(-1, -2))
     of_heads = [dS @ x.k_size, dS.swapaxes(-1, -2) @ x.q_size, x.P.swapaxes(-1, -2) @ dO]
@@ -150,13 +156,13 @@ def _widest_of_gradients(x: Intermediates, g: GradientIntermediates) -> float:
 
 
 def _bent(x: Intermediates) -> float:
-    """What a softcap c, or its inverse, and the factor of weights that dropout keeps may multiply a number by."""
+    """Return the largest factor from a softcap c, its inverse, and the factor 1/(1 - p) of dropout."""
     cap = x.problem.softcap or 1.0
     return max(cap, 1 / cap) * x.largest_factor
 
 
 def _grown(problem: Problem) -> float:
-    """How much larger than its terms the largest sum may be that a matrix of parameters makes."""
+    """Return the largest factor by which a product with a matrix of parameters may enlarge a number."""
     sums = (
         np.abs(matrix).sum(axis).max(initial=0.0) for matrix in parameters_of(problem).values() for axis in (-1, -2)
     )

@@ -1,8 +1,8 @@
-"""Named recipes for tensor values. Each row of the table says which bug its values bring to light.
+"""Regimes: named recipes for tensor values. Each row of the table says which bug its values bring to light.
 
-A recipe starts from independent N(0, 1) tensors and lets one or more regimes change them in turn: the regime
-``"rising+v_one"`` makes the scores rise from key to key and sets V = 1. Values depend on the seed, the regime and
-the shape alone (NumPy's Philox streams), and are rounded to the recipe's dtype inside its finite range.
+A recipe starts from independent N(0, 1) tensors, and one or more regimes change them in turn. The regime
+``"rising+v_one"`` makes the scores rise from key to key and sets V = 1. Values depend only on the seed, the regime and
+the shape (NumPy's Philox streams). They are rounded to the recipe's dtype inside its finite range.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 
 
 class RecipeError(ValueError):
-    """A recipe that names an unknown regime or pattern, or a document that is not a recipe."""
+    """A recipe names an unknown regime or pattern, or a document is not a recipe; the message says which names are
+    known.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """One row of the table."""
+    """A row of the table of regimes."""
 
     name: str
-    #: What the values are.
+    #: Description of the values.
     summary: str
-    #: Which defect they bring to light.
+    #: Defect that the values bring to light.
     hunts: str
-    #: Whether the values are generic (independent, without ties), as statistical tests of rounding errors need.
+    #: True if the values are independent and without ties, as statistical tests of rounding errors need.
     generic: bool = False
     fill: Callable[[fills.Draft], None]
 
@@ -138,7 +140,7 @@ _VALUES = (
            hunts="small weights and rescale factors flushed to zero although their values are large"),
 )  # fmt: skip
 
-#: Every regime by name, from plain to wild. Names that start with ``v_`` change V alone.
+#: Every regime by name, from plain to wild. Names that start with ``v_`` change only V.
 REGIMES: dict[str, Regime] = {regime.name: regime for regime in (*_SCORES, *_VALUES)}
 SCORE_REGIMES = tuple(regime.name for regime in _SCORES)
 VALUE_REGIMES = tuple(regime.name for regime in _VALUES)
@@ -148,13 +150,13 @@ SHIFTS = (0.0, 30.0, -30.0, 100.0, -100.0, 120.0, -120.0, 1e3, -1e3, 1.2e4, -1.2
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Recipe(Options):
-    """A recipe makes a problem again from shape, options, regime and seed. Raises :class:`RecipeError`."""
+    """Shape, options, regime and seed from which a problem is made again. Raises :class:`RecipeError`."""
 
     #: Names from REGIMES joined with "+", applied in turn.
     regime: str = "normal"
     seed: int = 0
     dtype: str = "float32"
-    #: As those of a problem.
+    #: Formats of single option tensors, as in :class:`Problem`.
     option_dtypes: OptionDtypes = ()
     batch: int = 1
     query_heads: int = 1
@@ -163,14 +165,17 @@ class Recipe(Options):
     key_length: int = 1
     head_dim: int = 1
     value_dim: int = 1
-    #: The length of ``score_vector``; in a layer the widths of the queries, of the values of a head, and of the output.
+    #: Length of ``score_vector``, or width of a layer's queries.
     score_width: int = 1
+    #: Width of the values of a layer's head.
     head_value_dim: int = 1
+    #: Width of a layer's output.
     output_width: int = 1
-    #: A constant added to every score through one direction of k.
+    #: Constant added to every score through one direction of k.
     shift: float = 0.0
-    #: Powers of 2 that q and k, and v, are multiplied by in the end.
+    #: Power of 2 by which q and k are multiplied in the end.
     size: float = 1.0
+    #: Power of 2 by which v is multiplied in the end.
     value_size: float = 1.0
 
     def __post_init__(self) -> None:
@@ -185,7 +190,7 @@ class Recipe(Options):
                 raise RecipeError(f"unknown {option} pattern {name!r}; known are {stems}, each with @{row.axes}")
 
     def problem(self) -> Problem:
-        """The problem, the same bits on every call."""
+        """Return the problem, with the same bits on every call."""
         draft = self._draft()
         for name in self.regime.split("+"):
             REGIMES[name].fill(draft)
@@ -203,27 +208,27 @@ class Recipe(Options):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Of the axes, as those of the problem."""
+        """Lengths of the axes by letter, as the problem has them."""
         lengths = (self.batch, self.query_heads, self.query_length, self.key_length, self.head_dim, self.score_width)
         widths = (self.value_dim, self.head_value_dim, self.output_width)
         return dict(zip("BHQKDAVUO", (*lengths, *widths), strict=True))
 
     @property
     def projects(self) -> bool:
-        """As that of the problem."""
+        """True if the problem is a layer."""
         return self.query_projection is not None
 
     def with_values_of(self, other: Recipe) -> Recipe:
-        """The same shape and options, and values made as those of ``other``."""
+        """Return a recipe with this shape and these options, and with the values of ``other``."""
         values = {name: getattr(other, name) for name in ("regime", "shift", "size", "value_size", "seed")}
         return replace(self, **values)
 
     def signature(self) -> Recipe:
-        """The same of all recipes that agree in all but values."""
+        """Return the recipe with plain values, which is equal for all recipes with the same shape and options."""
         return self.with_values_of(Recipe())
 
     def _option(self, name: str, row: Option) -> Any:
-        """The value of an option: its tensor, if the recipe holds the name of a pattern."""
+        """Return the value of an option: a tensor if the recipe has the name of a pattern."""
         value = getattr(self, name)
         if row.tensor is None or value is None:
             return value
@@ -241,7 +246,7 @@ class Recipe(Options):
             v=self._stream("v").standard_normal((*kv, self.value_dim)),
             rng=self._stream(self.regime),
             form=FORMATS[self.dtype],
-            scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,  # that of the plain score
+            scale=(self.head_dim**-0.5 if self.scale is None else self.scale) or 1.0,  # the scale of q.k
         )
 
     def _stream(self, purpose: str) -> np.random.Generator:
@@ -255,12 +260,12 @@ class Recipe(Options):
         return f"Recipe({', '.join(changed)})"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON document that :meth:`from_json` reads."""
+        """Return a JSON document that :meth:`from_json` reads."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Raises :class:`RecipeError` for a document that :meth:`to_json` did not write."""
+        """Return the recipe of a document that :meth:`to_json` wrote. Raises :class:`RecipeError` for others."""
         if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
             known = ", ".join(item.name for item in _ordered())
             raise RecipeError(f"the recipe document has unknown fields {', '.join(unknown)}; known are {known}")
@@ -268,11 +273,11 @@ class Recipe(Options):
 
 
 def _rounded(x: np.ndarray, dtype: str) -> bits.Values:
-    """Nearest numbers of a dtype, kept inside its finite range; -inf, which hides a key, stays."""
+    """Return the nearest numbers of a dtype inside its finite range; -inf, which masks a key, stays."""
     limit = FORMATS[dtype].largest
     return bits.nearest(np.where(np.isneginf(x), x, np.clip(x, -limit, limit)), dtype)
 
 
 def _ordered() -> list[Field[Any]]:
-    """The fields of a recipe, those of its shape and values before the options."""
+    """Return the fields of a recipe, shape and values before the options."""
     return sorted(fields(Recipe), key=lambda item: item.name in OPTIONS)

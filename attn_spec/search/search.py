@@ -28,13 +28,15 @@ from attn_spec.search.property import NotExamined, Observations, Property, Suspi
 from attn_spec.search.regimes import Recipe
 from attn_spec.search.verdict import Row, Verdict
 
-#: Problems drawn at most, for each one wanted: Hypothesis draws many a problem again, and those are not counted.
+#: Draws for each wanted problem, at most: Hypothesis draws many problems again, and repetitions are not counted.
 DRAWS = 4
-#: The same of a size, whose draws are often smaller than it; the least problem is always drawn first.
+#: Draws for each wanted problem of a size, at most. Many draws are smaller than the size, and the least problem is
+#: always drawn first.
 DRAWS_OF_SIZE = 24
-#: How many times as many problems as are wanted may be such of which nothing can be measured, before none can be.
+#: Number of problems without a measured element, relative to the wanted ones, after which a search without any other
+#: problem gives up.
 EMPTY = 4
-#: How many times a profile's seconds each problem of a list has, on the average of the list: such problems are large.
+#: Factor on a profile's seconds for each problem of a list, on average over the list, since these problems are large.
 TIMES = 4
 
 
@@ -43,7 +45,7 @@ class OutOfBudget(BaseException):
 
 
 class PropertyError(Exception):
-    """A property raised something that says nothing about the kernel; ``row`` is the verdict that remains."""
+    """A property raised an error that says nothing about the kernel; ``row`` is the verdict that remains."""
 
     def __init__(self, row: Row) -> None:
         super().__init__(row.message)
@@ -59,11 +61,11 @@ def search(
     *,
     found: Callable[[str], None] = lambda message: None,
 ) -> tuple[Row, Case | None]:
-    """Look for a problem that refutes ``property_``; return the verdict, and the smallest case found if there is one.
+    """Look for a problem that refutes ``property_``; return the verdict, and the smallest refuting case or None.
 
-    The problems depend on the seed, the property, the dtype and what the kernel supports. ``tick`` is told the number
-    of problems tried, ``found`` what the first one shows that refutes the property, before it is made smaller. Raises
-    :class:`PropertyError`.
+    The problems depend on the seed, the property, the dtype and what the kernel supports. ``tick`` is called with the
+    number of problems tried. ``found`` is called with the message of the first refutation, before the problem is made
+    smaller. Raises :class:`PropertyError`.
     """
     row = Row(property=property_.id, kernel=subject.kernel.name, dtype=subject.dtype, verdict=Verdict.NOT_DECLARED)
     if missing := [option for option in property_.needs if not subject.supports(option)]:
@@ -99,7 +101,7 @@ def search(
 
 @dataclass
 class _Search:
-    """One search and what it has seen so far."""
+    """One search, and what it has seen so far."""
 
     property_: Property
     subject: Subject
@@ -108,35 +110,39 @@ class _Search:
     found: Callable[[str], None]
     examples: int = 0
     discarded: int = 0
-    #: Problems of which nothing could be measured; elements of the others that were, of how many.
+    #: Number of problems in which no element could be measured.
     empty: int = 0
+    #: Number of measured elements.
     measured: int = 0
+    #: Number of elements that judgements were asked about.
     asked: int = 0
     #: Largest error / bound.
     ratio: float | None = None
     #: Readings of the contract that explained answers, if it leaves a choice.
     readings: set[str] = field(default_factory=set)
-    #: The smallest problem found so far on which the check raised, and what it raised.
+    #: Smallest problem found so far on which the check raised, and the error.
     failure: tuple[Problem, Exception] | None = None
+    #: Error of the first problem on which the check raised.
     first: Exception | None = None
-    #: Moment, by time.monotonic, at which to stop.
+    #: Time, by time.monotonic, at which the search stops.
     deadline: float = math.inf
     out_of_time: bool = False
-    #: Why a problem that the property made of one was none of the kernel's; why one of it could not be examined.
+    #: Reason why the kernel does not take a problem that the property derived.
     not_taken: str = ""
+    #: Reason why a problem could not be examined here.
     not_examined: str = ""
-    #: What was looked at of answers that were not looked at whole, in words.
+    #: Texts that say which part of an answer was judged, for answers that were judged in part.
     looked_at: list[str] = field(default_factory=list)
     in_flight: InFlight = field(default_factory=InFlight)
-    #: The digests of the problems checked so far.
+    #: Digests of the problems checked so far.
     seen: set[bytes] = field(default_factory=set)
-    #: How many problems are to be tried before Hypothesis is left.
+    #: Number of problems to try before Hypothesis is left.
     wanted: int = 0
 
     def run(self, seed: int) -> None:
-        """Try small problems, then one of each size in turn, then small ones for those that could not be had.
+        """Try small problems, then one of each size in turn, then small ones in place of sizes that could not be drawn.
 
-        Of a property that has a list, try each problem of that.
+        For a property with a list of recipes, try each problem of the list instead.
         """
         if self.property_.recipes is not None:
             self._try_each(self.property_.recipes(self.subject, seed))
@@ -150,7 +156,7 @@ class _Search:
                     self._draw(seed + number)
 
     def _try_each(self, recipes: Sequence[Recipe]) -> None:
-        """Check these problems, the plainest first, up to the first that refutes."""
+        """Check the problems of these recipes, the plainest first, up to the first that refutes."""
         self.deadline = time.monotonic() + TIMES * self.profile.seconds * len(recipes)
         self.wanted = len(recipes)
         for recipe in recipes:
@@ -167,7 +173,7 @@ class _Search:
                 return
 
     def _turns(self) -> list[turns.Turn]:
-        """The turns of sizes; none for a property about chance, whose probabilities are those of small problems."""
+        """Return the turns of sizes; none for a property about chance, whose probabilities hold for small problems."""
         if self.property_.false_alarm:
             return []
         found = turns.turns(self.profile.examples, self.property_.id)
@@ -175,7 +181,7 @@ class _Search:
         return found[: len(found) // turns.ORDINARY] if few else found
 
     def _draw(self, seed: int) -> None:
-        """Let Hypothesis draw, check and shrink."""
+        """Let Hypothesis draw, check and shrink problems."""
         settings = hypothesis.settings(
             max_examples=(DRAWS if turns.size() is None else DRAWS_OF_SIZE) * (self.wanted - self.examples),
             database=None,
@@ -201,13 +207,13 @@ class _Search:
                     raise
 
     def check(self, problem: Problem) -> None:
-        """Check one problem, with its case on disk meanwhile."""
+        """Check one problem, with its case on disk during the call."""
         if time.monotonic() > self.deadline:
             self.out_of_time = True
             raise OutOfBudget
         if self.failure is None and self.is_repetition(problem):
             return
-        if not self.subject.kernel.isolated:  # which takes no process down but its own
+        if not self.subject.kernel.isolated:  # an isolated kernel can end no process but its own
             self.in_flight.hold(case_of(self.property_, self.subject, problem))
         with recording() as observations:
             try:
@@ -235,7 +241,7 @@ class _Search:
             raise OutOfBudget  # before another one is drawn
 
     def discard(self, error: Exception) -> None:
-        """Count a problem that could not be used, and keep why."""
+        """Count a problem that could not be used, and keep the reason."""
         self.discarded += self.failure is None
         match error:
             case NotTaken():
@@ -244,7 +250,7 @@ class _Search:
                 self.not_examined = str(error)
 
     def leave_out(self) -> None:
-        """Draw another problem in place of one of which nothing could be measured, unless too many were such."""
+        """Discard a problem in which no element could be measured; give up if there were many and no other problem."""
         self.discarded += 1
         self.empty += 1
         if self.empty >= EMPTY * self.profile.examples and not self.examples:
@@ -253,18 +259,18 @@ class _Search:
 
     @property
     def share(self) -> float | None:
-        """Elements that were measured, of all that judgements were asked of."""
+        """Share of measured elements among those that judgements were asked about."""
         return self.measured / self.asked if self.asked else None
 
     def is_repetition(self, problem: Problem) -> bool:
-        """True if the problem was checked before."""
+        """Return whether the problem was checked before."""
         digest = problem.digest()
         known = digest in self.seen
         self.seen.add(digest)
         return known
 
     def note(self, observations: Observations) -> None:
-        """Count a problem, unless it comes of shrinking another; keep the largest ratio, and the readings."""
+        """Count a problem, unless it is a step of shrinking; keep the largest ratio, and the readings."""
         self.examples += self.failure is None
         self.measured += observations.measured
         self.asked += observations.asked
@@ -276,7 +282,10 @@ class _Search:
                 hypothesis.target(ratio, label=what)
 
     def outcome_without_failure(self) -> dict[str, Verdict | str]:
-        """Held; or not exercised, when too few problems were tried and not because there are no more of them."""
+        """Return the verdict "held", or "not exercised" if too few problems were tried and more exist.
+
+        The verdict is "not declared" if the kernel took no problem of the property.
+        """
         if self.property_.recipes is not None:
             return self._outcome_of_each()
         exhausted = self.examples and not self.discarded and not self.out_of_time
@@ -287,20 +296,20 @@ class _Search:
         time_was_up = f"{self.profile.seconds:g} s were up"
         why = time_was_up if self.out_of_time else f"{self.discarded} drawn problems were unusable"
         if self.empty:
-            why += f", of {self.empty} the contract says nothing"
+            why += f", {self.empty} of them because the contract covers no element"
         message = f"{self.examples} problems were tried, {self.profile.floor} are needed: {why}"
         return {"verdict": Verdict.NOT_EXERCISED, "message": message}
 
     def _outcome_of_each(self) -> dict[str, Verdict | str]:
-        """Held where each problem of the list was examined that the kernel takes."""
+        """Return the verdict "held" if each problem of the list that the kernel takes was examined."""
         if self.not_examined:
             return {"verdict": Verdict.NOT_EXERCISED, "message": self.not_examined}
         if self.out_of_time:
-            why = f"{TIMES * self.profile.seconds:g} s for each were up; another --profile gives more"
+            why = f"{TIMES * self.profile.seconds:g} s for each were up; choose a --profile with more time"
             message = f"{self.examples} of {self.wanted} problems were tried: {why}"
             return {"verdict": Verdict.NOT_EXERCISED, "message": message}
         if self.empty:
-            message = f"the contract says nothing of {self.empty} of {self.wanted} problems"
+            message = f"the contract covers no element of {self.empty} of {self.wanted} problems"
             return {"verdict": Verdict.NOT_EXERCISED, "message": message}
         if not self.examples:
             return {"verdict": Verdict.NOT_DECLARED, "message": self.not_taken}
@@ -308,6 +317,6 @@ class _Search:
 
 
 def _seed_of(seed: int, property_: Property, subject: Subject) -> int:
-    """A seed of its own for every property and dtype, the same for all kernels."""
+    """Return a seed that differs between properties and dtypes, and is the same for all kernels."""
     digest = hashlib.sha256(f"{seed} {property_.id} {subject.dtype}".encode()).digest()
     return int.from_bytes(digest[:8])

@@ -1,4 +1,4 @@
-"""Shapes of problems: lists that run from plain to wild, and what a kernel's limits and the budget leave of them."""
+"""Shapes of problems: lists that run from plain to wild, restricted by a kernel's limits and a budget."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ if TYPE_CHECKING:
     from attn_spec.kernels.subject import Subject
     from attn_spec.search.regimes import Recipe
 
-#: Lengths beside the edges of tiles of 16, 32, 64 and 128.
+#: Lengths around the edges of tiles of 16, 32, 64 and 128.
 TILE_EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 80, 127, 128, 129, 130)
 #: Lengths past the tiles of one block, where loops over blocks, splits and wider indices begin.
 LONG = (255, 256, 257, 511, 513, 1025)
-#: Powers of two, and dimensions that kernels must pad.
+#: Head dimensions: powers of two, and dimensions that kernels must pad.
 HEAD_DIMS = (1, 2, 16, 64, 63, 65, 72, 80, 96, 104, 128, 192, 256)
+#: Value dimensions: powers of two, and dimensions that kernels must pad.
 VALUE_DIMS = (1, 8, 16, 40, 65, 96, 128, 256)
-#: (Hq, Hkv); a slow kernel has the first two of each at least. Head h of (2, 1) tells h // group from h and from
-#: h // Hkv, that of (4, 2) tells it from h % Hkv.
+#: Pairs (Hq, Hkv) without groups; a slow kernel gets at least the first two.
 EQUAL_HEADS = ((1, 1), (2, 2), (3, 3), (5, 5), (16, 16))
+#: Pairs (Hq, Hkv) with groups; a slow kernel gets at least the first two. Heads of (2, 1) distinguish h // group from h
+#: and from h // Hkv, heads of (4, 2) distinguish it from h % Hkv.
 GROUPED_HEADS = ((2, 1), (4, 2), (8, 1), (6, 2), (28, 4))
 #: Widths of the projections of a layer.
 WIDTHS = (1, 2, 3, 8, 17, 64)
 #: Largest B * Hq * Sq * Sk * (max(D, Dv) + 48), which is how the cost of the truth and its bound grows.
 BUDGET = 2**20
-#: Largest B * Hq with B > 1, times the slowness of a kernel: interpreted and emulated kernels pay for each head of each
-#: batch entry. But every kernel has two entries of two heads.
+#: Largest B * Hq with B > 1, times the slowness of a kernel. Interpreted and emulated kernels pay for each head of each
+#: batch entry.
 MOST_HEADS = 16
+#: Least limit of B * Hq: every kernel gets two batch entries of two heads.
 FEW_HEADS = 4
 #: Largest Hq times the slowness of a kernel.
 HEADS_BUDGET = 256
 
 
-#: One in nine is long. In one list a length shrinks to any that comes before it.
+#: Lengths, one in nine of them long. In one list a length shrinks to any length before it.
 _LENGTHS = st.sampled_from([*2 * (*range(1, 10), *TILE_EDGES), *LONG])
 _PAST_A_TILE = st.sampled_from([length for length in TILE_EDGES if length > 32])
 
@@ -47,9 +50,9 @@ _PAST_A_TILE = st.sampled_from([length for length in TILE_EDGES if length > 32])
 def ingredients(
     head_dims: tuple[int, ...] | None, slowness: float, *, telling: bool = False
 ) -> dict[str, SearchStrategy[Any]]:
-    """The strategies of :class:`Ingredients`, for a kernel that takes these head dimensions, so slowly.
+    """Return the strategies of :class:`Ingredients` for a kernel with these head dimensions and this slowness.
 
-    If ``telling``, they are of shapes that go past a tile of keys, with several groups and batch entries.
+    If ``telling`` is True, the shapes go past a tile of keys, with several groups and batch entries.
     """
     equal, grouped = (
         [pair for place, pair in enumerate(pairs) if place < 2 or pair[0] * slowness <= HEADS_BUDGET]
@@ -78,22 +81,25 @@ def ingredients(
 
 @dataclass(frozen=True)
 class Ingredients:
-    """Numbers that shapes are made of, drawn whether options and abilities need them or not."""
+    """Numbers that shapes are made of; all are drawn, whether the options and abilities need them or not."""
 
     equal: tuple[int, int]
     grouped: tuple[int, int]
     keys: int
     others: int
-    #: Which lengths are 0: the queries, the keys, or both.
+    #: Lengths that are 0: the queries, the keys, or both, by number.
     empty: int
     head_dim: int
     value_dim: int
     batch: int
-    #: Of queries, of the values of a head, and of the output, if a layer has any.
+    #: Widths of the queries, of the values of a head, and of the output of a layer.
     widths: tuple[int, int, int]
 
     def shape(self, subject: Subject, chosen: frozenset[str], most_heads: int = MOST_HEADS) -> dict[str, int]:
-        """The fields of a recipe's shape for these options and abilities; of several entries, with so many heads."""
+        """Return the fields of a recipe's shape for these options and abilities.
+
+        With several batch entries, B * Hq times the slowness is at most ``most_heads``.
+        """
         heads, kv_heads = self.grouped if "gqa" in chosen else self.equal
         keys = queries = self.keys
         if "cross" in chosen:
@@ -115,9 +121,9 @@ class Ingredients:
 
 
 def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values: bool) -> Recipe:
-    """The recipe of a layer with these widths; None: with heads that share D evenly, as many as can.
+    """Return the recipe of a layer with these widths; None means the most heads that share D evenly.
 
-    Unless it has ``own_values``, v is as wide as q.
+    Unless ``own_values`` is True, v is as wide as q.
     """
     D, heads = recipe.head_dim, recipe.query_heads
     if widths is None:
@@ -129,7 +135,7 @@ def of_layer(recipe: Recipe, widths: tuple[int, int, int] | None, *, own_values:
 
 
 def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
-    """The recipe with lengths that the kernel takes, and that keep the cost in this budget of an ordinary kernel."""
+    """Return the recipe with lengths that the kernel takes, and with a cost within ``budget`` of an ordinary kernel."""
     budget, limits = budget / _slowness(subject), subject.kernel.limits
     cost = recipe.batch * recipe.query_heads * (max(recipe.head_dim, recipe.value_dim) + 48)
     if not subject.supports("cross") or (recipe.key_length == recipe.query_length and limits.query_lengths is None):
@@ -149,7 +155,9 @@ def within_limits(recipe: Recipe, subject: Subject, budget: float) -> Recipe:
 
 
 def _slowness(subject: Subject) -> float:
-    """What a problem costs, less for an ordinary kernel; the truth for float64 takes balls, which are far dearer."""
+    """Return the cost of a problem relative to an ordinary kernel; the truth for float64 needs balls, which are
+    expensive.
+    """
     return subject.kernel.slowness * (8 if subject.dtype == "float64" else 1)
 
 

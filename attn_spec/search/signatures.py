@@ -1,7 +1,7 @@
-"""Few signatures, shapes with options, for kernels to which each costs seconds: of many drawn those that tell most.
+"""A few signatures (shapes with options) for kernels to which each costs seconds: the most telling of many drawn.
 
-What a signature tells of a kernel are traits: a loop over keys that goes past a tile, several groups of heads, an
-option that changes what is seen. The plainest signatures have none, and a kernel that is wrong for all others passes.
+A signature shows traits of a kernel: a loop over keys past a tile, several groups of heads, an option that changes the
+mask. The plainest signatures have no trait, and a kernel that is wrong for all others passes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attn_spec.problem.options import OPTIONS
 from attn_spec.problem.problem import Problem
 from attn_spec.search.regimes import Recipe
 
-#: Recipes drawn, at least, to choose signatures from.
+#: Least number of recipes from which signatures are chosen.
 POOL = 128
 #: Numbers of keys and of queries past which another tile begins.
 EDGES = (1, 16, 32, 64, 128)
@@ -31,24 +31,26 @@ class Signature:
     """A recipe, and the traits of a kernel that it shows."""
 
     recipe: Recipe
-    #: Of its shape.
+    #: Traits of the recipe's shape.
     shape: frozenset[str]
-    #: Of its options, beside those that every problem has.
+    #: Traits of the recipe's options, without those that every problem has.
     options: frozenset[str]
 
     @property
     def traits(self) -> frozenset[str]:
-        """The traits it shows at once: of options, or of a shape that no option may hide."""
+        """Traits that the signature shows by itself: those of its options, else those of its shape."""
         return self.options or self.shape
 
     def adds(self, told: frozenset[str]) -> tuple[int, ...]:
-        """Count what it adds to traits already told, for comparison: options first, once there is anything told."""
+        """Return a sort key for what the signature adds to the traits ``told``: options count first, once any trait is
+        told.
+        """
         options = len(self.options - told) if told else 0
         return options, len(self.traits - told), len(self.shape), -self.scores
 
     @property
     def scores(self) -> int:
-        """The number of its scores, by which its cost grows."""
+        """Number of scores, by which the cost grows."""
         return self.recipe.batch * self.recipe.query_heads * self.recipe.query_length * self.recipe.key_length
 
 
@@ -59,9 +61,10 @@ def few(
     own: Collection[str],
     is_meant: Callable[[Recipe], bool] = lambda recipe: True,
 ) -> SearchStrategy[Recipe]:
-    """Recipes that agree with one of ``count``, all always the same, in all but values.
+    """Draw recipes that agree in shape and options with one of ``count`` fixed recipes.
 
-    These are chosen from ``telling``, of those that are meant if any are; ``own`` are options that every recipe has.
+    The fixed ones are chosen from ``telling``, among those that ``is_meant`` accepts if there are any. ``own`` are
+    options that every recipe has.
     """
     drawn = list(_drawn(telling, max(POOL, 4 * count)))
     kept = sorted(_chosen(list(filter(is_meant, drawn)) or drawn, count, own), key=lambda one: one.scores)
@@ -71,7 +74,7 @@ def few(
 
 
 def _drawn(recipes: SearchStrategy[Recipe], draws: int) -> Iterable[Recipe]:
-    """One recipe for each signature that is drawn, the same ones at every call."""
+    """Return one recipe for each drawn signature; every call returns the same ones."""
     found: dict[Recipe, None] = {}
 
     @hypothesis.seed(0)
@@ -91,7 +94,7 @@ def _drawn(recipes: SearchStrategy[Recipe], draws: int) -> Iterable[Recipe]:
 
 
 def _chosen(drawn: Iterable[Recipe], count: int, own: Collection[str]) -> list[Signature]:
-    """So many, each the one that tells most of what those before it do not: of a shape first, then of options."""
+    """Return ``count`` signatures, each of which adds most to those before it: a shape first, then options."""
     left = [_signature(recipe, own) for recipe in drawn]
     kept: list[Signature] = []
     told: frozenset[str] = frozenset()
@@ -104,11 +107,11 @@ def _chosen(drawn: Iterable[Recipe], count: int, own: Collection[str]) -> list[S
 
 
 def _signature(recipe: Recipe, own: Collection[str]) -> Signature:
-    """A recipe's signature and what it tells."""
+    """Return the signature of a recipe, with its traits."""
     used = {name for name, row in OPTIONS.items() if row.is_used(getattr(recipe, name))}
     rows, keys = recipe.query_length, recipe.key_length
     if any(OPTIONS[name].sees for name in used):
-        # No more is asked than what is seen.
+        # The problem is made only for its mask.
         others = {name: row.off for name, row in OPTIONS.items() if row.sees is None and row.kind != CHOICE}
         problem = replace(recipe, head_dim=1, value_dim=1, **others).problem()
         rows, keys = (int(problem.visible.any(axis=axes).sum()) for axes in ((0, 1, 3), (0, 1, 2)))
@@ -117,12 +120,12 @@ def _signature(recipe: Recipe, own: Collection[str]) -> Signature:
 
 
 def _hides_nothing(problem: Problem, option: str) -> bool:
-    """Whether other options hide all the keys that this one hides."""
+    """Return whether other options mask all the keys that this option masks."""
     return np.array_equal(problem.visible, problem.replace(**{option: OPTIONS[option].off}).visible)
 
 
 def _of_shape(recipe: Recipe, rows: int, keys: int) -> Iterator[str]:
-    """Name the traits that a shape shows if so many rows see a key, and so many keys are seen."""
+    """Yield the traits of a shape in which ``rows`` queries see a key, and ``keys`` keys are seen."""
     yield from (name for name, row in ABILITIES.items() if row.is_used(recipe))
     yield from (f"keys past {edge}" for edge in EDGES if keys > edge)
     yield from (f"queries past {edge}" for edge in EDGES if rows > edge)

@@ -1,7 +1,7 @@
 """Sizes at which kernels take other paths: long and thin problems, large groups, many batch entries, wide vectors.
 
-Some sizes are met together with one option of the kernel's (``turns`` says which). Every strategy shrinks to the least
-number that still fails: keys beyond a path of 4,096 to 4,097.
+Some sizes are combined with one option of the kernel (``turns`` chooses it). Every strategy shrinks to the least number
+that still fails: a failure past 4,096 keys shrinks to 4,097 keys.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     from attn_spec.kernels.subject import Subject
 
-#: As ``shapes.BUDGET``, of these problems, at float64 and else. Slow kernels have less of it, as of that. The balls of
-#: float64 are dear for each element of an answer, of which long and thin problems have few.
+#: Work budget of large problems (see ``shapes.BUDGET``), for float64 and for other dtypes, divided by the slowness of a
+#: kernel. The balls of float64 are expensive per element of an answer, and long and thin problems have few elements.
 BUDGET, BUDGET_FLOAT64 = 2**22, 2**24
-#: Largest B * Hq of a problem of any size but "grid" and "most entries", if B > 1, times the slowness of a kernel.
+#: Largest B * Hq, if B > 1, times the slowness of a kernel, in sizes that name no other limit.
 MOST_HEADS = 128
-#: Keys in a page of a cache.
+#: Numbers of keys in a page of a cache.
 PAGES = (8, 16, 24, 32, 48, 64, 96, 128, 256)
-#: Widths past a tile of 128 columns, by enough that what is lost of many keys shows in one of them; and the least.
+#: Widths past a tile of 128 columns, and the least. They are so wide that a loss of many keys shows in some column.
 WIDE = (1, 160, 192, 256)
-#: (D, Dv): the least first, which Hypothesis draws first of all; past powers of two by one, those of latent attention.
+#: Pairs (D, Dv): the least first, which Hypothesis draws first; past powers of two by one; those of latent attention.
 WIDTHS = ((1, 1), (257, 257), (320, 64), (384, 384), (512, 512), (576, 512))
 
-#: Of their regimes those that show one lost key among many, and a query in the place of another.
+#: Regimes of large problems, which show one lost key among many, and a query in the place of another.
 REGIMES = ("normal", "normal+v_waves", "large", "integers")
-#: What a problem of as many keys as queries must be past, of which a size has no more than the budget allows.
+#: Length past which a problem with as many keys as queries counts as large; much longer ones exceed the budget.
 PAST_SQUARE = 128
 
 #: Ingredients of a shape by name, see ``shapes.Ingredients``.
@@ -42,17 +42,19 @@ _DIMS: tuple[str, ...] = ("head_dim", "value_dim")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Size:
-    """One way to be large."""
+    """One way in which a problem is large."""
 
     name: str
+    #: Defects that problems of this size bring to light.
     hunts: str
-    #: Abilities that it uses of kernels that have them; others get what they can take.
+    #: Abilities that problems of this size use if the kernel has them.
     uses: tuple[str, ...] = ()
-    #: Lengths of axes, by letter, that a problem must be past to be of this size, where they need not be equal; one of
-    #: them, or all. "BH" is the product of batch entries and heads.
+    #: Lengths of axes, by letter, that a problem of this size exceeds in one axis; "BH" is batch entries times heads.
+    #: Square problems have another limit, see :func:`is_of`.
     past: dict[str, int]
+    #: True if a problem must exceed all lengths in ``past``.
     all_of_them: bool = False
-    #: True if each problem of this size uses an option of the kernel's, another one at each turn.
+    #: True if each problem of this size uses an option of the kernel, another one at each turn.
     options: bool = False
     #: True if searches of few problems have no turn of this size, which takes long.
     long: bool = False
@@ -60,19 +62,20 @@ class Size:
     rare: bool = False
     #: Largest B * Hq of a problem of this size, if B > 1, times the slowness of a kernel.
     most_heads: int = MOST_HEADS
-    #: The budget of a problem of this size, as a multiple of BUDGET or BUDGET_FLOAT64.
+    #: Budget of a problem of this size, as a multiple of BUDGET or BUDGET_FLOAT64.
     times: int = 1
-    #: From the slowness of a kernel to the ingredients that it names; all others are drawn as for small problems.
+    #: Function from the slowness of a kernel to the ingredients that the size sets; others are drawn as for small
+    #: problems.
     numbers: Callable[[float], SearchStrategy[Numbers]]
 
 
 def large(most: int, slowness: float = 1.0, draws: int = 4) -> SearchStrategy[int]:
-    """Numbers from 1 that are seldom small: the largest of four, or so, each as likely as any other."""
+    """Draw numbers from 1 to ``most`` / ``slowness`` that are seldom small: the largest of ``draws`` uniform ones."""
     return st.tuples(*draws * [st.integers(1, max(int(most / slowness), 1))]).map(max)
 
 
 def _thin(**numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
-    """One batch entry, few heads, narrow vectors and short lengths, but for these numbers."""
+    """Draw one batch entry, few heads, narrow vectors and short lengths, except for these numbers."""
     plain = {
         "equal": st.just((1, 1)),
         "grouped": st.just((2, 1)),
@@ -86,7 +89,7 @@ def _thin(**numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
 
 
 def _thin_and(further: SearchStrategy[Numbers], **numbers: SearchStrategy[Any]) -> SearchStrategy[Numbers]:
-    """Draw the numbers of :func:`_thin`, and further ones, of which several depend on one draw."""
+    """Draw the numbers of :func:`_thin`, and ``further`` numbers that depend on one common draw."""
     return st.builds(lambda thin, drawn: thin | drawn, _thin(**numbers), further)
 
 
@@ -95,7 +98,7 @@ def _many(queries: SearchStrategy[int], keys: SearchStrategy[int]) -> SearchStra
 
 
 def _heads(group: int, kv_heads: int) -> Numbers:
-    """Equal heads, and so many kv heads that each serve a group of query heads."""
+    """Return equal heads, and ``kv_heads`` kv heads that each serve a group of query heads."""
     return {"equal": (group, group), "grouped": (max(group, 2) * kv_heads, kv_heads)}
 
 
@@ -109,27 +112,29 @@ def _of_widths(_: float) -> SearchStrategy[Numbers]:
 
 
 def _of_pages(slowness: float) -> SearchStrategy[Numbers]:
-    """Several batch entries whose keys fill whole pages, or are one more or one less."""
+    """Draw several batch entries whose keys fill whole pages, or one key more or less."""
     ends = st.tuples(st.sampled_from(PAGES), st.integers(1, 6), st.sampled_from((1, 0, -1)))
     keys = ends.map(lambda end: max(int(end[0] * end[1] / slowness) + end[2], 1))
     return _thin(batch=st.integers(2, 4), keys=keys, others=st.integers(1, 4))
 
 
 def _of_drafts(slowness: float) -> SearchStrategy[Numbers]:
-    """A few queries for each of many heads."""
+    """Draw a few queries for each of many heads."""
     pairs = st.tuples(st.sampled_from((1, 1, 2)), large(16, slowness))
     return _thin_and(pairs.map(lambda pair: _heads(pair[1], pair[0])), others=st.integers(1, 8))
 
 
 def _of_wide_keys(slowness: float) -> SearchStrategy[Numbers]:
-    """One query and many keys, with vectors of more columns than a tile has."""
+    """Draw one query and many keys, with vectors of more columns than a tile has."""
     widths = st.sampled_from(WIDE).map(lambda width: dict.fromkeys(_DIMS, width))
     keys = large(3 * 2**13, slowness, draws=2)
     return _thin_and(widths, others=st.just(1), keys=keys, grouped=st.just((1, 1)))
 
 
 def _of_grids(most: int) -> Callable[[float], SearchStrategy[Numbers]]:
-    """Up to ``most`` batch entries of one or two heads, each with one or two queries and keys of one column."""
+    """Return a function that draws up to ``most`` batch entries of one or two heads, each with few queries and one
+    column.
+    """
 
     def numbers(slowness: float) -> SearchStrategy[Numbers]:
         few, dims = st.integers(1, 2), st.just(1)
@@ -184,7 +189,7 @@ SIZES = (
 
 
 def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
-    """True if a problem with these lengths of axes is past what the size names, for a kernel of a slowness."""
+    """Return whether a problem with these lengths of axes has the size, for a kernel with this slowness."""
     is_long = {"Q", "K"} & set(size.past)
     if is_long and lengths["Q"] == lengths["K"]:
         return lengths["K"] > PAST_SQUARE / slowness
@@ -194,12 +199,12 @@ def is_of(size: Size, lengths: Mapping[str, int], slowness: float) -> bool:
 
 
 def used(size: Size, subject: Subject, excluded: Collection[str]) -> set[str]:
-    """The abilities that problems of this size use, of a kernel that has them, for a property that allows them."""
+    """Return the abilities that problems of this size use: the kernel has them, and the property allows them."""
     return {name for name in size.uses if subject.supports(name) and name not in excluded}
 
 
 @cache
 def numbers(size: Size, slowness: float, *, any_width: bool) -> SearchStrategy[Numbers]:
-    """The ingredients that a size names, for a kernel that takes any width, or a few that it declares."""
+    """Return the ingredients that a size sets, without widths for a kernel that takes only a few."""
     found = size.numbers(slowness)
     return found if any_width else found.map(lambda made: {n: x for n, x in made.items() if n not in _DIMS})

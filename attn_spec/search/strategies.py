@@ -1,7 +1,7 @@
 """Hypothesis strategies of problems that a subject's kernel declares it can solve.
 
-What is drawn is a recipe (shape, options, regime, seed), never a large array, so that an example costs about a
-millisecond and shrinks to one batch entry, one head, one query, one key, one dimension, the plainest regime, seed 0.
+A strategy draws a recipe (shape, options, regime, seed), never a large array. An example therefore costs about a
+millisecond. It shrinks to one batch entry, one head, one query, one key, one dimension, the plainest regime and seed 0.
 Every list below therefore runs from plain to wild. Only tensors of a few entries are drawn entry by entry.
 """
 
@@ -37,17 +37,18 @@ if TYPE_CHECKING:
 
     from attn_spec.kernels.subject import Subject
 
-#: Regimes that overflow no format, not even where keys are hidden.
+#: Regimes that overflow no format, not even in masked keys.
 TAME = ("normal", "integers", "ties", "large", "one_hot", "first_key_dominates", "rising", "falling")
 #: Bits of the floats that entries are drawn from, before rounding.
 _WIDTHS: dict[str, Literal[16, 32, 64]] = {"float64": 64, "float32": 32, "bfloat16": 32, "float16": 16}
-#: How often options and abilities are drawn, one beside the other; lengths of zero are rarer. A score brings its own.
+#: Options and abilities that are drawn; parameters come with their option.
 _DRAWN = {**{name: row for name, row in OPTIONS.items() if row.kind != PARAMETER}, **ABILITIES}
+#: Relative frequencies with which options and abilities are drawn; lengths of zero are rarer.
 _WEIGHTS = {name: row.weight for name, row in _DRAWN.items() if row.weight}
 
 
 def often(plain: Any, wild: Sequence[Any], share: int = 3) -> SearchStrategy[Any]:
-    """Draw ``plain``, or one time in ``share`` something wild."""
+    """Draw ``plain``, or one time in ``share`` an element of ``wild``."""
     return st.sampled_from([plain] * ((share - 1) * len(wild)) + list(wild))
 
 
@@ -60,12 +61,12 @@ def named(known: Iterable[str]) -> SearchStrategy[str]:
 _REGIMES = st.tuples(st.sampled_from(SCORE_REGIMES), often("", [f"+{name}" for name in VALUE_REGIMES], share=2))
 _SHIFTS = often(0.0, SHIFTS[1:])
 _SEEDS = st.integers(0, 2**32 - 1)
-#: Shares of the possible options and abilities that a problem uses; what benchmarks and users run most has none. One
-#: number decides: of numbers for each option, Hypothesis would copy one over the others.
+#: Shares of the possible options and abilities that a problem uses; the most usual problems use none. One number
+#: decides: Hypothesis would copy one of several numbers over the others.
 _SHARES = st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.4, 0.3, 0.4, 0.5, 0.6, 0.8))
 _ONE_IN_SIXTEEN = st.sampled_from([False] * 15 + [True])
 _WIDTHS_OF_SCORES = st.sampled_from((1, 2, 3, 8, 17))
-#: Pairs of options that no problem uses both.
+#: Pairs of options that no problem uses together.
 _APART = [{name, other} for name, row in OPTIONS.items() for other, its in OPTIONS.items() if row.excludes(its)]
 #: Options that have parameters.
 _OWNERS = {row.of for row in OPTIONS.values()}
@@ -82,12 +83,16 @@ def problems(
     where: Callable[[Recipe], bool] | None = None,
     **fixed: Any,
 ) -> SearchStrategy[Problem]:
-    """Draw problems the kernel declares it can solve, inside the range of what its contract computes.
+    """Draw problems that the kernel declares it can solve, inside the range of its contract.
 
-    ``needs`` are options and abilities that every problem uses; ``without`` those that no problem uses but by need, by
-    name or by a trait of their rows; ``regimes`` replaces all regimes and shifts; ``fixed`` are fields of
-    :class:`Recipe`, each a value or a strategy. ``backward``: gradients are asked of them too. ``where`` says of a
-    recipe whether its problem is meant, before its tensors are made.
+    - ``needs``: options and abilities that every problem uses.
+    - ``without``: names or traits of options that no problem uses, unless it needs them.
+    - ``regimes``: replaces all regimes and shifts.
+    - ``backward``: says that gradients are judged too.
+    - ``where``: says of a recipe whether its problem is wanted, before tensors are made.
+    - ``fixed``: fields of :class:`Recipe`, each a value or a strategy.
+
+    Raises :class:`NotTaken` if the kernel always uses an option in ``without``.
     """
     if clash := sorted(named_by(without) & set(subject.kernel.limits.always) - set(needs)):
         raise NotTaken(f"the kernel always uses {', '.join(clash)}, which no problem of this property does")
@@ -119,8 +124,8 @@ def recipes(
     telling: bool = False,
     **fixed: Any,
 ) -> Recipe:
-    """Draw the recipes behind :func:`problems`, which describes the arguments; if ``telling``, of no plain shape."""
-    # Options come last: the number of draws that they take varies, and what Hypothesis replays after them is lost.
+    """Draw the recipes behind :func:`problems`, which describes the arguments; ``telling`` excludes plain shapes."""
+    # Options come last: their number of draws varies, so that Hypothesis cannot replay draws after them.
     ingredients = shapes.ingredients(subject.kernel.limits.head_dims, subject.kernel.slowness, telling=telling)
     drawn = shapes.Ingredients(**{name: draw(strategy) for name, strategy in ingredients.items()})
     size = turns.size()
@@ -190,7 +195,7 @@ def tiny_problems(draw: DrawFn, subject: Subject) -> Problem:
 
 
 def entry(dtype: str) -> SearchStrategy[float]:
-    """Draw finite numbers of a dtype: half of them within 8, half from the whole range."""
+    """Draw finite numbers of a dtype, half of them within 8, half from the full range."""
     numbers = [st.floats(-bound, bound, width=_WIDTHS[dtype]) for bound in (8.0, FORMATS[dtype].largest)]
     return st.one_of(numbers).map(lambda x: float(bits.nearest(np.array(x), dtype)))
 
@@ -198,7 +203,7 @@ def entry(dtype: str) -> SearchStrategy[float]:
 def _options(
     draw: DrawFn, subject: Subject, needs: Collection[str], without: Collection[str | Trait]
 ) -> frozenset[str]:
-    """Draw the declared options and abilities of a problem: those it needs, each other one with its own chance."""
+    """Draw the options and abilities of a problem: those it needs, and others with their own frequency."""
     excluded = named_by(without)
     possible = [name for name in _WEIGHTS if subject.supports(name) and name not in {*needs, *excluded}]
     drawn = set(draw(_some(tuple(possible), round(draw(_SHARES) * len(possible)))))
@@ -216,12 +221,12 @@ def _options(
 
 
 def _is_excluded(subject: Subject, name: str, chosen: set[str]) -> bool:
-    """True if no problem uses this option or ability beside one of the chosen ones."""
+    """Return whether no problem uses this option or ability beside one of the chosen ones."""
     return any(name in apart and chosen & set(apart) for apart in (*subject.kernel.limits.exclusive, *_APART))
 
 
 def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]) -> list[str]:
-    """The options of the kernel that a problem with these needs may use too, each without the others."""
+    """Return the kernel's options that a problem with these needs may use in addition, each without the others."""
     own = {*needs, *subject.kernel.limits.always}
     possible = [name for name in _WEIGHTS if name in OPTIONS and name not in {*own, *excluded}]
     return [name for name in possible if subject.supports(name) and not _is_excluded(subject, name, own)]
@@ -229,12 +234,12 @@ def _addable(subject: Subject, needs: Collection[str], excluded: Collection[str]
 
 @cache
 def _some(possible: tuple[str, ...], count: int) -> SearchStrategy[list[str]]:
-    """So many of the options and abilities that are possible, in proportion to their chances."""
+    """Draw ``count`` of the possible options and abilities, in proportion to their frequencies."""
     weighted = [name for name in possible for _ in range(_WEIGHTS[name])]
     return st.lists(st.sampled_from(weighted), min_size=count, max_size=count, unique=True) if count else st.just([])
 
 
 def _takes_any_problem(subject: Subject) -> bool:
-    """Whether problems of any shape, without options, may be drawn entry by entry."""
+    """Return whether problems of any shape, without options, may be drawn entry by entry."""
     limits = subject.kernel.limits
     return limits.takes_any_shape and not limits.always and subject.kernel.signatures is None

@@ -26,40 +26,41 @@ if TYPE_CHECKING:
 from attn_spec.problem.problem import Problem
 from attn_spec.problem.traits import all_but
 
-#: The oracle's radius stays below this fraction of an error's standard deviation.
+#: Fraction of an error's standard deviation below which the oracle's radius stays.
 ORACLE_FRACTION = 2.0**-16
-#: The smallest weights of offset queries are about this.
+#: Approximate size of the smallest weights of offset queries.
 SPREAD = 2.0**-40
-#: Heads of a problem, and rows of one for a kernel that takes few queries: some are outside the model.
+#: Number of heads of a problem, and of rows of a problem for a kernel that takes few queries; some rows are outside the
+#: model.
 HEADS, ROWS = 4, 3 * error_statistics.FEWEST_ROWS // 2
-#: Keys of a problem for an accumulator that takes no more.
+#: Number of keys of a problem for an accumulator that allows no more.
 FEWEST = 64
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The signed errors of one answer."""
+    """Signed errors of one answer."""
 
     intermediates: Intermediates
     contract: ResolvedContract
-    #: [B, Hq, Sq, Dv]; known to +- ``radius``.
+    #: Errors, [B, Hq, Sq, Dv], each known to +- ``radius``.
     error: np.ndarray
     radius: np.ndarray
-    #: bool [B, Hq, Sq]: where the statistics are valid.
+    #: Rows in which the statistics are valid: bool [B, Hq, Sq].
     rows: np.ndarray
 
     def size(self) -> Statistic:
-        """The test of their size."""
+        """Return the test of the errors' sizes."""
         least = np.maximum(np.abs(self.error) - self.radius, 0.0)
         return error_statistics.size(self.intermediates, self.contract, least, self.rows)
 
     def bias(self) -> Statistic:
-        """The test of their signs."""
+        """Return the test of the errors' signs."""
         return error_statistics.bias(self.intermediates, self.contract, self.error, self.rows, self.radius)
 
 
 def is_generic(problem: Problem) -> bool:
-    """Whether the problem was drawn from generic regimes alone, unshifted."""
+    """Return whether the problem was drawn from generic regimes only, without a shift."""
     recipe = problem.recipe
     if not isinstance(recipe, Recipe) or recipe.shift:
         return False
@@ -69,7 +70,7 @@ def is_generic(problem: Problem) -> bool:
 def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
     """Draw problems on which statistics are valid, each large enough for averages: 64 rows or more.
 
-    Smaller ones for kernels or truths that take long.
+    Problems are smaller for slow kernels and for float64.
     """
     costly = subject.dtype == "float64" or subject.kernel.slowness > 1
     terms, dims = (64, 65) if costly else (128, 129, 256), (16, 64) if costly else (64, 128)
@@ -93,13 +94,15 @@ def generic_problems(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def _batch(subject: Subject, queries: int) -> int:
-    """Batch entries of a problem: one, but enough for ``ROWS`` where the kernel takes fewer queries than these."""
+    """Return the number of batch entries: one, or enough for ``ROWS`` if the kernel takes fewer queries than
+    ``queries``.
+    """
     taken = subject.kernel.limits.query_lengths
     return 1 if taken is None else max(math.ceil(ROWS / (HEADS * min(queries, max(taken)))), 1)
 
 
 def not_applicable(subject: Subject) -> str:
-    """Say why statistics of rounding errors do not apply to a subject; empty when they do."""
+    """Return why statistics of rounding errors do not apply to a subject; an empty text if they do."""
     if reason := error_statistics.outside_model(subject.contract):
         return reason
     plain = Recipe(dtype=subject.dtype, query_length=FEWEST, key_length=FEWEST, head_dim=16, value_dim=1).problem()
@@ -109,7 +112,7 @@ def not_applicable(subject: Subject) -> str:
 
 
 def errors(subject: Subject, problem: Problem) -> Errors:
-    """The errors of the subject's answer. Raises ``UnsatisfiedAssumption`` where statistics are not valid."""
+    """Return the errors of the subject's answer. Raises ``UnsatisfiedAssumption`` if statistics are not valid."""
     if not is_generic(problem):
         raise UnsatisfiedAssumption("the problem was not drawn from generic regimes")
     x, contract = intermediates(problem), subject.contract

@@ -1,7 +1,7 @@
-"""Turns: at which size, and with which option, a search draws problems now.
+"""Turns: the size, and the option, at which a search draws problems now.
 
-A search draws one problem in ``SHARE`` at a size, at one size after the other, whatever chance would draw. So the
-profile ``ci`` sees each size.
+A search draws one problem in ``SHARE`` at a size, at each size in turn, independent of chance. The profile ``ci``
+therefore covers each size.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from attn_spec.search.sizes import SIZES, Size, is_of
 
 #: One problem in SHARE is drawn at a size.
 SHARE = 5
-#: One property in RARE has turns of a size that is rare.
+#: One property in RARE has turns of a rare size.
 RARE = 4
-#: The number of sizes that each search has a turn of, if it tries enough problems.
+#: Number of sizes of which each search has a turn, if it tries enough problems.
 ORDINARY = sum(not size.rare for size in SIZES)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One problem of a search: the size that it is drawn at, and a number, which chooses its option if it has one."""
+    """One problem of a search: the size at which it is drawn, and a number that chooses its option."""
 
     size: Size
     number: int
 
 
 _turn: ContextVar[Turn | None] = ContextVar("_turn", default=None)
-#: True once a problem of the turn has failed: then the search looks for smaller problems that fail too.
+#: True once a problem of the turn has failed: the search then looks for smaller failing problems.
 _smaller: ContextVar[bool] = ContextVar("_smaller", default=False)
 
 
 def turns(examples: int, property_id: str) -> list[Turn]:
-    """The turns of a search of so many problems, one in SHARE; ``property_id`` says which size is the first.
+    """Return the turns of a search of ``examples`` problems, one in SHARE; the property's id chooses the first size.
 
-    A search of few problems has no turn of a size that is ``long``; three properties in four have none of one that is
-    ``rare``.
+    A search of few problems has no turn of a ``long`` size. Three properties in four have no turn of a given ``rare``
+    size.
     """
     first, count = zlib.crc32(property_id.encode()), examples // SHARE
     known = [size for place, size in enumerate(SIZES) if not size.rare or (first + place) % RARE == 0]
@@ -50,7 +50,7 @@ def turns(examples: int, property_id: str) -> list[Turn]:
 
 @contextmanager
 def drawn_in(turn: Turn | None) -> Iterator[None]:
-    """Draw the problems of this turn inside the block; small ones for None."""
+    """Draw the problems of this turn inside the block; None means small problems."""
     tokens = _turn.set(turn), _smaller.set(False)
     try:
         yield
@@ -60,13 +60,13 @@ def drawn_in(turn: Turn | None) -> Iterator[None]:
 
 
 def size() -> Size | None:
-    """The size that problems are drawn at now; None where small problems are drawn."""
+    """Return the size at which problems are drawn now; None for small problems."""
     turn = _turn.get()
     return None if turn is None else turn.size
 
 
 def option(possible: Sequence[str]) -> set[str]:
-    """The one of these options that a problem of this turn has to use, as a set; empty where its size has none."""
+    """Return the set of the one option that a problem of this turn must use; empty if its size needs no option."""
     turn = _turn.get()
     if turn is None or not turn.size.options or not possible:
         return set()
@@ -74,11 +74,11 @@ def option(possible: Sequence[str]) -> set[str]:
 
 
 def take_smaller() -> None:
-    """From now on draw problems smaller than the size of the turn too, to make a failing problem small."""
+    """Allow problems smaller than the size of the turn from now on, to make a failing problem small."""
     _smaller.set(True)
 
 
 def takes(lengths: Mapping[str, int], slowness: float) -> bool:
-    """True unless a problem with these lengths of axes is smaller than this turn wants, for a kernel of a slowness."""
+    """Return whether the turn allows a problem with these lengths of axes, for a kernel with this slowness."""
     turn = _turn.get()
     return turn is None or _smaller.get() or is_of(turn.size, lengths, slowness)

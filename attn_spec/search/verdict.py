@@ -1,4 +1,4 @@
-"""A verdict: one frozen row for each property x kernel x dtype, and how rows are counted."""
+"""Verdicts: one frozen row for each property x kernel x dtype, and counts of rows."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ class Verdict(StrEnum):
     NOT_EXERCISED = "not exercised"
     #: A problem contradicts the property, as a table of known defects says.
     KNOWN = "known defect"
-    #: A statistical test failed, which a sound kernel does with a small, stated probability.
+    #: A statistical test failed, which happens for a sound kernel with a small, stated probability.
     SUSPECT = "suspect"
-    #: A table of known defects says that a problem contradicts the property, and none did.
+    #: A table of known defects says that the property is refuted, and no problem contradicts it.
     MENDED = "mended"
     #: A problem contradicts the property.
     REFUTED = "refuted"
 
 
 _BEST_FIRST = list(Verdict)
-#: Below this share of elements that were measured a row says so.
+#: Share of measured elements below which a row is reported as little measured.
 LITTLE = 0.9
-#: Fields of a row that are sequences of words.
+#: Fields of a row that are sequences of texts.
 _WORDS = ("readings", "looked_at", "lacks", "hints")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The verdict on one property for one kernel at one dtype, and what it rests on."""
+    """Verdict on one property for one kernel at one dtype, and its evidence."""
 
-    #: Property id, e.g. ``accuracy.output_is_within_bound``.
+    #: Id of the property, e.g. ``accuracy.output_is_within_bound``.
     property: str
-    #: Kernel name, as :attr:`attn_spec.kernels.kernel.Kernel.name`.
+    #: Name of the kernel, as :attr:`attn_spec.kernels.kernel.Kernel.name`.
     kernel: str
     dtype: str
     verdict: Verdict
-    #: Problems the property was checked on.
+    #: Number of problems on which the property was checked.
     examples: int = 0
-    #: Problems drawn but unusable, so not counted in ``examples``.
+    #: Number of problems that were drawn but unusable, which ``examples`` leaves out.
     discarded: int = 0
-    #: The share of the elements of their answers that the contract says something of; None if the property judges none.
+    #: Share of the answers' elements that the contract covers; None if the property judges no element.
     measured: float | None = None
-    #: Largest error / bound seen; None when the property measures none.
+    #: Largest error / bound; None if the property measures none.
     ratio: float | None = None
-    #: Which readings of the contract explained the answers, in words, where it leaves a choice.
+    #: Readings of the contract, in words, that explained the answers, if the contract leaves a choice.
     readings: tuple[str, ...] = ()
-    #: Of problems whose answers were looked at in part, each with how much of it, in words.
+    #: Texts that say which part of an answer was judged, for answers that were judged in part.
     looked_at: tuple[str, ...] = ()
-    #: Options and abilities that the property needs and the kernel, or its framework, does not have.
+    #: Options and abilities that the property needs and that the kernel, or its framework, lacks.
     lacks: tuple[str, ...] = ()
     #: Id of the stored case that refutes the property, or makes the kernel suspect.
     case: str | None = None
-    #: Why the verdict is not "held"; empty when it is.
+    #: Reason why the verdict is not "held"; empty if it is.
     message: str = ""
-    #: What would explain the answer to the stored case, each alone.
+    #: Hints that each alone would explain the answer to the stored case.
     hints: tuple[str, ...] = ()
-    #: The terms that weigh most in what is allowed to the worst element of the stored case, and their shares of it.
+    #: Largest terms of the allowed error at the worst element of the stored case, with their shares.
     bound_terms: tuple[tuple[str, float], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values, of plain types that pytest-xdist can carry."""
+        """Return the fields as JSON values, of plain types that pytest-xdist can send."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         lists = {name: list(values[name]) for name in _WORDS}
         terms = [list(term) for term in self.bound_terms]
@@ -78,19 +78,22 @@ class Row:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """Inverse of :meth:`to_json`; ``TypeError`` or ``ValueError`` for a document it did not write."""
+        """Return the row of a document that :meth:`to_json` wrote.
+
+        Raises TypeError or ValueError for another document.
+        """
         words = {name: tuple(document.get(name, ())) for name in _WORDS}
         terms = tuple((name, share) for name, share in document.get("bound_terms", ()))
         return cls(**{**document, "verdict": Verdict(document["verdict"]), "bound_terms": terms, **words})
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a whole from the verdicts of its parts; of no parts, "not exercised"."""
+    """Return the verdict of a whole from the verdicts of its parts; "not exercised" for no parts."""
     return max(verdicts, key=_BEST_FIRST.index, default=Verdict.NOT_EXERCISED)
 
 
 def measured(rows: Iterable[Row]) -> str:
-    """How much of all answers was measured, in words, of rows that tell; empty where none does."""
+    """Return a text with the share of elements that were measured; an empty text if no row has a share."""
     shares = [row.measured for row in rows if row.measured is not None and row.verdict is not Verdict.NOT_DECLARED]
     if not shares:
         return ""
@@ -100,15 +103,15 @@ def measured(rows: Iterable[Row]) -> str:
 
 
 def count(rows: Iterable[Row]) -> dict[Verdict, int]:
-    """Count the rows that bear each verdict; every verdict is listed."""
+    """Return the number of rows with each verdict; every verdict is listed."""
     verdicts = [row.verdict for row in rows]
     return {verdict: verdicts.count(verdict) for verdict in reversed(_BEST_FIRST)}
 
 
 def denominator(rows: Iterable[Row]) -> str:
-    """Sum up what was asked and what was found, e.g. ``30 properties x 3 subjects: 88 held, 2 not declared, ...``.
+    """Return a summary of what was asked and found, e.g. ``30 properties x 3 subjects: 88 held, 2 not declared, ...``.
 
-    With the share of the elements that the verdicts rest on.
+    The summary ends with the share of elements that were measured.
     """
     rows = list(rows)
     properties = len({row.property for row in rows})
@@ -122,9 +125,11 @@ def denominator(rows: Iterable[Row]) -> str:
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 certified, suspects and known defects or not; 1 when a property is refuted.
+    """Return the exit code of some rows.
 
-    3 when one was not exercised, or none held, or a known defect was not found.
+    - 0: certified, with or without suspects and known defects.
+    - 1: a property is refuted.
+    - 3: a property was not exercised, or none held, or a known defect was not found.
     """
     counted = count(rows)
     if counted[Verdict.REFUTED]:
@@ -133,7 +138,10 @@ def exit_code(rows: Iterable[Row]) -> int:
 
 
 def against(row: Row, known: Iterable[Defect]) -> Row:
-    """The verdict in the light of known defects: one that is found fails nothing, one that is not is told."""
+    """Return the row in the light of known defects: a refutation that an entry covers becomes "known defect".
+
+    A held property with an entry becomes "mended", which reports the entry.
+    """
     expected = [defect for defect in known if defect.is_of(row.kernel, row.dtype, row.property)]
     if not expected:
         return row
@@ -141,12 +149,12 @@ def against(row: Row, known: Iterable[Defect]) -> Row:
     if row.verdict in (Verdict.REFUTED, Verdict.SUSPECT):
         return replace(row, verdict=Verdict.KNOWN, message=f"{reasons}. {row.message}")
     if row.verdict is Verdict.HELD:
-        why = f"no longer seen in {row.examples} problems, take it out of the table if it is mended: {reasons}"
+        why = f"no longer seen in {row.examples} problems; if it is mended, remove it from the table: {reasons}"
         return replace(row, verdict=Verdict.MENDED, message=why)
     return row
 
 
 def plural(number: int, noun: str) -> str:
-    """A number and its noun, e.g. "1 verdict", "3 properties"."""
+    """Return a number and its noun, e.g. "1 verdict", "3 properties"."""
     several = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number} {noun if number == 1 else several}"

@@ -66,7 +66,7 @@ def test_a_row_is_of_a_property_a_dtype_and_a_kernel(changes, expected):
     [
         (Verdict.REFUTED, Verdict.KNOWN, "r (https://example.org). why"),
         (Verdict.SUSPECT, Verdict.KNOWN, "r (https://example.org). why"),
-        (Verdict.HELD, Verdict.MENDED, "no longer seen in 10 problems, take it out of the table if it is mended: r"),
+        (Verdict.HELD, Verdict.MENDED, "no longer seen in 10 problems; if it is mended, remove it from the table: r"),
         (Verdict.NOT_DECLARED, Verdict.NOT_DECLARED, "why"),
         (Verdict.NOT_EXERCISED, Verdict.NOT_EXERCISED, "why"),
     ],

@@ -102,7 +102,7 @@ def test_a_leak_of_hidden_values_is_refuted_whatever_it_takes_to_see_it(matters)
 
     problem = Recipe(query_length=1, key_length=6, head_dim=8, value_dim=2, mask="leading_hidden").problem()
     hidden_keys.assert_hidden_keys_have_no_influence(SUBJECT, problem)
-    with pytest.raises(Refutation, match="after hidden keys and values were replaced by"):
+    with pytest.raises(Refutation, match="after masked keys and values were replaced by"):
         hidden_keys.assert_hidden_keys_have_no_influence(with_function(leaky), problem)
 
 

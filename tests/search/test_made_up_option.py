@@ -80,7 +80,7 @@ def verdicts(folder, *, positional):
     shutil.copytree(ROOT / "attn_spec", package)
     shutil.copytree(ROOT / "properties", package / "properties")
     options = package / "problem" / "score_options.py"
-    place = "    #: (left, right) of the diagonal"
+    place = "    #: Window (left, right) around the diagonal"
     text = options.read_text(encoding="utf-8")
     assert text.count(place) == 1
     options.write_text(text.replace(place, ROW.format(positional=positional) + place), encoding="utf-8")
