@@ -105,7 +105,7 @@ def share_lost(problem: Problem, share: float, *, where: str) -> dict[str, objec
     """
     seen = problem.visible
     count = seen.sum(axis=-1, keepdims=True)
-    place = np.cumsum(seen, axis=-1)  # from 1
+    place = np.cumsum(seen, axis=-1)  # the first visible key has place 1
     lost = np.clip(np.round(share * count), 1, np.maximum(count - 1, 0))
     first = {"start": 0 * lost, "middle": (count - lost) // 2, "end": count - lost}[where]
     return {"mask": seen & ~((place > first) & (place <= first + lost))}

@@ -46,10 +46,15 @@ def run(problem: Problem, kernel: Kernel | str | Callable[..., Any], *, device: 
     """
     found = in_hand(kernel, declared)
     if problem.dtype not in found.dtypes and found.declared:
-        raise KernelError(f"{found.name} declares {', '.join(found.dtypes)}, and the problem is of {problem.dtype}")
+        raise KernelError(
+            f"{found.name} declares {', '.join(found.dtypes)}, and the problem is of {problem.dtype}; make it in a "
+            "declared dtype"
+        )
     missing = sorted(name for name in problem.options() & OPTIONS.keys() if name not in found.supports)
     if missing:
-        raise KernelError(f"{found.name} does not declare {', '.join(missing)}, which the problem uses")
+        raise KernelError(
+            f"{found.name} does not declare {', '.join(missing)}, which the problem uses; leave them out of the problem"
+        )
     return Subject(found, problem.dtype, device)(problem)
 
 

@@ -134,7 +134,7 @@ def call(q: Any, k: Any, v: Any, *, presentation: str = "BHSD", **words: Any) ->
     A tensor of an option may lack leading axes, as in broadcasting: a mask [Sq, Sk], slopes [Hq]. If lengths differ and
     an option counts from the diagonal, ``causal_alignment`` must be given. Raises :class:`CallError`.
     """
-    # The shape of a tensor without values may be an error of its library, so it is not asked for before.
+    # `shape` of a tensor without values may raise an error of its library, so `tensor_of` comes first.
     q, k, v = (tensor_of(name, x) if hasattr(type(x), "shape") else x for name, x in (("q", q), ("k", k), ("v", v)))
     order = _presentation(presentation, {"q": q, "k": k, "v": v})
     q, k, v = (_view(order, name, x) for name, x in (("q", q), ("k", k), ("v", v)))

@@ -121,7 +121,7 @@ def _framework_of(function: Callable[..., Any], name: str) -> str:
 
 def _package_of(value: Any) -> str:
     """Return the package of a global: a module, an object that a module defines, or an object whose type it defines."""
-    owner = getattr(value, "__self__", None)  # of a method of C, as torch.matmul is, which names no module
+    owner = getattr(value, "__self__", None)  # C functions such as torch.matmul name no module
     module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
     found = module or type(value if owner is None else owner).__module__
     return str(found).partition(".")[0].removesuffix("lib")  # jaxlib holds the arrays of jax
@@ -172,7 +172,7 @@ def _check(declared: Kernel) -> None:
             f"{declared.name} declares unknown dtypes {', '.join(unknown)}; known are {', '.join(DTYPES)}"
         )
     if isinstance(declared.contract, Mapping) and (missing := set(declared.dtypes) - set(declared.contract)):
-        raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}")
+        raise KernelError(f"{declared.name} declares no contract for {', '.join(sorted(missing))}; add one for each")
     if not declared.dtypes:
         raise KernelError(f"{declared.name} declares no dtypes; known are {', '.join(DTYPES)}")
     _check_contracts(declared)
@@ -277,7 +277,7 @@ def _check_defects(declared: Kernel) -> None:
         if defect.kernel not in (None, declared.name):
             raise KernelError(f"{about} names the kernel {defect.kernel}; leave kernel out of a kernel's own table")
         if defect.dtype is not None and defect.dtype not in declared.dtypes:
-            raise KernelError(f"{about} is at {defect.dtype}, which the kernel does not declare")
+            raise KernelError(f"{about} is at {defect.dtype}, which the kernel does not declare; remove the defect")
 
 
 def _is_count(value: Any) -> bool:

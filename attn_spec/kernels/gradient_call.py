@@ -106,7 +106,7 @@ def _of_option(made: Call, name: str, x: Any) -> Any:
     option = QUANTITIES[name].gradient_of
     assert option is not None
     if option not in made.options:
-        raise CallError(f"{name} is the gradient of {option}, which this call does not use")
+        raise CallError(f"{name} is the gradient of {option}, which this call does not use; leave {name} out")
     given, whole = made.options[option], with_all_axes(OPTIONS[option], name, x)
     if tuple(whole.shape) != tuple(given.shape):
         raise CallError(f"{name} must have the shape of {option}, {tuple(given.shape)}, not {tuple(x.shape)}")

@@ -203,7 +203,9 @@ class Subject:
         """Call the kernel while its framework records the tensors ``asked``; return the result and the pullback."""
         own = self.framework
         if not isinstance(own, Differentiating):
-            raise KernelError(f"{self.kernel.name} has no @NAME.backward, and {own.name} differentiates nothing")
+            raise KernelError(
+                f"{self.kernel.name} has no @NAME.backward, and {own.name} differentiates nothing; define one"
+            )
 
         def call(inputs: Mapping[str, Any]) -> Any:
             given = {name: inputs.get(name, tensor) for name, tensor in tensors.items()}
@@ -310,6 +312,6 @@ class Subject:
             given[name] = options[keywords[name]], self.presentation.rows(getattr(problem, name))
         for name, (tensor, before) in given.items():
             now = self.framework.take(tensor).astype(np.float64)
-            now = now[(None,) * (before.ndim - now.ndim)]  # of two axes, where it was handed so
+            now = now[(None,) * (before.ndim - now.ndim)]  # a mask may have been passed with two axes
             if now.shape != before.shape or not bits.identical(now, before.astype(np.float64)).all():
                 raise Misbehaviour(f"the kernel changed its input {name} in place; it must leave its inputs alone")

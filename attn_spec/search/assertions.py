@@ -80,7 +80,7 @@ def assert_rows_within_bound(subject: Subject, problem: Problem, rows: Answer) -
     contract = _one_tile_more(subject.contract, problem.key_length)
     if not any(_rounds_in_hidden_tiles(problem, reading) for reading in readings_of(contract, problem)):
         judgement = judged(subject, problem, rows, contract)
-        means = subject.conventions.empty_row == "mean_of_v"  # of all keys of the call
+        means = subject.conventions.empty_row == "mean_of_v"  # the mean is over all keys of the call
         compared = judgement.of_rows_with_keys() if means else judgement
         _assert_inside(compared, (), lambda _: right_for(problem, lambda other: judged(subject, other, rows, contract)))
 
@@ -232,7 +232,7 @@ def assert_unchanged(before: Answer, after: Answer, what: str, rows: np.ndarray 
     """
     for name, old in before.items():
         of_name: np.ndarray = np.ones(tuple(old.shape[:3]), dtype=bool) if rows is None else rows
-        if old.shape[1] != of_name.shape[1]:  # the output of a layer has those of all heads
+        if old.shape[1] != of_name.shape[1]:  # a row of a layer's output has contributions of all heads
             of_name = np.all(of_name, axis=1, keepdims=True)
         _assert_same_numbers(what, name, old, after[name], of_name[..., None] if QUANTITIES[name].has_rows else of_name)
 

@@ -246,7 +246,7 @@ def find(name: str | None, home: Path = HOME) -> list[Path]:
             f"`attn-spec replay --list` lists the {len(stored)} that are stored"
         )
     if name is not None and len(found) > 1:
-        raise CaseError(f"{name!r} fits several cases: {', '.join(path.stem for path in found)}")
+        raise CaseError(f"{name!r} fits several cases: {', '.join(path.stem for path in found)}; write more of the id")
     return found
 
 

@@ -118,7 +118,7 @@ def plain(kernel: Kernel, dtype: str, option: str | None = None) -> Problem:
     def normal(heads: int, length: int, dim: int) -> bits.Values:
         return bits.nearest(rng.standard_normal((1, heads, length, dim)), dtype)
 
-    query_heads, kv_heads = (4, 2) if "gqa" in shaped else (2, 2)  # not (2, 1), which broadcasting hides
+    query_heads, kv_heads = (4, 2) if "gqa" in shaped else (2, 2)  # (2, 1) would be right by broadcasting
     if "query_projection" in shaped:
         query_heads = kv_heads = 1
     problem = Problem(

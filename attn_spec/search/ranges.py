@@ -115,7 +115,7 @@ def _says_enough(subject: Subject, problem: Problem, *, backward: bool) -> bool:
     """Return whether the contract covers nearly all rows that see a key: their domain, whatever the truth is."""
     x = analysis_of(problem).intermediates
     choices = (gradient_readings_of if backward else readings_of)(subject.contract, problem)
-    if problem.feature_map is None:  # the range of scores is cheaper to test than that of all further results
+    if problem.feature_map is None:  # the range of scores is cheaper to test than the range of later results
         choices = tuple(c for c in choices if numbers_fit(x, c)[x.keys[..., 0] > 0].mean() >= LITTLE)
     if not backward:
         sees = ~problem.empty_output_rows

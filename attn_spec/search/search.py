@@ -177,7 +177,7 @@ class _Search:
         if self.property_.false_alarm:
             return []
         found = turns.turns(self.profile.examples, self.property_.id)
-        few = self.subject.kernel.signatures is not None  # each size is another signature
+        few = self.subject.kernel.signatures is not None  # each size needs a signature of its own
         return found[: len(found) // turns.ORDINARY] if few else found
 
     def _draw(self, seed: int) -> None:
@@ -238,7 +238,7 @@ class _Search:
             self.leave_out()
         self.note(observations)
         if self.failure is None and self.examples >= self.wanted:
-            raise OutOfBudget  # before another one is drawn
+            raise OutOfBudget  # before Hypothesis draws another problem
 
     def discard(self, error: Exception) -> None:
         """Count a problem that could not be used, and keep the reason."""

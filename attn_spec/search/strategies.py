@@ -106,7 +106,7 @@ def problems(
         own = {*needs, *subject.kernel.limits.always}
         count = 1 if at_a_size else subject.kernel.signatures
         recipe = signatures.few(recipe, recipes(subject, telling=True, **asked), count, own, is_meant)
-    if at_a_size or where is not None:  # a filter that lets all through would still change what Hypothesis draws
+    if at_a_size or where is not None:  # a filter that accepts everything would still change what Hypothesis draws
         recipe = recipe.filter(is_meant)
     drawn = recipe.map(lambda found: within_range(subject, found, fixed, backward=backward))
     entrywise = not (needs or without or regimes or fixed or where or at_a_size) and _takes_any_problem(subject)

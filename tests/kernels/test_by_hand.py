@@ -72,9 +72,14 @@ def test_a_kernel_is_run_by_name_or_undeclared():
 def test_what_the_kernel_does_not_declare_is_an_error():
     plain = kernel(framework="torch", dtypes=("float32",), name="plain")(lambda q, k, v: v)
 
-    with pytest.raises(KernelError, match=r"^plain does not declare causal, mask, which the problem uses$"):
+    with pytest.raises(
+        KernelError,
+        match=r"^plain does not declare causal, mask, which the problem uses; leave them out of the problem$",
+    ):
         run(PROBLEM, plain)
-    with pytest.raises(KernelError, match=r"^plain declares float32, and the problem is of float16$"):
+    with pytest.raises(
+        KernelError, match=r"^plain declares float32, and the problem is of float16; make it in a declared dtype$"
+    ):
         run(Recipe(dtype="float16").problem(), plain)
 
 

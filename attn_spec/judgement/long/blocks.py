@@ -179,7 +179,7 @@ class RowJudgement:
     def _looked_at(self) -> str:
         if self.rows == self.of:
             return f"all {self.of} rows"
-        if self.refuted:  # which is no longer looked at everywhere
+        if self.refuted:  # the judgement may have ended early
             return f"{self.rows} of {self.of} rows"
         return f"{self.rows} of {self.of} rows, {self.drawn} of them at random: {chance(TOLD, self.drawn)}"
 

@@ -168,7 +168,7 @@ class _Judging:
         decided = self.judgement.decided
         if bias is None and is_glanced(part.problem) and self._cleared(part, b, g, heads, chosen.index):
             return
-        self.judgement.decided = decided  # all rows are asked for again
+        self.judgement.decided = decided  # all rows are judged again
         of_heads, of = self._summed(heads, ALL if chosen.is_whole else chosen.index)
         if bias is not None:
             bias.end(of)

@@ -86,7 +86,7 @@ return returned, pull(sent)[0]"""
         outputs, pullback, returned = jax.vjp(parted, dict(inputs), has_aux=True)
 
         def pull(cotangents: Sequence[Any], *, again: bool = False) -> dict[str, Any]:
-            del again  # it may always be
+            del again  # a JAX pullback can always be called again
             sent: list[Any] = [None if x is None else jax.numpy.zeros_like(x) for x in outputs]
             for place, (output, cotangent) in enumerate(zip(outputs, cotangents, strict=False)):
                 sent[place] = None if output is None else cotangent.astype(output.dtype)

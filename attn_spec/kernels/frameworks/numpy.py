@@ -23,7 +23,7 @@ def uncommitted(size: int) -> mmap.mmap:
     """Map ``size`` bytes of zeros, of which the system commits only pages that are touched. Raises OSError."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         raise OSError("the system cannot map memory without a file")
-    # Python names MAP_NORESERVE since 3.13; Linux on all its common machines has this number for it.
+    # Python names MAP_NORESERVE since 3.13; it has this value in Linux on all common machines.
     lazily = getattr(mmap, "MAP_NORESERVE", 0x4000)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazily)
 

@@ -109,7 +109,7 @@ return returned, [x.grad for x in inputs]"""
 
         def pull(cotangents: Sequence[Any], *, again: bool = False) -> dict[str, Any]:
             for tensor in inputs.values():
-                tensor.grad = None  # of the pass before
+                tensor.grad = None  # discard the gradient of the previous pass
             pairs = [
                 pair for pair in zip(outputs, cotangents, strict=False) if getattr(pair[0], "requires_grad", False)
             ]
