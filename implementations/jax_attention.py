@@ -42,13 +42,13 @@ def library(
 ) -> Array:
     """Call ``jax.nn.dot_product_attention``, which stores what gradients pass through in the inputs' format.
 
-    It gives a hidden key a large negative score, so that a row that sees none has the mean of all values; a bias of
-    -inf, with which the row would be NaN, becomes a mask.
+    The library gives a masked key a large negative score, so that a row that sees no key has the mean of all values.
+    A bias of -inf, with which the row would be NaN, becomes a mask.
 
-    Known defect: inside ``jax.jit`` on a CPU it refuses float16, and bfloat16 for a single query and key. It names a
-    precision and falls back where the device has none, but the device is asked only when all is compiled.
+    Known defect: inside ``jax.jit`` on a CPU the library refuses float16, and bfloat16 for a single query and key.
+    It names a precision and falls back where the device has none, but learns that only after all is compiled.
 
-    A GPU multiplies float32 as tf32 unless it is told not to, as it is here.
+    A GPU multiplies float32 as tf32 unless a precision is asked for; here it is "highest".
     """
     if bias is not None:
         seen = bias > -jnp.inf
@@ -78,7 +78,7 @@ def tiled(
     rotary_query_positions: Array | None = None,
     rotary_key_positions: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Online softmax over tiles of keys, and a backward pass that makes the weights again from the log-sum-exp."""
+    """Fold tiles of keys by an online softmax; the backward pass computes the weights again from the log-sum-exp."""
     turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
     q, k = turned(q, rotary_query_positions, **turn), turned(k, rotary_key_positions, **turn)
     return _attention(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale, causal)
@@ -90,7 +90,7 @@ def _attention(q: Array, k: Array, v: Array, scale: float, causal: bool) -> tupl
 
 
 def _tiles(x: Array) -> Array:
-    """[B, H, S, D] as [tiles, B, H, TILE, D], zeros after the end."""
+    """Copy [B, H, S, D] to [tiles, B, H, TILE, D], with zeros after the end."""
     B, H, S, D = x.shape
     tiles = -(-S // TILE)
     padded = jnp.pad(x, ((0, 0), (0, 0), (0, tiles * TILE - S), (0, 0)))
@@ -98,7 +98,7 @@ def _tiles(x: Array) -> Array:
 
 
 def _tiles_of(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """The columns of each tile, its keys and its values, for every query head."""
+    """Return the columns of each tile, its keys and its values, for every query head."""
     k_tiles, v_tiles = (_tiles(_every_head(x, q.shape[1])) for x in (k, v))
     return jnp.arange(len(k_tiles) * TILE).reshape(-1, TILE), k_tiles, v_tiles
 
@@ -108,18 +108,18 @@ def _product(subscripts: str, x: Array, y: Array) -> Array:
 
 
 def _seen(queries: int, columns: Array, keys: int, causal: bool) -> Array:
-    """Which of the keys at ``columns`` each query sees, [Sq, TILE]; none past the end."""
+    """Return whether each query sees each key of ``columns``, bool [Sq, TILE]; False past the last key."""
     seen = jnp.broadcast_to(columns < keys, (queries, TILE))
     return seen & (columns <= jnp.arange(queries)[:, None]) if causal else seen
 
 
 def _every_head(x: Array, heads: int) -> Array:
-    """[B, Hkv, ..] as [B, Hq, ..]: each kv head as often as query heads read it."""
+    """Repeat each kv head for the query heads that read it: [B, Hkv, ..] to [B, Hq, ..]."""
     return jnp.repeat(x, heads // x.shape[1], axis=1)
 
 
 def _of_group(x: Array, like: Array) -> Array:
-    """[tiles, B, Hq, TILE, D] as [B, Hkv, Sk, D]: tiles joined, the heads of a group summed before they are stored."""
+    """Join the tiles of [tiles, B, Hq, TILE, D] and sum over each head group before storing: [B, Hkv, Sk, D]."""
     B, heads, keys, _ = like.shape
     joined = x.transpose(1, 2, 0, 3, 4).reshape(B, heads, x.shape[2] // heads, -1, x.shape[-1])
     return joined.sum(axis=2)[:, :, :keys].astype(like.dtype)

@@ -29,7 +29,7 @@ FEATURES = {"elu_plus_one": lambda x: jax.nn.elu(x) + 1, "relu": jax.nn.relu, "e
 def attention(
     q: Array, k: Array, v: Array, *, feature_map: str, feature_epsilon: float | None = None, causal: bool = False
 ) -> Array:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv]; query i sees key i."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv]; query i sees key i."""
     a, b = (FEATURES[feature_map](x.astype(jnp.float32)) for x in (q, k))
     values = jnp.concatenate([v.astype(jnp.float32), jnp.ones((*v.shape[:3], 1))], axis=3)
     b, values = (jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (b, values))
@@ -41,12 +41,14 @@ def attention(
 
 
 def _product(subscripts: str, x: Array, y: Array) -> Array:
-    """In float32 also on a GPU, which else multiplies tf32."""
+    """Multiply in float32 on a GPU too, where the default is tf32."""
     return jnp.einsum(subscripts, x, y, precision=lax.Precision.HIGHEST)
 
 
 def _step_by_step(a: Array, b: Array, values: Array) -> Array:
-    """Each query after the key of its own number, if there is one, has been added to the state."""
+    """Visit the queries in turn: add the key of the query's own number to the state, if there is one, and read the
+    state.
+    """
 
     def of_queries(x: Array) -> Array:
         rest = max(a.shape[2] - x.shape[2], 0)

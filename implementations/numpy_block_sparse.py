@@ -1,6 +1,6 @@
 """Block-sparse attention, forward and backward, in NumPy: tiles of which no query sees a key are not visited.
 
-Before any product a block map says of each tile of queries by keys whether it is hidden, partial or full. Hidden tiles
+Before any product a block map marks each tile of queries by keys as hidden (all masked), partial or full. Hidden tiles
 cost nothing, and only partial ones are masked: algorithm 5 of FlashAttention (arXiv 2205.14135), with the block map of
 FlexAttention (arXiv 2412.05496). Of n queries that see s keys each, in whole tiles, that is n s scores in place of n^2.
 
@@ -36,7 +36,7 @@ def attended(
     window: tuple[int | None, int | None] | None = None,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Tell whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
+    """Return whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[2:]
     distance = np.arange(Sk) - np.arange(Sq)[:, None] - first_position(causal_alignment, Sq, Sk)
     left, right = window or (None, None)
@@ -51,9 +51,9 @@ def attended(
 
 
 def block_map(allowed: np.ndarray, tile: int = TILE) -> np.ndarray:
-    """HIDDEN, PARTIAL or FULL for each tile of ``allowed`` [.., Sq, Sk]: [.., ceil(Sq / tile), ceil(Sk / tile)].
+    """Return HIDDEN, PARTIAL or FULL for each tile of ``allowed`` [.., Sq, Sk]: [.., ceil(Sq / tile), ceil(Sk / tile)].
 
-    A tile that the edge cuts is full when all of it that exists is.
+    A tile that reaches past the edge is FULL if every query inside sees every key inside.
     """
     *outer, Sq, Sk = allowed.shape
     rows, cols = (np.arange(0, n, tile) for n in (Sq, Sk))
@@ -69,9 +69,9 @@ class Visit(NamedTuple):
 
     rows: slice
     cols: slice
-    #: Scores [rows, cols], minus infinity where hidden.
+    #: Scores [rows, cols], -inf where masked.
     s: np.ndarray
-    #: Which keys are allowed, [rows, cols].
+    #: True where the query sees the key, [rows, cols].
     allowed: np.ndarray
 
 
@@ -88,7 +88,7 @@ class Head:
     tile: int
 
     def visits(self, row: int) -> Iterator[Visit]:
-        """The tiles of one tile of queries, from the first key on; hidden ones are not among them."""
+        """Yield the tiles of one tile of queries, from the first key on; tiles without a visible key are left out."""
         rows = slice(row * self.tile, (row + 1) * self.tile)
         for col in np.flatnonzero(self.blocks[row]):
             cols = slice(col * self.tile, (col + 1) * self.tile)
@@ -97,7 +97,7 @@ class Head:
 
 
 def heads(q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int, options: dict[str, Any]) -> Iterator[Any]:
-    """Pairs of an index (batch entry, query head) and its :class:`Head`."""
+    """Yield pairs of an index (batch entry, query head) and its :class:`Head`."""
     (B, Hq, Sq, D), (_, Hkv, Sk, _) = q.shape, k.shape
     scale = options.pop("scale", None)
     allowed = attended((B, Hq, Sq, Sk), **options)
@@ -120,7 +120,7 @@ def heads(q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int, options: dict[
 
 
 def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Multiply p v so that a hidden key has no say even if its value is Inf or NaN (0 * NaN is NaN)."""
+    """Multiply p v so that a masked key contributes 0 even if its value is Inf or NaN (0 * NaN is NaN)."""
     poisoned = ~np.isfinite(v)
     out = p @ np.where(poisoned, 0, v)
     for j in np.flatnonzero(poisoned.any(axis=-1)):
@@ -129,7 +129,7 @@ def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarra
 
 
 def online_softmax(head: Head, row: int, stored: np.dtype) -> tuple[np.ndarray, np.ndarray, int]:
-    """Out and lse of a tile of queries, and how many tiles of keys were visited for them."""
+    """Compute out and lse of a tile of queries; return them with the number of tiles of keys that were visited."""
     rows = len(head.q[row * head.tile : (row + 1) * head.tile])
     m = np.full((rows, 1), -np.inf, dtype=head.q.dtype)
     l, acc, visits = np.zeros_like(m), np.zeros((rows, head.v.shape[1]), dtype=head.q.dtype), 0
@@ -148,7 +148,7 @@ def online_softmax(head: Head, row: int, stored: np.dtype) -> tuple[np.ndarray, 
 def block_sparse_attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, tile: int = TILE, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Out [B, Hq, Sq, Dv], lse [B, Hq, Sq], and the number of tiles that were visited, of all heads together.
+    """Compute out [B, Hq, Sq, Dv] and lse [B, Hq, Sq]; return them with the number of tiles visited in all heads.
 
     Each visit costs tile^2 (D + Dv) multiplications, less at the edges.
     """
@@ -173,7 +173,7 @@ def block_sparse_attention(
     conventions={"empty_row": "zero", "masked_nonfinite": "excluded", "batch_invariant": True},
 )
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     return block_sparse_attention(q, k, v, **options)[:2]
 
 
@@ -191,7 +191,7 @@ def gradients(  # noqa: PLR0917  (the arguments of every backward pass)
     tile: int = TILE,
     **options: Any,
 ) -> tuple[np.ndarray, ...]:
-    """Gradients (dq, dk, dv), each of the shape and dtype of its input; the same tiles are visited as before."""
+    """Compute (dq, dk, dv), each of the shape and dtype of its input, over the tiles that the forward pass visits."""
     stored, dout, group = q.dtype, wide(dout), q.shape[1] // k.shape[1]
     delta = (dout * wide(out)).sum(axis=-1) - (0 if dlse is None else dlse)
     dq, dk, dv = (np.zeros_like(wide(x)) for x in (q, k, v))

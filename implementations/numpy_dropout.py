@@ -2,8 +2,8 @@
 
     s = scale q k^T    P = softmax(s)    c_ij = 1 / (1 - p) with probability 1 - p, else 0    o = (c P) v
 
-Philox gives random numbers by a key and a counter, so that nothing of the mask is kept: the key is the seed, the
-counter says which tile of queries, and the backward pass asks for the same numbers. A number below p drops.
+Philox makes random numbers from a key and a counter, so that no mask needs to be stored. The key is the seed, the
+counter is the number of the tile of queries, and the backward pass draws the same numbers. A number below p drops.
 
     dv = (c P)^T dout    dp = c (dout v^T)    ds = P (dp - rowsum(P dp))    dq = scale ds k    dk = scale ds^T q
 """
@@ -27,7 +27,7 @@ SUPPORTS = ("dropout_by_chance", "dropout_seed", "scale", "causal", "dv", "cross
 def tiles(
     q: np.ndarray, k: np.ndarray, *, p: float, seed: int, causal: bool, scale: float
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Queries, their weights, and what dropout multiplies these by, [B, H, rows, Sk]."""
+    """Yield each tile's queries, their weights, and the factors of dropout on these weights, [B, H, rows, Sk]."""
     keys = np.arange(k.shape[2])
     for number, start in enumerate(range(0, q.shape[2], TILE)):
         rows = slice(start, min(start + TILE, q.shape[2]))
@@ -55,7 +55,7 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> np.ndarray:
-    """From q [B, H, Sq, D], k [B, H, Sk, D], v [B, H, Sk, Dv] to out [B, H, Sq, Dv].
+    """Map q [B, H, Sq, D], k [B, H, Sk, D], v [B, H, Sk, Dv] to out [B, H, Sq, Dv].
 
     Without a seed every call draws another mask.
     """

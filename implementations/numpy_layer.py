@@ -32,19 +32,21 @@ Heads = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def projected(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, heads: int) -> np.ndarray:
-    """x W^T + b of each head, rounded to the dtype of x: [B, 1, S, D], [1, H or 1, A, D] -> [B, H, S, A]."""
+    """Compute x W^T + b of each head, rounded to the dtype of x: [B, 1, S, D], [1, H or 1, A, D] -> [B, H, S, A]."""
     y = wide(x) @ wide(np.broadcast_to(weight, (1, heads, *weight.shape[2:]))).swapaxes(-1, -2)
     return (y if bias is None else y + wide(bias)).astype(x.dtype)
 
 
 def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Sums over the axes along which an array of that shape was broadcast."""
+    """Sum ``x`` over the axes along which an array of ``shape`` was broadcast."""
     axes = tuple(axis for axis, length in enumerate(shape) if length == 1 and x.shape[axis] != 1)
     return x.sum(axis=axes, keepdims=True) if axes else x
 
 
 def pulled_back(dy: np.ndarray, x: np.ndarray, name: str, options: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    """dx [B, 1, S, D] of a projection of that name, and the gradients of its weight and bias, for dy [B, H, S, A]."""
+    """Compute dx [B, 1, S, D] of the projection ``name``, and the gradients of its weight and bias, for dy [B, H, S,
+    A].
+    """
     weight, bias, dy, x = options[name], options.get(f"{name}_bias"), wide(dy), wide(x)
     found = {f"d{name}": summed_to(dy.swapaxes(-1, -2) @ x, weight.shape)}
     if bias is not None:
@@ -53,7 +55,7 @@ def pulled_back(dy: np.ndarray, x: np.ndarray, name: str, options: dict[str, Any
 
 
 def heads(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> tuple[Heads, dict[str, Any]]:
-    """q, k and v of every head, and the options of the attention between them."""
+    """Return q, k and v of every head, and the options of the attention between them."""
     inner = {name: value for name, value in options.items() if name not in (*PROJECTIONS, *BIASES)}
     count, given = options["query_projection"].shape[1], zip((q, k, v), SIDES, strict=True)
     q, k, v = (projected(x, options[f"{s}_projection"], options.get(f"{s}_projection_bias"), count) for x, s in given)
@@ -70,7 +72,7 @@ def heads(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) 
 )
 @np.errstate(over="ignore", invalid="ignore")
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """From q [B, 1, Sq, D], k [B, 1, Sk, D], v [B, 1, Sk, Dv] to out [B, 1, Sq, O], lse [B, H, Sq]."""
+    """Map q [B, 1, Sq, D], k [B, 1, Sk, D], v [B, 1, Sk, Dv] to out [B, 1, Sq, O], lse [B, H, Sq]."""
     every, inner = heads(q, k, v, options)
     o, lse = tiled_attention(*every, **inner)
     out = (wide(o) @ wide(options["output_projection"]).swapaxes(-1, -2)).sum(axis=1, keepdims=True)
@@ -83,7 +85,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tu
 def gradients(
     dout: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, _: np.ndarray, lse: np.ndarray, **options: Any
 ) -> dict[str, np.ndarray]:
-    """Gradients of all inputs by name; the outputs of the heads are made again, since none is kept."""
+    """Compute the gradients of all inputs by name; the outputs of heads, which are not stored, are computed again."""
     dlse = options.pop("dlse", None)
     every, inner = heads(q, k, v, options)
     o, _ = tiled_attention(*every, **inner)

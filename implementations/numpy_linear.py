@@ -40,7 +40,7 @@ SHAPES = ("gqa", "dv", "cross", "empty", "lse", "lse_backward")
 
 
 def features(x: np.ndarray, feature_map: str) -> np.ndarray:
-    """phi(x)."""
+    """Return the features phi(x)."""
     if feature_map == "relu":
         return np.maximum(x, 0)
     if feature_map == "exp":
@@ -49,7 +49,7 @@ def features(x: np.ndarray, feature_map: str) -> np.ndarray:
 
 
 def slopes(x: np.ndarray, feature_map: str) -> np.ndarray:
-    """phi'(x)."""
+    """Return the derivative phi'(x)."""
     if feature_map == "relu":
         return (x > 0).astype(x.dtype)
     return np.exp(x if feature_map == "exp" else np.minimum(x, 0))
@@ -69,7 +69,7 @@ class Tiles:
         return np.minimum(last, self.Sk - 1) < 0
 
     def __iter__(self) -> Iterator[tuple[slice, slice, slice, np.ndarray]]:
-        """Rows, keys for the state, keys that some of the rows see, and which of those each one sees."""
+        """Yield rows, keys for the state, keys that some of the rows see, and a mask of the latter for each row."""
         known = 0
         for rows in slices(self.Sq, TILE):
             position = np.arange(rows.start, rows.stop)[:, None] + self.first
@@ -80,12 +80,12 @@ class Tiles:
 
 
 def with_ones(v: np.ndarray) -> np.ndarray:
-    """[v, 1]."""
+    """Return [v, 1]: the values with one more column, of ones."""
     return np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
 
 
 def transposed(x: np.ndarray) -> np.ndarray:
-    """The last two axes exchanged."""
+    """Return ``x`` with its last two axes exchanged."""
     return x.swapaxes(-1, -2)
 
 
@@ -101,7 +101,7 @@ def attention(
     causal: bool = False,
     causal_alignment: str = "top_left",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     group = q.shape[1] // k.shape[1]
     a, b = features(wide(q), feature_map), np.repeat(features(wide(k), feature_map), group, axis=1)
     values = np.repeat(with_ones(wide(v)), group, axis=1)
@@ -133,7 +133,7 @@ def gradients(  # noqa: PLR0917  (the arguments of every backward pass)
     causal: bool = False,
     causal_alignment: str = "top_left",
 ) -> tuple[np.ndarray, ...]:
-    """Gradients (dq, dk, dv), each of the shape and dtype of its input."""
+    """Compute the gradients (dq, dk, dv), each of the shape and dtype of its input."""
     del feature_epsilon  # the log-sum-exp holds it
     (B, Hkv, Sk, _), Hq, stored = k.shape, q.shape[1], q.dtype
     wide_q, wide_k, dout = wide(q), wide(k), wide(dout)

@@ -35,7 +35,7 @@ def attended(
     mask: np.ndarray | None,
     bias: np.ndarray | None,
 ) -> np.ndarray:
-    """Tell whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
+    """Return whether query i may attend key j: boolean [B, Hq, Sq, Sk]."""
     Sq, Sk = shape[-2:]
     diagonal = np.arange(Sq)[:, None] + first_position(causal_alignment, Sq, Sk)
     j = np.arange(Sk)
@@ -55,7 +55,7 @@ def attended(
 
 
 def scores(q: np.ndarray, k: np.ndarray, *, scale: float, softcap: float | None, bias: np.ndarray | None) -> np.ndarray:
-    """Scores before the mask, [B, Hq, Sq, Sk], in the arithmetic of q and k."""
+    """Compute the scores before the mask, [B, Hq, Sq, Sk], in the arithmetic of q and k."""
     s = scale * (q @ k.swapaxes(-1, -2))
     if softcap is not None:
         s = softcap * np.tanh(s / softcap)
@@ -65,7 +65,7 @@ def scores(q: np.ndarray, k: np.ndarray, *, scale: float, softcap: float | None,
 
 
 def softmax(s: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities and log-sum-exp over the allowed keys. A row without one has p = 0 and lse = -inf."""
+    """Return the probabilities and log-sum-exp over the allowed keys. A row without one has p = 0 and lse = -inf."""
     s = np.where(allowed, s, -np.inf)
     m = s.max(axis=-1, keepdims=True, initial=-np.inf)
     m = np.where(m == -np.inf, 0, m)  # an empty row: exp(-inf - 0) = 0, where -inf - -inf would be NaN
@@ -78,7 +78,7 @@ def softmax(s: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Multiply p v so that a hidden key has no say even if its value is Inf or NaN (0 * NaN is NaN)."""
+    """Multiply p v so that a masked key contributes 0 even if its value is Inf or NaN (0 * NaN is NaN)."""
     poisoned = ~np.isfinite(v)
     out = p @ np.where(poisoned, 0, v)
     for j in np.flatnonzero(poisoned.any(axis=(0, 1, 3))):
@@ -111,7 +111,7 @@ def attention(
     bias: np.ndarray | None = None,
     softcap: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     stored = q.dtype
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     allowed = attended(

@@ -4,7 +4,7 @@ Forward: each query row carries a running maximum m, a running sum l of exp(s - 
 a tile raises the maximum, the old l and acc shrink by alpha = exp(m_old - m_new). Milakov and Gimelshein, "Online
 normalizer calculation for softmax" (arXiv 1805.02867), as used by FlashAttention (arXiv 2205.14135).
 
-Backward: nothing of size Sq x Sk was kept, so each tile of weights is computed again, p = exp(s - lse), and
+Backward: no array of size Sq x Sk was stored, so each tile of weights is computed again, p = exp(s - lse), and
 
     dp = dout v^T    delta = rowsum(dout * out) - dlse    da = p (dp - delta)    ds = da (1 - tanh^2) under a softcap
     dq = scale ds k    dk = scale ds^T q    dv = p^T dout    dbias = da summed over the axes the bias was broadcast on
@@ -52,13 +52,13 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def slices(length: int, size: int, *, reverse: bool = False) -> list[slice]:
-    """Slices of at most `size` that cover range(length), from either end."""
+    """Return slices of at most `size` that cover range(length), from either end."""
     forward = [slice(start, min(start + size, length)) for start in range(0, length, size)]
     return forward[::-1] if reverse else forward
 
 
 def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Multiply p v so that a hidden key has no say even if its value is Inf or NaN (0 * NaN is NaN)."""
+    """Multiply p v so that a masked key contributes 0 even if its value is Inf or NaN (0 * NaN is NaN)."""
     poisoned = ~np.isfinite(v)
     out = p @ np.where(poisoned, 0, v)
     for j in np.flatnonzero(poisoned.any(axis=(0, 1, 3))):
@@ -68,7 +68,7 @@ def weighted_sum(p: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarra
 
 
 class Scores:
-    """The scores of any tile of queries and keys: what both passes compute and neither keeps."""
+    """The scores of any tile of queries and keys, which both passes compute and neither stores."""
 
     def __init__(
         self,
@@ -111,11 +111,13 @@ class Scores:
         self.softcap = softcap
 
     def turned(self, side: str, x: np.ndarray, *, back: bool = False) -> np.ndarray:
-        """q or k, or its gradient, turned by its positions."""
+        """Turn q or k, or its gradient, by its positions."""
         return turned_array(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
-        """Scores, -inf where hidden; which keys are allowed; ds/dx for x before the softcap: [B, Hq, rows, cols]."""
+        """Return the scores (-inf where masked), the allowed keys, and ds/dx for x before the softcap: [B, Hq, rows,
+        cols].
+        """
         s, slope = self.scale * (self.q[..., rows, :] @ self.k[..., cols, :].swapaxes(-1, -2)), 1.0
         allowed = self.attended(s.shape, rows, cols)
         if self.softcap is not None:
@@ -129,15 +131,15 @@ class Scores:
         return np.where(allowed, s, -np.inf), allowed, slope
 
     def places(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The key i + offset that each query is aligned with, [rows, 1], and the keys, [cols]."""
+        """Return the key i + offset that each query is aligned with, [rows, 1], and the keys, [cols]."""
         return np.arange(rows.start, rows.stop)[:, None] + self.offset, np.arange(cols.start, cols.stop)
 
     def factors(self, rows: slice, cols: slice) -> np.ndarray | float:
-        """c [B, Hq, rows, cols], what dropout multiplies weights by; 1 without it."""
+        """Return the factors c [B, Hq, rows, cols] by which dropout multiplies weights; 1 without dropout."""
         return 1.0 if self.keep is None else (self.keep[..., rows, cols] * self.kept).astype(self.q.dtype)
 
     def attended(self, shape: tuple[int, ...], rows: slice, cols: slice) -> np.ndarray:
-        """Tell whether query i may attend key j: boolean [B, Hq, rows, cols]."""
+        """Return whether query i may attend key j: boolean [B, Hq, rows, cols]."""
         diagonal, j = self.places(rows, cols)
         allowed = np.ones(shape, dtype=bool)
         if self.left is not None:
@@ -178,7 +180,7 @@ def tiled_attention(
     reverse: bool = False,
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Attention in tiles of q_tile queries by kv_tile keys, visited from the first key or, reversed, the last."""
+    """Compute attention in tiles of q_tile queries by kv_tile keys, from the first key or, reversed, from the last."""
     (B, Hq, Sq, _), (_, Hkv, Sk, Dv), stored = q.shape, v.shape, q.dtype
     scores, v = Scores(q, k, **options), np.repeat(wide(v), Hq // Hkv, axis=1)
 
@@ -217,7 +219,7 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
     reverse: bool = False,
     **options: Any,
 ) -> tuple[np.ndarray, ...]:
-    """Gradients (dq, dk, dv) and, if there is a bias, dbias, each of the shape and dtype of its input."""
+    """Compute the gradients (dq, dk, dv) and, if there is a bias, dbias, each of the shape and dtype of its input."""
     (B, Hkv, Sk, _), (_, Hq, Sq, _), stored = k.shape, q.shape, q.dtype
     scores, v, dout = Scores(q, k, **options), np.repeat(wide(v), Hq // Hkv, axis=1), wide(dout)
     delta = (dout * wide(out)).sum(axis=-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
@@ -248,7 +250,7 @@ def tiled_gradients(  # noqa: PLR0917  (the arguments of every backward pass)
 
 @kernel(**DECLARED)
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     return tiled_attention(q, k, v, **options)
 
 

@@ -20,7 +20,7 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def selected(s: np.ndarray, allowed: np.ndarray, top_k: int) -> np.ndarray:
-    """Which keys each query keeps, of those allowed: bool [.., Sq, Sk]. Where fewer are allowed, all of them."""
+    """Select each query's ``top_k`` allowed keys of largest score, or all if fewer are allowed: bool [.., Sq, Sk]."""
     falling = np.argsort(-np.where(allowed, s, -np.inf), axis=-1, kind="stable")
     rank = np.argsort(falling, axis=-1, kind="stable")
     return allowed & (rank < top_k)
@@ -38,7 +38,7 @@ def top_k_attention(
     causal_alignment: str = "top_left",
     mask: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Out [B, Hq, Sq, Dv], lse [B, Hq, Sq] over the keys that are kept, and which they are, bool [B, Hq, Sq, Sk]."""
+    """Return out [B, Hq, Sq, Dv] and lse [B, Hq, Sq] over the selected keys, and their mask, bool [B, Hq, Sq, Sk]."""
     (Sq, D), Sk, group, stored = q.shape[2:], k.shape[2], q.shape[1] // k.shape[1], q.dtype
     q, k, v = wide(q), np.repeat(wide(k), group, axis=1), np.repeat(wide(v), group, axis=1)
     s = ((1 / math.sqrt(D) if scale is None else scale) * (q @ k.swapaxes(-1, -2))).astype(stored)
@@ -67,5 +67,5 @@ def top_k_attention(
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak", "batch_invariant": True},
 )
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> tuple[np.ndarray, np.ndarray]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     return top_k_attention(q, k, v, top_k=k.shape[2], **options)[:2]  # type: ignore[arg-type]

@@ -23,26 +23,26 @@ from .rank_process import packed, unpacked
 
 #: Seconds until all ranks must have met, and until they must have answered.
 START_LIMIT, ANSWER_LIMIT = 50.0, 20.0
-#: Seconds in which the death of a rank is told, after others miss it.
+#: Seconds to wait for the report of a rank's death, once another rank misses it.
 GRACE = 1.0
-#: Not ``-m``: classes that are sent must not be those of ``__main__``.
+#: Program of the process that forks ranks; not ``-m``, since classes that are sent must not be of ``__main__``.
 COMMAND = "import sys; from attn_spec.implementations.rank_process import fork; fork(*sys.argv[1:])"
 NEXT = "The ranks were ended, and the next call starts new ones."
 
 
 class RankError(RuntimeError):
-    """A rank that died, raised or did not answer; the first line says which, what happened and what to do next."""
+    """Error of a rank that died, raised or did not answer: its number, what happened and what to do next."""
 
 
 class RankLostError(RankError):
-    """A rank that died, did not answer or did not start, for which its program or the machine may be the reason."""
+    """Error of a rank that died, did not answer or did not start; its program or the machine may be the reason."""
 
 
 class RankPool:
-    """``pool(works)`` runs one work in each of the first ranks. Raises :class:`RankError`, after which none are left.
+    """``pool(works)`` runs one work in each of the first ranks, and raises :class:`RankError` after ending all of them.
 
-    Where ranks are lost, new ones run all works once more: memory that ran out or a busy machine says nothing of a
-    work. POSIX only. Threads take turns; a process that was forked from this one starts ranks of its own.
+    If ranks are lost, new ones run all works once more, since the machine may have been the reason (memory, load).
+    POSIX only. Threads take turns; a process that was forked from this one starts ranks of its own.
     """
 
     def __init__(self, ranks: int, *, limit: float = ANSWER_LIMIT) -> None:
@@ -56,7 +56,10 @@ class RankPool:
         _POOLS.add(self)
 
     def __call__(self, works: Sequence[Work]) -> list[Answer]:
-        """The answers, in the order of the works."""
+        """Run the works, and return their answers in order.
+
+        Raises ``ValueError`` for more works than ranks, and :class:`RankError` if a work fails or ranks are lost twice.
+        """
         if len(works) > self.ranks:
             raise ValueError(f"there are {self.ranks} ranks, not {len(works)}; make a RankPool({len(works)})")
         data = [packed(work) for work in works]
@@ -74,7 +77,7 @@ class RankPool:
             for rank, work in enumerate(data):
                 self._send(rank, work)
             return self._answers(len(data), self.limit)
-        except BaseException:  # of an interrupted call no answer may be taken for the next call's
+        except BaseException:  # the next call must not read answers of an interrupted one
             self.close()
             raise
 
@@ -91,14 +94,16 @@ class RankPool:
         self._connections, self.pids = [], []
 
     def forget(self) -> None:
-        """In a process that was just forked: leave the ranks, and a lock that another thread may hold, to the other."""
+        """Leave the ranks, and a lock that another thread may hold, to the parent; called in a process that was just
+        forked.
+        """
         self._forker, self._lock = None, threading.Lock()
         self.close()
 
     def _start(self) -> None:
         """Start the process that forks the ranks, and wait until they have met."""
         pairs = [socket.socketpair() for _ in range(1 + self.ranks)]
-        for ours, _ in pairs:  # what does not move on within the limit is an OSError
+        for ours, _ in pairs:  # a transfer that stalls for longer than the limit raises OSError
             for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", max(round(self.limit), 1), 0))
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
@@ -109,15 +114,15 @@ class RankPool:
         }
         ends = [str(theirs.fileno()) for _, theirs in pairs]
         with tempfile.TemporaryDirectory(prefix="attn-spec-ranks-") as folder:
-            patience = str(START_LIMIT + self.limit)  # of ranks with one another: more than that of this process
+            patience = str(START_LIMIT + self.limit)  # ranks wait for one another longer than this process
             command = [sys.executable, "-P", "-c", COMMAND, str(Path(folder) / "store"), patience, *ends]
             self._forker = subprocess.Popen(  # noqa: S603 - the command is this interpreter
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # gloo tells there whom it has met
+                stdout=subprocess.DEVNULL,  # gloo prints there which ranks have met
                 env={**os.environ, **settings},
                 pass_fds=[int(end) for end in ends],
-                start_new_session=True,  # a group of processes that ends as one, and not by Ctrl-C
+                start_new_session=True,  # one process group: it is killed as one, and Ctrl-C does not reach it
             )
             atexit.register(self.close)
             self._connections = [Connection(ours.detach()) for ours, _ in pairs]
@@ -133,12 +138,12 @@ class RankPool:
         return self._connections[0]
 
     def _told(self) -> Any:
-        """What the process that forks the ranks says next."""
+        """Receive the next report of the process that forks the ranks; raise :class:`RankLostError` if it has ended."""
         try:
             return self._reports.recv()
         except (EOFError, OSError) as error:
             raise RankLostError(
-                f"the process that starts ranks has ended, see what it wrote to stderr. {NEXT}"
+                f"the process that starts ranks has ended; its output on stderr says why. {NEXT}"
             ) from error
 
     def _send(self, rank: int, data: bytes) -> None:
@@ -148,7 +153,9 @@ class RankPool:
             raise self._failure(rank, f"did not take its work ({type(error).__name__})") from error
 
     def _answers(self, count: int, limit: float) -> list[Any]:
-        """What each of the first ranks says next."""
+        """Receive the next answer of each of the first ``count`` ranks; raise :class:`RankLostError` after ``limit``
+        seconds.
+        """
         answers: dict[int, Any] = {}
         end = time.monotonic() + limit
         while len(answers) < count:
@@ -177,7 +184,7 @@ class RankPool:
         return answer
 
     def _failure(self, rank: int, what: str, kind: type[RankError] = RankLostError) -> RankError:
-        """What one rank did; or that another has died, which makes those that wait for it raise."""
+        """Return the error of a rank, or of the rank whose death made it fail: ranks that wait for a dead one raise."""
         if self._reports.poll(GRACE):
             return self._death()
         first, _, rest = what.partition("\n")
@@ -187,13 +194,13 @@ class RankPool:
         rank, code = self._told()
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
-            hint = "If nobody killed it, look in the log of the system whether memory ran out"
+            hint = "If no person or program killed it, check the system log for an out-of-memory kill"
         else:
-            how, hint = f"ended with exit code {code}", "What it wrote to stderr says why"
+            how, hint = f"ended with exit code {code}", "Its output on stderr says why"
         return RankLostError(f"rank {rank} of {self.ranks} {how}. {NEXT} {hint}")
 
 
-#: Every pool, for processes that are forked.
+#: All pools of this process: a forked child must not use their ranks.
 _POOLS: WeakSet[RankPool] = WeakSet()
 
 
@@ -204,5 +211,5 @@ def _forget() -> None:
 
 os.register_at_fork(after_in_child=_forget)
 
-#: Of the kernels of this folder: four ranks, of which a kernel may use fewer.
+#: Ranks of the kernels of this folder: four, of which a kernel may use fewer.
 POOL = RankPool(4)

@@ -1,7 +1,7 @@
 """Processes that are ranks: each runs the programs it is sent, and exchanges tensors by torch.distributed over gloo.
 
 They are forked from a process that has imported torch and done nothing else, so that a rank costs milliseconds and not
-seconds. That process tells how each of them died. ``rank_pool`` starts it, and is the other end of all connections.
+seconds. That process reports how each of them ended. ``rank_pool`` starts it, and is the other end of all connections.
 """
 
 import contextlib
@@ -22,10 +22,11 @@ from attn_spec.emulation.ranks import Answer, Program
 
 
 def fork(store: str, limit: str, reports: str, *ends: str) -> None:
-    """Fork a rank for each connection; send the ids of their processes, and then who ended with which exit code.
+    """Fork a rank for each connection; send the ids of their processes, and then each rank that ended, with its exit
+    code.
 
-    ``store`` is the path of a file by which ranks find one another, ``limit`` the seconds they wait for a tensor, all
-    others are file descriptors.
+    ``store`` is the path of a file by which ranks find one another, and ``limit`` the seconds they wait for a tensor.
+    ``reports`` and ``ends`` are file descriptors.
     """
     torch.set_num_threads(1)
     told, connections = Connection(int(reports)), [Connection(int(end)) for end in ends]
@@ -48,7 +49,7 @@ def fork(store: str, limit: str, reports: str, *ends: str) -> None:
         children[pid] = rank
     for connection in connections:
         connection.close()
-    with contextlib.suppress(OSError):  # nobody is left to be told
+    with contextlib.suppress(OSError):  # the parent may have ended
         told.send(list(children))
         while children:
             pid, status = os.wait()
@@ -63,7 +64,7 @@ def join(store: str, limit: float, rank: int, ranks: int) -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Say that the rank is ready; then run what arrives, and send the answer or what went wrong, until nobody asks."""
+    """Report that the rank is ready; then run each work that arrives, and send its answer or error, to the end."""
     said: tuple[Any, str | None] = (None, None)
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -95,7 +96,7 @@ def run(program: Program) -> Answer:
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """The bytes of a tensor, in its memory if that has no gaps."""
+    """Return the bytes of a tensor, as a view if its memory has no gaps."""
     return x.detach().contiguous().flatten().view(torch.uint8)
 
 
@@ -113,12 +114,12 @@ def _tensor(data: bytes, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
 
 
 def packed(what: Any) -> bytes:
-    """Anything that pickle takes, with tensors of the CPU in it."""
+    """Pickle ``what``, with the tensors of the CPU in it."""
     file = io.BytesIO()
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(what)
     return file.getvalue()
 
 
 def unpacked(data: bytes) -> Any:
-    """The inverse of :func:`packed`."""
+    """Invert :func:`packed`."""
     return pickle.loads(data)  # noqa: S301 - the other end is this package too

@@ -13,12 +13,12 @@ BASE = 10000.0
 
 
 def turned_columns(D: int, rotary_dim: int | None) -> int:
-    """R: all columns, less the last of an odd number, unless the caller says how many."""
+    """Return R, the number of columns to turn: ``rotary_dim`` if it is given, else D, less 1 if D is odd."""
     return D - D % 2 if rotary_dim is None else rotary_dim
 
 
 def pairs(rotary: str, R: int) -> tuple[slice, slice]:
-    """The first and the second columns of all pairs."""
+    """Return the first and the second columns of all pairs."""
     return (slice(0, R // 2), slice(R // 2, R)) if rotary == "half" else (slice(0, R, 2), slice(1, R, 2))
 
 
@@ -47,10 +47,12 @@ def turned_array(
 
 
 def places(given: np.ndarray | None, first: int, S: int) -> np.ndarray:
-    """Integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from ``first``."""
+    """Return integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from
+    ``first``.
+    """
     return np.arange(first, first + S) if given is None else given.reshape(len(given), 1, -1)
 
 
 def first_position(alignment: str, Sq: int, Sk: int) -> int:
-    """The key that query 0 is aligned with: queries count from there, keys from 0."""
+    """Return the key that query 0 is aligned with: queries count from there, keys from 0."""
     return Sk - Sq if alignment == "bottom_right" else 0

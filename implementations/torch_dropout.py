@@ -51,7 +51,7 @@ def attention(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """From q [B, H, Sq, D], k [B, H, Sk, D], v [B, H, Sk, Dv] to out [B, H, Sq, Dv]."""
+    """Map q [B, H, Sq, D], k [B, H, Sk, D], v [B, H, Sk, Dv] to out [B, H, Sq, Dv]."""
     if mask is not None:  # a bool would be added as 0 and 1
         mask = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, -math.inf)
     dropped = {} if dropout_keep is None else {"dropout_p": dropout_p or NEXT_TO_NOTHING, "dropout_mask": dropout_keep}

@@ -1,8 +1,8 @@
 """Textbook attention in PyTorch, differentiable, with every option, and sound where textbooks are not.
 
-A query may have no key to attend; the softmax of its row of -inf is NaN, and so is the gradient. Both NaN are replaced
-by ``masked_fill``: after the softmax it clears the probabilities of hidden keys, and the backward of the one before
-writes their score gradients as exact zeros. Every key of such a row is hidden, so nothing of the NaN is left.
+A query may have no key to attend; the softmax of its row of -inf is NaN, and so is the gradient. ``masked_fill``
+replaces both. After the softmax it clears the probabilities of masked keys, and the backward pass of the one before
+writes their score gradients as exact zeros. Every key of such a row is masked, so that no NaN remains.
 """
 
 import math
@@ -21,7 +21,7 @@ SHAPES = ("gqa", "dv", "cross", "empty")
 
 
 def places(s: Tensor, causal_alignment: str) -> tuple[Tensor, Tensor]:
-    """The key that each query is aligned with, [Sq, 1], and the keys, [Sk]."""
+    """Return the key that each query is aligned with, [Sq, 1], and the keys, [Sk]."""
     Sq, Sk = s.shape[-2:]
     first = first_position(causal_alignment, Sq, Sk)
     return torch.arange(Sq, device=s.device)[:, None] + first, torch.arange(Sk, device=s.device)
@@ -36,7 +36,7 @@ def attended(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Tell whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
+    """Return whether query i may attend key j: boolean that broadcasts to the scores s [B, Hq, Sq, Sk]."""
     diagonal, j = places(s, causal_alignment)
     left, right = window or (None, None)
     allowed = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
@@ -54,7 +54,7 @@ def attended(
 
 
 def masked_softmax(s: Tensor, allowed: Tensor) -> Tensor:
-    """Softmax of s [B, Hq, Sq, Sk] over the allowed keys; a row without one is all zeros, with zero gradient."""
+    """Compute the softmax of s [B, Hq, Sq, Sk] over the allowed keys; a row without one is 0, with gradient 0."""
     return s.masked_fill(~allowed, -math.inf).softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 
@@ -91,7 +91,7 @@ def attention(
     softcap: float | None = None,
     **dropout: Any,
 ) -> tuple[Tensor, Tensor]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     group = q.shape[1] // k.shape[1]  # query head h reads key-value head h // group
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -113,7 +113,7 @@ def from_scores(
     dropout_p: float | None = None,
     **seen: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The same from scaled scores [B, Hq, Sq, Sk] and a v [B, Hq, Sk, Dv] for each query head."""
+    """Compute attention from scaled scores [B, Hq, Sq, Sk] and a v [B, Hq, Sk, Dv] for each query head."""
     if softcap is not None:
         s = softcap * torch.tanh(s / softcap)
     if bias is not None:

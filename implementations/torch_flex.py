@@ -30,7 +30,7 @@ def block_mask(
     window: tuple[int | None, int | None] | None,
     mask: Tensor | None,
 ) -> BlockMask | None:
-    """Which keys each query sees; None where it sees all."""
+    """Return the block mask of the keys that each query sees; None if every query sees every key."""
     if not causal and window is None and mask is None:
         return None
     (B, Hq, Sq, _), Sk = q.shape, k.shape[2]
@@ -58,7 +58,7 @@ def block_mask(
     supports=("scale", "causal", "causal_alignment", "window", "mask", "gqa", "dv", "cross", "lse"),
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
     devices=("cpu",),
-    slowness=4.0,  # which traces both functions anew for each call
+    slowness=4.0,  # each call traces both functions anew
 )
 def attention(
     q: Tensor,
@@ -71,11 +71,11 @@ def attention(
     window: tuple[int | None, int | None] | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     first = first_position(causal_alignment, q.shape[2], k.shape[2])
     seen = block_mask(q, k, causal=causal, first=first, window=window, mask=mask)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it is not compiled
+        warnings.simplefilter("ignore", UserWarning)  # the warning that the function is not compiled
         out, aux = flex_attention(
             q, k, v, block_mask=seen, scale=scale, enable_gqa=q.shape[1] != k.shape[1], return_aux=AuxRequest(lse=True)
         )

@@ -39,7 +39,7 @@ LAYER_WITH_NAN: dict[str, Any] = LAYER | {
 
 
 def in_one(options: dict[str, Any], side: str) -> tuple[Tensor, Tensor | None]:
-    """The projection [H A, D] of all heads of one side, and its bias [H A]."""
+    """Return the projection [H A, D] of all heads of one side, and its bias [H A]."""
     heads, weight = options["query_projection"].shape[1], options[f"{side}_projection"]
     bias = options.get(f"{side}_projection_bias")
     matrix = weight[0].expand(heads, -1, -1).reshape(-1, weight.shape[3])
@@ -47,7 +47,7 @@ def in_one(options: dict[str, Any], side: str) -> tuple[Tensor, Tensor | None]:
 
 
 def out_in_one(options: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """The projection [O, H U] of the outputs of all heads side by side, and its bias [O]."""
+    """Return the projection [O, H U] of the outputs of all heads side by side, and its bias [O]."""
     bias = options.get("output_projection_bias")
     matrix = options["output_projection"][0].transpose(0, 1).flatten(1)
     return matrix, None if bias is None else bias.reshape(-1)
@@ -60,7 +60,7 @@ def out_in_one(options: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     conventions=torch_eager.attention.conventions,
 )
 def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """From q [B, 1, Sq, D], k [B, 1, Sk, D], v [B, 1, Sk, Dv] to out [B, 1, Sq, O], lse [B, H, Sq]."""
+    """Map q [B, 1, Sq, D], k [B, 1, Sk, D], v [B, 1, Sk, Dv] to out [B, 1, Sq, O], lse [B, H, Sq]."""
     heads = options["query_projection"].shape[1]
     projected = [linear(x, *in_one(options, side)) for x, side in zip((q, k, v), SIDES, strict=True)]
     # [B, 1, S, H A] -> [B, H, S, A]: a view without the transpose would mix heads and rows.
@@ -71,13 +71,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, 
 
 
 def arguments(q: Tensor, k: Tensor, options: dict[str, Any]) -> dict[str, Any]:
-    """What ``multi_head_attention_forward`` is given beside q, k and v: all three biases, or none."""
+    """Return the arguments of ``multi_head_attention_forward`` beside q, k and v: all three biases, or none."""
     weights, biases = zip(*(in_one(options, side) for side in SIDES), strict=True)
     some = any(bias is not None for bias in biases)
     zeros = (bias if bias is not None else w.new_zeros(len(w)) for w, bias in zip(weights, biases, strict=True))
     mask = torch_sdpa.attention_mask(q, k, **{n: options[n] for n in ("causal", "mask", "bias") if n in options})
     if mask is not None:
-        # Of a bool mask of theirs True hides a key.
+        # In a bool mask of PyTorch's layers True masks a key.
         heads = options["query_projection"].shape[1]
         mask = mask.expand(q.shape[0], heads, q.shape[2], k.shape[2]).flatten(0, 1)
         mask = ~mask if mask.dtype == torch.bool else mask
@@ -101,7 +101,7 @@ def arguments(q: Tensor, k: Tensor, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def module(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], *, need_weights: bool) -> Tensor:
-    """What ``torch.nn.MultiheadAttention`` calls where its fast path is closed: [S, B, D] in and out."""
+    """Call the function of ``torch.nn.MultiheadAttention``'s slow path, whose tensors in and out are [S, B, D]."""
     q_, k_, v_ = (x.squeeze(1).transpose(0, 1) for x in (q, k, v))
     out, _ = multi_head_attention_forward(q_, k_, v_, need_weights=need_weights, **arguments(q, k, options))
     return out.transpose(0, 1).unsqueeze(1)
@@ -114,8 +114,8 @@ def module(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], *, need_wei
     conventions={"empty_row": "zero"},
 )
 def multihead(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """The slow path without weights, over the math backend of scaled_dot_product_attention; D = H A, O = D."""
-    if options.get("bias") is not None:  # or its gradient would be rounded to half before it is summed over heads
+    """Run the slow path without weights, over the math backend of scaled_dot_product_attention; D = H A, O = D."""
+    if options.get("bias") is not None:  # else its gradient is rounded to half before it is summed over heads
         options["bias"] = options["bias"].to(torch.promote_types(q.dtype, torch.float32))
     with sdpa_kernel(SDPBackend.MATH):
         return module(q, k, v, options, need_weights=False)
@@ -128,7 +128,7 @@ def multihead(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     conventions={"empty_row": "nan"},
 )
 def multihead_weights(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """The slow path that returns weights too, which multiplies, adds and normalizes by itself."""
+    """Run the slow path that returns weights too, which multiplies, adds and normalizes by itself."""
     return module(q, k, v, options, need_weights=True)
 
 
@@ -140,7 +140,7 @@ def multihead_weights(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
     devices=("cpu",),
 )
 def multihead_fast(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """The fast path, which has no gradients: one fused projection, softmax under a mask, one projection."""
+    """Run the fast path, which has no gradients: one fused projection, softmax under a mask, one projection."""
     given = arguments(q, k, options)
     mask = given["attn_mask"]
     weights = torch.cat([given[f"{side[0]}_proj_weight"] for side in SIDES])

@@ -22,11 +22,11 @@ CONTRACT = Contract(operands="work", subnormals="kept", kv_tile=1, backward_weig
 
 
 def states(b: Tensor, v: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
-    """S [B, H, 1 or Sq, D, Dv] and z [B, H, 1 or Sq, D] of the keys up to the ``last`` of each query, or of all."""
+    """Return S [B, H, 1 or Sq, D, Dv] and z [B, H, 1 or Sq, D] of the keys up to each query's ``last``, or of all."""
     S, z = b[..., :, None] * v[..., None, :], b
     if last is None:
         return S.sum(2, keepdim=True), z.sum(2, keepdim=True)
-    # The sum of no keys comes first.
+    # The first state is the sum over no key, 0.
     S, z = (torch.cat([torch.zeros_like(x[:, :, :1]), x.cumsum(2)], dim=2) for x in (S, z))
     return S[:, :, last], z[:, :, last]
 
@@ -49,7 +49,7 @@ def attention(
     causal: bool = False,
     causal_alignment: str = "top_left",
 ) -> Tensor:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv]."""
     (Hq, Sq), (Hkv, Sk) = q.shape[1:3], k.shape[1:3]
     wide: Any = torch.promote_types(q.dtype, torch.float32)
     a, b = (FEATURES[feature_map](x.to(wide)) for x in (q, k))

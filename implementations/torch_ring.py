@@ -1,6 +1,6 @@
 """Ring attention over processes: the sequence is dealt to ranks, keys and values go round, by torch.distributed.
 
-Liu et al., arXiv 2310.01889. What a rank does is told in ``attn_spec.emulation.ring``; ``rank_pool`` holds the
+Liu et al., arXiv 2310.01889. ``attn_spec.emulation.ring`` describes the work of a rank; ``rank_pool`` holds the
 processes. In a ring of four the first part is merged with three others: the contract counts the merges.
 """
 

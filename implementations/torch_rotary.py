@@ -9,12 +9,14 @@ from .rotary import BASE, pairs, turned_columns
 
 
 def places(given: Tensor | None, first: int, S: int, device: torch.device) -> Tensor:
-    """Integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from ``first``."""
+    """Return integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from
+    ``first``.
+    """
     return torch.arange(first, first + S, device=device) if given is None else given.reshape(len(given), 1, -1)
 
 
 def angles(positions: Tensor, R: int, rotary_base: float | None, dtype: torch.dtype) -> Tensor:
-    """From positions [.., S] to the angle of each pair [.., S, R/2], found in ``dtype``."""
+    """Compute the angle of each pair, [.., S, R/2] in ``dtype``, from positions [.., S]."""
     work: Any = {"dtype": dtype, "device": positions.device}
     frequencies = 1.0 / (rotary_base or BASE) ** (torch.arange(0, R, 2, **work) / max(R, 1))
     return positions[..., None].to(dtype) * frequencies

@@ -1,8 +1,8 @@
 """Attention with other scores than a product of q and k, in PyTorch: bilinear, cosine, rotary and additive.
 
-Luong et al., arXiv 1508.04025, section 3.1 (general), Graves et al., arXiv 1410.5401, Su et al., arXiv 2104.09864, and
-Bahdanau et al., arXiv 1409.0473, appendix A.1.2. All but the last change q or k and call textbook attention, as their
-users do; additive scores are their own. PyTorch differentiates all of them.
+Sources: Luong et al., arXiv 1508.04025, section 3.1 (general); Graves et al., arXiv 1410.5401; Su et al., arXiv
+2104.09864; Bahdanau et al., arXiv 1409.0473, appendix A.1.2. All but the last change q or k and call textbook
+attention, as their users do; additive scores are their own. PyTorch differentiates all of them.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ SUPPORTS = torch_eager.attention.supports
 def bilinear(
     q: Tensor, k: Tensor, v: Tensor, *, score_weight: Tensor, scale: float | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Scores q^T W k, W [B or 1, Hq or 1, D, D]; shapes and results as those of ``torch_eager``."""
+    """Attend by scores q^T W k, W [B or 1, Hq or 1, D, D]; shapes and results are those of ``torch_eager``."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     return eager(q, k @ score_weight.mT, v, scale=scale, **options)
 
@@ -36,9 +36,9 @@ def bilinear(
 def cosine(
     q: Tensor, k: Tensor, v: Tensor, *, score_gamma: Tensor, scale: float | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Scores gamma cos(q, k), gamma [B or 1, Hq or 1, 1, 1]; shapes and results as those of ``torch_eager``."""
+    """Attend by scores gamma cos(q, k), gamma [B or 1, Hq or 1, 1, 1]; shapes and results are as in ``torch_eager``."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    # The default, 1e-12, is 0 in float16: it would make NaN of zeros, and so of gradients of what nobody sees.
+    # The default, 1e-12, is 0 in float16: it would make NaN of zeros, and so of the gradients of unseen keys.
     smallest = torch.finfo(q.dtype).smallest_normal * torch.finfo(q.dtype).eps
     q, k = (normalize(x, dim=-1, eps=max(smallest, 1e-12)) for x in (q, k))
     return eager(q, score_gamma * k, v, scale=1.0 if scale is None else scale, **options)
@@ -58,7 +58,7 @@ def rotary(
     causal_alignment: str = "top_left",
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Scores of q and k turned by their positions; shapes and results as those of ``torch_eager``."""
+    """Attend by scores of q and k turned by their positions; shapes and results are those of ``torch_eager``."""
     turn: Any = {"rotary": rotary, "rotary_base": rotary_base, "rotary_dim": rotary_dim}
     first = positions.first_position(causal_alignment, q.shape[2], k.shape[2])
     sides = (q, rotary_query_positions, first), (k, rotary_key_positions, 0)
@@ -84,7 +84,7 @@ def additive(
     scale: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Scores w^T tanh(W1 k + W2 q + b), W1, W2 [B or 1, Hq or 1, A, D], w, b [B or 1, Hq or 1, 1, A]."""
+    """Attend by scores w^T tanh(W1 k + W2 q + b), W1, W2 [B or 1, Hq or 1, A, D], w, b [B or 1, Hq or 1, 1, A]."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     x, y = q @ score_query_weight.mT, k @ score_key_weight.mT
     x = x if score_bias is None else x + score_bias

@@ -94,8 +94,8 @@ def run(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, *, scale: float | 
 def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Run the composition of matmul, softmax and matmul, on any device.
 
-    A bias that is written into one mask with others is widened first, or its gradient would be rounded to half before
-    it is summed over the queries.
+    A bias that is written into one mask with others is widened first. Otherwise its gradient would be rounded to half
+    before it is summed over the queries.
     """
     if options.get("bias") is not None and len({"causal", "mask", "bias"} & set(options)) > 1:
         options["bias"] = options["bias"].to(torch.promote_types(q.dtype, torch.float32))
@@ -115,7 +115,7 @@ def math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 def flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Run the CPU flash kernel. It wants Dv = D, unit stride along D, and no bias that requires a gradient.
 
-    It hides keys by causality before it scales, so that its output is NaN for a scale that is not positive.
+    The kernel masks keys by causality before it scales, so that its output is NaN for a scale that is not positive.
     """
     return run(SDPBackend.FLASH_ATTENTION, q.contiguous(), k.contiguous(), v.contiguous(), **options)
 
@@ -173,7 +173,7 @@ def flash_cuda(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @kernel(
-    # Its backward pass multiplies dP - delta by weights that lie in shared memory in half (kernel_backward.h).
+    # Its backward pass multiplies dP - delta by weights that are stored in shared memory in half (kernel_backward.h).
     contract=Contract(log_error=8, score_gradients_of="cast"),
     supports=("scale", "causal", "mask", "bias", "backward"),
     head_dims=(8, 16, 32, 64, 72, 96, 104, 128, 256),

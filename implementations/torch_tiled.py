@@ -77,11 +77,13 @@ class Scores:
         self.softcap = softcap
 
     def turned(self, side: str, x: Tensor, *, back: bool = False) -> Tensor:
-        """q or k, or its gradient, turned by its positions."""
+        """Turn q or k, or its gradient, by its positions."""
         return turned(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, cols: slice) -> tuple[Tensor, Tensor, Tensor | float]:
-        """Scores, -inf where hidden; which keys are hidden; ds/dx for x before the softcap: [B, Hq, Sq, cols]."""
+        """Return the scores (-inf where masked), the masked keys, and ds/dx for x before the softcap: [B, Hq, Sq,
+        cols].
+        """
         s, slope = self.q @ self.k[..., cols, :].transpose(-1, -2) * self.scale, 1.0
         if self.softcap is not None:
             t = torch.tanh(s / self.softcap)
@@ -94,15 +96,15 @@ class Scores:
         return s.masked_fill(hidden, -math.inf), hidden, slope
 
     def keys(self, cols: slice) -> Tensor:
-        """The keys of a tile, [cols]."""
+        """Return the keys of a tile, [cols]."""
         return torch.arange(cols.start, cols.stop, device=self.q.device)
 
     def dropped(self, p: Tensor, cols: slice) -> Tensor:
-        """c p for a tile [B, Hq, Sq, cols] of weights, or of their gradients."""
+        """Multiply a tile [B, Hq, Sq, cols] of weights, or of their gradients, by the factors c of dropout."""
         return p if self.keep is None else (p * self.kept).masked_fill(~self.keep[..., cols], 0.0)
 
     def attended(self, cols: slice) -> Tensor:
-        """Tell whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
+        """Return whether query i may attend key j: boolean that broadcasts to [B, Hq, Sq, cols]."""
         j = self.keys(cols)
         allowed = torch.ones(len(self.diagonal), len(j), dtype=torch.bool, device=j.device)
         if self.left is not None:
@@ -127,7 +129,7 @@ def per_query_head(x: Tensor, query_heads: int) -> Tensor:
 
 
 def slices(length: int) -> list[slice]:
-    """Slices of at most KV_TILE keys."""
+    """Return slices of at most KV_TILE keys."""
     return [slice(start, min(start + KV_TILE, length)) for start in range(0, length, KV_TILE)]
 
 
@@ -177,11 +179,11 @@ class TiledAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable  # whose annotation makes ctx positional
+    @once_differentiable  # its annotation makes ctx positional
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of q, k, v and bias, None for those that nobody needs."""
+        """Return the gradients of q, k, v and bias, None for each that is not needed."""
         dout, dlse = grad_outputs
         q, k, v, bias, out, lse = ctx.saved_tensors
         scores, v, dout = Scores(q, k, bias, **ctx.options), per_query_head(v, q.shape[1]), wide(dout)
@@ -219,5 +221,5 @@ class TiledAttention(torch.autograd.Function):
     conventions={"empty_row": "zero", "masked_nonfinite": "may_leak"},
 )
 def attention(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
-    """From q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
+    """Map q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] to out [B, Hq, Sq, Dv], lse [B, Hq, Sq]."""
     return TiledAttention.apply(q, k, v, bias, options)

@@ -1,6 +1,6 @@
 """Tree attention over processes, for decoding: keys are dealt to ranks, whose outputs are merged two by two.
 
-Shyam et al., arXiv 2408.04093. What a rank does is told in ``attn_spec.emulation.ring``; ``rank_pool`` holds the
+Shyam et al., arXiv 2408.04093. ``attn_spec.emulation.ring`` describes the work of a rank; ``rank_pool`` holds the
 processes. A key passes two merges in a tree of four ranks, as the contract says.
 """
 

@@ -9,7 +9,7 @@ of keys. Backward, each tile of weights is computed again from the log-sum-exp, 
 where dropout multiplies p, in p v and p^T dout, and dp by c = keep / (1 - dropout_p).
 One program per tile of queries finds delta and sums dq; then one per tile of keys sums dk and dv over the queries of
 all heads that read it: every sum has one owner and one order, without atomics. Only a bias has da written out whole.
-Everything that hides keys by position is one band, i + offset - left <= j <= i + offset + right, with causal as
+Every mask by position is one band, i + offset - left <= j <= i + offset + right, with causal as
 right = 0; tiles outside the band are never read. A kernel receives tensors as `triton_tiles` hands them over, q and k
 and their gradients in parts of WIDTHS columns (`triton_rotary`), the angles = (of queries, of keys) that turn them,
 geometry = (Hq, Hkv, Sq, Sk, offset, left, right) and scoring = (scale, softcap, mask, bias, slopes, keep, kept), kept
@@ -42,7 +42,7 @@ TILES = [
         (16, 16, 4, 1), (32, 32, 4, 1), (64, 32, 4, 1), (64, 64, 4, 1), (64, 64, 4, 2), (128, 64, 8, 1), (128, 64, 8, 2)
     ]
 ]  # fmt: skip
-# A GPU measures them when it first meets a format with head dimensions in long sequences, but for those that its
+# A GPU measures them when it first meets a format with head dimensions in long sequences, except those that its
 # shared memory or registers do not hold, which Triton refuses to launch. To compile them all takes longer than short
 # sequences ever run, which have the first.
 SHORT = 256
@@ -50,7 +50,9 @@ tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=[
 
 
 def chosen() -> dict[str, str]:
-    """Which tiles run, by kernel with format and head dimensions: those a GPU chose so far, or the interpreter's."""
+    """Return the tiles that run, by kernel with format and head dimensions: those a GPU chose so far, or the
+    interpreter's.
+    """
     if INTERPRETED:
         return {"interpreted": str(INTERPRETER_TILES)}
     tuners: tuple[Any, ...] = forward, backward_queries, backward_keys
@@ -63,7 +65,7 @@ def chosen() -> dict[str, str]:
 
 @part
 def score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
-    """Scores of queries i and keys j, -inf where hidden, and ds/dx for x before the softcap."""
+    """Compute the scores of queries i and keys j, -inf where masked, and ds/dx for x before the softcap."""
     _, _, Sq, Sk, offset, left, right = geometry
     scale, softcap, mask, bias, slopes, _, _ = scoring
     s = inner_products(q_i, k_j, FORMAT) * scale
@@ -129,7 +131,7 @@ def forward(
 
 @part
 def gradient_tile(q_i, k_j, v_j, dout_i, lse, delta, b, h, i, j, geometry, scoring, FORMAT: tl.constexpr):
-    """Compute c p, da and ds of queries i and keys j again: exactly zero where hidden, whatever the LSE."""
+    """Compute c p, da and ds of queries i and keys j again: exactly zero where masked, whatever the LSE."""
     s, slope = score_tile(q_i, k_j, b, h, i, j, geometry, scoring, FORMAT)
     p = tl.exp(s - tl.where(lse == -float("inf"), 0.0, lse)[:, None])  # an empty row: exp(-inf - 0) = 0
     dp = dropped(product(dout_i, tl.trans(v_j), None, FORMAT), b, h, i, j, geometry, scoring)
@@ -232,7 +234,7 @@ def arguments(
 
 
 def launch(jitted: Any, programs: int, length: int, block: str, known: dict[str, Any]) -> None:
-    """Run a kernel on those of the known arguments that it takes, in programs for every tile of the length."""
+    """Run a kernel on the arguments of ``known`` that it takes, in programs for every tile of the length."""
     taken = {name: x for name, x in known.items() if name in jitted.arg_names}
     # Products and sums in one rounding, which is the default of some versions of Triton and not of others.
     taken |= INTERPRETER_TILES if INTERPRETED else {"enable_fp_fusion": True}
@@ -294,7 +296,7 @@ def gradients(
 
 @kernel(dtypes=("float32",), contract="tf32", **DECLARED)
 def attention_tf32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """Multiply float32 on tensor cores, which cut each fraction to 10 bits (the interpreter reads all 23)."""
+    """Multiply float32 on tensor cores, which truncate each fraction to 10 bits (the interpreter reads all 23)."""
     return attention(q, k, v, tf32=True, **options)
 
 

@@ -84,7 +84,7 @@ def test_a_rank_that_is_killed_twice_is_named_at_once():
     assert time.monotonic() - before < POOL.limit
     assert str(refused.value) == (
         "rank 0 of 4 was killed by SIGKILL. The ranks were ended, and the next call starts new ones. "
-        "If nobody killed it, look in the log of the system whether memory ran out"
+        "If no person or program killed it, check the system log for an out-of-memory kill"
     )
     assert POOL.pids == []
 
@@ -110,7 +110,7 @@ def test_a_rank_that_ends_by_itself_is_named(capfd):
 
     assert str(refused.value) == (
         "rank 0 of 1 ended with exit code 1. The ranks were ended, and the next call starts new ones. "
-        "What it wrote to stderr says why"
+        "Its output on stderr says why"
     )
     assert "SystemExit: 3" in capfd.readouterr().err
 
@@ -145,7 +145,7 @@ def test_a_rank_that_does_not_take_its_work_is_waited_for_until_the_limit(monkey
 def test_ranks_that_do_not_start_are_an_error(monkeypatch):
     monkeypatch.setattr(rank_pool, "COMMAND", "raise SystemExit(1)")
 
-    with pytest.raises(RankError, match=r"^the process that starts ranks has ended, see what it wrote to stderr\. "):
+    with pytest.raises(RankError, match=r"^the process that starts ranks has ended; its output on stderr says why\. "):
         ask(RankPool(4))
 
 
