@@ -42,7 +42,7 @@ class First:
 
 
 def in_order(*, in_files: bool = False) -> list[Property]:
-    """Every property, in the order of the search or of the files."""
+    """Return every property, in the order of the search or of the files."""
     properties = list(load_all().values())
     return properties if in_files else sorted(properties, key=lambda property_: order.rank(property_.id))
 
@@ -68,7 +68,7 @@ def first_of(mutant_id: str, seed: int, in_files: bool) -> First:
 
 
 def summary(every: Sequence[First]) -> list[str]:
-    """Median, 95 % and worst of both times; who was slowest; who was not refuted at all."""
+    """Return median, 95 % and worst of both times, the slowest mutants, and the mutants that were not refuted."""
     refuted = [one for one in every if one.property_id]
     lines = [f"{len(refuted)} of {len(every)} mutants were refuted by the profile smoke"]
     for what in ("found", "shown"):

@@ -1,8 +1,9 @@
-"""What it costs that a kernel has a process of its own: ``python -m attn_spec.reports.isolation_cost``.
+"""The cost of a kernel in a process of its own: ``python -m attn_spec.reports.isolation_cost``.
 
-The same kernel here and there: one call of a small problem, where both take turns; one certificate of each, smoke
-profile, in processor seconds of all processes, which the load of the machine changes less than time; the verdicts of
-both; and the largest memory of judge and worker for one large problem.
+One kernel runs in this process and in its own. Compared are one call of a small problem, where both take turns, and one
+certificate of each, smoke profile. Certificates are compared in processor seconds of all processes, which depend less
+on the load of the machine than time. The verdicts of both are compared too, and the largest memory of judge and worker
+for one large problem.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from attn_spec.sessions.progress import Request
 
 from .side_by_side import side_by_side
 
-#: At most: how many milliseconds dearer one call is, and how many times as dear a certificate.
+#: Limits: milliseconds that one call may cost more, and the largest ratio of the costs of certificates.
 CALL, CERTIFICATE = 1.0, 1.15
 
 
@@ -39,7 +40,7 @@ def main(kernel: str, rounds: int, length: int, certificate: bool) -> None:
     here, there = call_seconds(kernel, rounds)
     dearer = 1e3 * (there - here)
     click.echo(f"one small call of {kernel}: {1e3 * here:.2f} ms here, {1e3 * there:.2f} ms in its own process")
-    click.echo(f"  {dearer:.2f} ms dearer  (at most {CALL:g} wanted)")
+    click.echo(f"  {dearer:.2f} ms more  (at most {CALL:g} wanted)")
     if certificate:
         taken, verdicts = zip(*(certified(kernel, isolate) for isolate in (False, True)), strict=True)
         click.echo(f"certificate, profile smoke: {taken[0]:.1f} s of processors here, {taken[1]:.1f} s with its own")
@@ -50,7 +51,7 @@ def main(kernel: str, rounds: int, length: int, certificate: bool) -> None:
 
 
 def call_seconds(kernel: str, rounds: int) -> tuple[float, float]:
-    """Seconds of one small call here and in a process of its own, medians of calls that take turns."""
+    """Return seconds of one small call here and in a process of its own, medians of calls that take turns."""
     here, there = (Subject(made, made.dtypes[0]) for made in (resolve(kernel), isolated(kernel)))
     problem = plain(here.kernel, here.dtype)
     taken = side_by_side({"here": lambda: here(problem), "there": lambda: there(problem)}, rounds)
@@ -58,14 +59,14 @@ def call_seconds(kernel: str, rounds: int) -> tuple[float, float]:
 
 
 def certified(kernel: str, isolate: bool) -> tuple[float, Counter[str]]:
-    """Processor seconds of all processes of one certificate, and how many verdicts there are of each kind."""
+    """Return processor seconds of all processes of one certificate, and the number of verdicts of each kind."""
     before = sum(os.times()[:4])
     document, _ = examine(Request(kernel=kernel, isolate=isolate))
     return sum(os.times()[:4]) - before, Counter({str(name): number for name, number in document.summary.items()})
 
 
 def peaks(kernel: str, length: int) -> tuple[float, float]:
-    """MiB that this process and the largest that it started have held, after a call of one large problem."""
+    """Return the peak MiB of this process and of the largest that it started, after a call of one large problem."""
     made = isolated(kernel)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 1, length, 64)).astype(np.float32).astype(np.float64) for _ in range(3))

@@ -1,4 +1,4 @@
-"""How fast long answers are judged, and in how much memory, beside float64 attention of PyTorch on the same data."""
+"""Time and memory of judging long answers, beside float64 attention of PyTorch on the same data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTHS = (1024, 2048, 4096, 8192, 16384)
 ROWS = 256
 #: Bytes that judging is allowed, where it shall take little.
 LITTLE = 2**24
-#: How often each is timed.
+#: Number of times that each call is timed.
 ROUNDS = 3
 #: At most how many times as long as float64 attention judging an output takes, of any dtype and contract.
 LIMIT = 15.0
@@ -43,13 +43,13 @@ class Size:
     dtype: str = "bfloat16"
 
     def tensors(self) -> list[torch.Tensor]:
-        """q, k and v, normal numbers."""
+        """Draw q, k and v, normal numbers."""
         source = torch.Generator().manual_seed(0)
         shape = (self.batch, self.heads, self.length, self.head_dim)
         return [torch.randn(shape, generator=source).to(getattr(torch, self.dtype)) for _ in range(3)]
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """That of PyTorch, in the dtype of the tensors."""
+        """Call the attention of PyTorch, in the dtype of the tensors."""
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 
     def __str__(self) -> str:
@@ -57,33 +57,33 @@ class Size:
         return f"{sides}, {'causal' if self.causal else 'full'}, {self.rows or 'all'} rows a head"
 
 
-#: What is promised: all rows of a layer of moderate length; a sample of a large one.
+#: Promised sizes: all rows of a layer of moderate length, and a sample of the rows of a large one.
 WHOLE = Size(heads=8, length=2048)
 SAMPLED = Size(batch=2, heads=16, length=4096, head_dim=128, rows=ROWS)
 
 
 def judging(size: Size, memory: int = MEMORY) -> Callable[[], object]:
-    """The judgement of a sound answer."""
+    """Return a call that judges a sound answer."""
     tensors = size.tensors()
     out, words = size.attention(*tensors), {"causal": size.causal, "contract": "fused", "rows": size.rows}
     return lambda: assert_attention(out, *tensors, **words, memory=memory)
 
 
 def judging_under(contract: str | None, size: Size) -> Callable[[], object]:
-    """The judgement under a contract of what attention in float64 gives, rounded to the dtype: sound under each."""
+    """Return a call that judges float64 attention, rounded to the dtype, under a contract: it is sound under each."""
     tensors = size.tensors()
     out = size.attention(*(x.double() for x in tensors)).to(tensors[0].dtype)
     return lambda: assert_attention(out, *tensors, causal=size.causal, contract=contract, rows=size.rows)
 
 
 def in_float64(size: Size) -> Callable[[], object]:
-    """Attention of the same tensors in float64."""
+    """Return a call of attention on equal tensors in float64."""
     tensors = [x.double() for x in size.tensors()]
     return lambda: size.attention(*tensors)
 
 
 def judging_gradients(size: Size) -> Callable[[], object]:
-    """The judgement of sound gradients: found in float32, stored in bfloat16."""
+    """Return a call that judges sound gradients: computed in float32, stored in bfloat16."""
     tensors = size.tensors()
     wide, dout = [x.float().requires_grad_() for x in tensors], torch.ones_like(tensors[0])
     gradients = torch.autograd.grad(size.attention(*wide), wide, dout.float())
@@ -93,39 +93,39 @@ def judging_gradients(size: Size) -> Callable[[], object]:
 
 
 def differentiated_in_float64(size: Size) -> Callable[[], object]:
-    """Attention of the same tensors in float64, and its gradients."""
+    """Return a call of attention on equal tensors in float64, and of its gradients."""
     tensors = [x.double().requires_grad_() for x in size.tensors()]
     dout = torch.ones_like(tensors[0])
     return lambda: torch.autograd.grad(size.attention(*tensors), tensors, dout)
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """The median of some calls, after one that is not counted."""
+    """Return the median seconds of some calls, after one that is not counted."""
     return side_by_side({"": run}, ROUNDS)[""]
 
 
 def peak(judged: Callable[[Size], Callable[[], object]], size: Size) -> int:
-    """Bytes that judging takes at most beside the tensors, in a process of its own."""
+    """Return the most bytes that judging takes beside the tensors, in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_peak, judged, size).result()
 
 
 def _peak(judged: Callable[[Size], Callable[[], object]], size: Size) -> int:
-    judged(Size(length=16))()  # which loads what it calls
+    judged(Size(length=16))()  # a first call loads the operators
     return growth(judged(size))
 
 
 def compared(
     name: str, judged: Callable[[Size], Callable[[], object]], beside: Callable[[], object], size: Size
 ) -> str:
-    """One line: how long judging takes, in terms of what it is compared with, and in how much memory."""
+    """Return one line: the time of judging, its ratio to ``beside``, and its memory."""
     taken = side_by_side({"judged": judged(size), "beside": beside}, ROUNDS)
     ratio, mebibytes = taken["judged"] / taken["beside"], peak(judged, size) / 2**20
     return f"  {name}, {size}: {taken['judged']:.2f} s, {ratio:.2f} of float64 attention, {mebibytes:,.0f} MiB"
 
 
 def cells(size: Size) -> Iterator[str]:
-    """How long judging an output takes, of each dtype and under each contract."""
+    """Yield the times of judging an output, of each dtype and under each contract."""
     yield f"  output, {size}, by dtype and contract, times of float64 attention (at most {LIMIT:g} wanted)"
     for dtype in DTYPES:
         of_dtype = replace(size, dtype=dtype)
@@ -137,7 +137,7 @@ def cells(size: Size) -> Iterator[str]:
 
 
 def lines(lengths: tuple[int, ...] = LENGTHS, whole: Size = WHOLE, sampled: Size = SAMPLED) -> Iterator[str]:
-    """The report, line by line."""
+    """Yield the report, line by line."""
     yield "judging answers by assert_attention, beside float64 attention of PyTorch"
     for size in (whole, sampled):
         yield compared("output", judging, in_float64(size), size)

@@ -22,7 +22,7 @@ from .members import COLUMNS, KERNELS, MEMBERS, Member
 from .zoo.mutants import Mutant
 from .zoo.mutants import load_all as load_mutants
 
-#: Of more files than these a cell links to their folder.
+#: Number of files above which a cell links to their folder.
 MOST_FILES = 2
 
 
@@ -31,12 +31,12 @@ class MemberError(ValueError):
 
 
 def markdown(members: Iterable[Member] = MEMBERS) -> str:
-    """The table. Raises :class:`MemberError` for a cell that is empty without a reason."""
+    """Return the table. Raises :class:`MemberError` for a cell that is empty without a reason."""
     return table(["member", *COLUMNS], [[member.name, *cells(member).values()] for member in members])
 
 
 def cells(member: Member) -> dict[str, str]:
-    """The cells of one member, by column. Raises :class:`MemberError`."""
+    """Return the cells of one member, by column. Raises :class:`MemberError`."""
     kernels, properties = kernels_of(member), properties_of(member)
     found = {
         "definition": _links(member.definition + member.tests),
@@ -58,7 +58,7 @@ def cells(member: Member) -> dict[str, str]:
 
 
 def kernels_of(member: Member) -> dict[str, list[str]]:
-    """The files of kernels that take the member, by column."""
+    """Return the files of kernels that take the member, by column."""
     needed = member.options if member.supports is None else member.supports
     found: dict[str, list[str]] = {column: [] for column in KERNELS}
     for kernel in _kernels() if member.has_kernels else ():
@@ -71,7 +71,7 @@ def kernels_of(member: Member) -> dict[str, list[str]]:
 
 
 def properties_of(member: Member) -> list[Property]:
-    """The properties that need one of its options, and those that its row names."""
+    """Return the properties that need one of the member's options, and those that its row names."""
     properties = load_properties().values()
     own = [property_ for property_ in properties if not set(property_.needs).isdisjoint(member.options)]
     if "" in member.properties:
@@ -85,7 +85,7 @@ def properties_of(member: Member) -> list[Property]:
 
 
 def mutants_of(member: Member, properties: Iterable[Property]) -> list[Mutant]:
-    """The mutants that these properties name, that take its options as few do, or of the families its row names.
+    """Return the mutants of these properties, of rare options of the member, or of the families that its row names.
 
     Parameters of another option, as given positions are, come with every mutant of that.
     """
@@ -100,7 +100,7 @@ def mutants_of(member: Member, properties: Iterable[Property]) -> list[Mutant]:
 
 @cache
 def _kernels() -> list[Kernel]:
-    """The kernels built in. Raises :class:`MemberError` where one of them does not import."""
+    """Return the built-in kernels. Raises :class:`MemberError` where one of them does not import."""
     try:
         return [resolve(name) for name in in_tree()]
     except KernelError as error:
@@ -108,7 +108,7 @@ def _kernels() -> list[Kernel]:
 
 
 def _column(kernel: Kernel) -> str:
-    """Kernels in Triton take tensors of PyTorch."""
+    """Return the column of a kernel; those in Triton take tensors of PyTorch."""
     if kernel.framework == "jax" or "triton" in getattr(kernel.function, "__globals__", {}):
         return "Triton, JAX"
     return {"numpy": "NumPy", "torch": "PyTorch"}[kernel.framework]
@@ -123,7 +123,7 @@ def _links(paths: Iterable[str]) -> str:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """How many there are, and where: a file, or the folder of many."""
+    """Return links with counts: one for each file, or one to the folder of many."""
     if len(counts) > MOST_FILES:
         folder = next(iter(counts)).rpartition("/")[0]
         return f"[{sum(counts.values())}]({folder})"

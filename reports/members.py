@@ -20,11 +20,11 @@ class Member:
     name: str
     #: Options and abilities that are its own: properties that need one belong to it, as do mutants they name.
     options: tuple[str, ...] = ()
-    #: What its kernels must declare; None is its options.
+    #: Options and abilities that its kernels must declare; None stands for its options.
     supports: tuple[str, ...] | None = None
-    #: Whether its kernels are those whose contract counts merges by the log-sum-exp.
+    #: True if its kernels are those whose contract counts merges by the log-sum-exp.
     merges: bool = False
-    #: Whether there are kernels of it; False for what is shown of all.
+    #: True if there are kernels of it; False for statements about all members.
     has_kernels: bool = True
     definition: tuple[str, ...] = ("attn_spec/attention/definition.py",)
     enclosure: tuple[str, ...] = ("attn_spec/attention/enclosure.py",)

@@ -22,14 +22,14 @@ class ReadmeError(ValueError):
 
 
 def options() -> str:
-    """Options and abilities: what a kernel may declare in ``supports``."""
+    """Return the table of options and abilities that a kernel may declare in ``supports``."""
     words = [word for kind in kinds.kinds() if kind.name in ("option", "ability") for word in kind.words()]
     names = ["`supports`", "what the kernel does", "passed as"]
     return table(names, [[_code(word.name), word.says, _passed(word)] for word in words if _is_declared(word)])
 
 
 def conventions() -> str:
-    """What each convention may be, the default first, and what it says."""
+    """Return the table of conventions: the values of each, the default first, and its meaning."""
     lines = []
     for name, row in CONVENTIONS.items():
         values = sorted(row.choices, key=lambda value: value != row.default)
@@ -40,7 +40,7 @@ def conventions() -> str:
 
 
 def libraries() -> str:
-    """The conventions of known libraries."""
+    """Return the table of the conventions of known libraries."""
     names = ["function", "q, k, v", *(_code(name) for name in kinds.LIBRARY_CONVENTIONS), "bool mask", "window"]
     lines = [
         [
@@ -56,7 +56,7 @@ def libraries() -> str:
 
 
 def contracts() -> str:
-    """Which contract to declare."""
+    """Return the table of contracts to declare."""
     return table(["what the kernel does", "contract"], [[says, _code(describe(made))] for says, made in CHOOSER])
 
 
@@ -71,12 +71,12 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def markers(name: str) -> tuple[str, str]:
-    """The lines of a README between which a table stands."""
+    """Return the lines of a README between which a table stands."""
     return f"<!-- {name}: written by reports/readme_tables.py -->", f"<!-- end of {name} -->"
 
 
 def written(readme: str, names: Iterable[str] = TABLES) -> str:
-    """The README with its tables as they are now.
+    """Return the README with its tables as they are now.
 
     Raises :class:`ReadmeError`, and :class:`member_table.MemberError` for a table of members that cannot be made.
     """

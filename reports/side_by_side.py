@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def side_by_side(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, taken in turns after one unmeasured turn."""
+    """Return the median seconds of each, taken in turns after one unmeasured turn."""
     for run in runs.values():
         run()
     turns = [{name: timed(run) for name, run in runs.items()} for _ in range(rounds)]
@@ -16,7 +16,7 @@ def side_by_side(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Seconds one call takes."""
+    """Return the seconds that one call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start

@@ -1,8 +1,8 @@
-"""How fast the suite itself is: ``python -m attn_spec.reports.speed``.
+"""Speed of the suite itself: ``python -m attn_spec.reports.speed``.
 
-Speeds are given as ratios of times taken side by side in one run: the candidates take turns, round after round, and
-the median of each is compared. The definition, the slowest by far, runs once, and for the output alone; enclosure and
-tier 0 give the log-sum-exp too.
+Speeds are ratios of times taken side by side in one run: the candidates take turns, round after round, and their
+medians are compared. The definition, the slowest by far, runs once, and for the output alone; enclosure and tier 0 give
+the log-sum-exp too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LIMITS = {"tier 1": 12.0, "tier 1 with gradients": 20.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """How many times longer ``slow`` took than ``fast``."""
+    """The ratio of the times of ``slow`` and ``fast``."""
 
     slow: str
     fast: str
@@ -97,7 +97,9 @@ def main(kernel: str, length: int, head_dim: int, long: int, rounds: int) -> Non
 
 
 def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
-    """What takes turns on one problem. The float64 attention is the plain NumPy kernel, called directly."""
+    """Return the calls that take turns on one problem. The float64 attention is the plain NumPy kernel, called
+    directly.
+    """
     attention = resolve("numpy_naive")
     return {
         "float64 attention": lambda: attention(problem.q, problem.k, problem.v),
@@ -107,7 +109,7 @@ def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
 
 
 def long_candidates(length: int, head_dim: int) -> dict[str, Callable[[], object]]:
-    """Tier 1 and PyTorch's float64 attention of one problem, forward and with gradients.
+    """Return tier 1 and PyTorch's float64 attention of one problem, forward and with gradients.
 
     PyTorch is given one thread. NumPy's products take as many as OPENBLAS_NUM_THREADS says, all else takes one.
     """
@@ -137,7 +139,7 @@ def long_candidates(length: int, head_dim: int) -> dict[str, Callable[[], object
 
 
 def long_ratios(seconds: dict[str, float]) -> list[Ratio]:
-    """Tier 1 against the float64 attention of PyTorch."""
+    """Return the ratios of tier 1 to the float64 attention of PyTorch."""
     return [
         Ratio(slow=slow, fast=fast, value=seconds[slow] / seconds[fast], limit=LIMITS[slow])
         for slow, fast in (("tier 1", "float64"), ("tier 1 with gradients", "float64 with gradients"))
@@ -145,7 +147,7 @@ def long_ratios(seconds: dict[str, float]) -> list[Ratio]:
 
 
 def score_functions(problem: Problem) -> dict[str, Callable[[], object]]:
-    """Textbook attention in PyTorch with each score function, all of the same q, k, v."""
+    """Return textbook attention in PyTorch with each score function, all of the same q, k, v."""
     needed = {
         "bilinear": ("score_weight",),
         "cosine": ("score_gamma",),
@@ -166,7 +168,7 @@ def _run(kernel: Kernel, problem: Problem) -> Callable[[], object]:
 
 
 def ratios(seconds: dict[str, float]) -> list[Ratio]:
-    """The definition against both tiers, both tiers against the float64 attention."""
+    """Return the ratios of the definition to both tiers, and of both tiers to the float64 attention."""
     faster = [("definition", name, EXPECTED[name]) for name in EXPECTED]
     slower = [(name, "float64 attention", None) for name in EXPECTED]
     return [
@@ -176,7 +178,7 @@ def ratios(seconds: dict[str, float]) -> list[Ratio]:
 
 
 def example_rates(subject: Subject, only: str = "") -> Iterator[tuple[str, float]]:
-    """Examples per second of each property with ``only`` in its id that applies to the subject, judged one by one."""
+    """Yield the examples per second of each declared property whose id contains ``only``, judged one by one."""
     for property_id, property_ in sorted(load_all().items()):
         if only in property_id and subject.supports(*property_.needs):
             start = time.perf_counter()

@@ -39,7 +39,7 @@ class Choices:
     place: int = 0
 
     def next(self, shape: torch.Size) -> Tensor:
-        """The choices of the next operation, 0 when it is met for the first time."""
+        """Return the choices of the next operation, 0 when it is met for the first time."""
         if self.place == len(self.found):
             self.found.append(torch.zeros(shape, dtype=torch.float64, requires_grad=True))
         self.place += 1
@@ -60,13 +60,13 @@ class Adversary(Arithmetic):
         return torch.from_numpy(np.array(x))
 
     def read(self, tensor: Any) -> Tensor:
-        """The values of a tensor, with the choices they depend on."""
+        """Return the values of a tensor, with the choices they depend on."""
         return tensor if isinstance(tensor, Tensor) else self.array(values_of(tensor))
 
     # Roundings
 
     def chosen(self, x: Any, rounding: Rounding, form: Format) -> Tensor:
-        """x with an error chosen, where it is no number of the format."""
+        """Return x with a chosen rounding error wherever it is no number of the format."""
         x = self.as_array(x)
         if rounding.u < SMALLEST and not rounding.eta:
             return x
@@ -82,12 +82,12 @@ class Adversary(Arithmetic):
         return self.chosen(x, self.c.stage(stage), self.c.format(stage))
 
     def convert(self, x: Any, stage: str, source: str) -> Tensor:
-        if stage == "row_sum":  # of weights that may have been cast, to numbers that no format tells
+        if stage == "row_sum":  # its terms may be cast weights, whose format is not known here
             return self.chosen(x, products.row_sum_entry(self.c), self.c.format(stage))
         return self.chosen(x, self.c.stage(stage).of(self.format_of(source)), self.c.format(stage))
 
     def format_of(self, source: str) -> Format:
-        """The format of a stage, of "input", or of its own name."""
+        """Return the format of a stage, of "input", or of a format's own name."""
         return (
             FORMATS[{"input": self.dtype}.get(source, source)]
             if source in {"input", *FORMATS}
@@ -98,7 +98,9 @@ class Adversary(Arithmetic):
         return self.chosen(x, products.entry(self.c, self.format_of(source)), self.c.format("multiplicands"))
 
     def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Tensor:
-        """A constant rounded anew for each batch entry: no tensor holds the number, so no format tells if it does."""
+        """Return ``x`` rounded anew for each batch entry: no tensor holds the number, so no format decides whether it
+        is exact.
+        """
         u = self.c.stage(stage).u
         if is_power_of(2, abs(float(x))) or u < SMALLEST:
             return torch.full((1,), float(x), dtype=torch.float64)
@@ -112,7 +114,7 @@ class Adversary(Arithmetic):
         return super().exponent_factor()  # type: ignore[misc]
 
     def exponent_factor(self) -> Any:
-        """One number, which a kernel computes once."""
+        """Return the exponent's factor, one number that a kernel computes once."""
         return self._exponent_factor
 
     def times(self, x: Any, constant: Any, stage: str) -> Tensor:
@@ -128,27 +130,29 @@ class Adversary(Arithmetic):
     # Elementary functions
 
     def error_of(self, function: str, x: Tensor) -> Tensor:
-        """The error of an elementary function."""
+        """Return the chosen relative error of an elementary function, of the shape of ``x``."""
         size = elementary_error(self.c, function)
         return size * self.choices.next(x.shape) if size > SMALLEST else torch.zeros_like(x)
 
     # Sums
 
     def add(self, total: Any, term: Any, stage: str) -> Tensor:
-        """total + term; to add to 0, or 0 itself, rounds nothing."""
+        """Return total + term, rounded; adding 0, or adding to 0, rounds nothing."""
         total, term = self.as_array(total), self.as_array(term)
         y = total + term
         return torch.where((total == 0) | (term == 0), y, self.round(y, stage))
 
     def products(self, x: Any, y: Any) -> list[Tensor]:
-        """A product, less what is left out of it: of the narrowest factors, since none says what it is."""
+        """Return x y less the piece products that are left out, for the narrowest factors, since no factor names its
+        format.
+        """
         sources = (self.format_of("input"), self.c.format("probabilities"), cotangent_format(self.c))
         narrowest = min(sources, key=lambda form: form.precision)
         left = products.left_out(self.c, narrowest, narrowest)
         return [x * y * (1 + left * self.choices.next((x * y).shape))] if left > SMALLEST else [x * y]
 
     def add_block(self, total: Any, block: list[Any], accumulator: str) -> Tensor:
-        """Each term but the largest is cut, and the sum; a total that nothing is added to was cut before."""
+        """Add a block to a total: truncate all terms but the largest, and the sum, if the block has any term."""
         form, parts = self.c.format(accumulator), torch.broadcast_tensors(self.as_array(total), *block)
         sizes = torch.stack([part.detach().abs() for part in parts])
         largest = sizes.amax(0)
@@ -162,12 +166,12 @@ class Adversary(Arithmetic):
 
 
 def operands_of(of: type[Operands], dtype: str, choices: Choices, entries: int) -> type[Any]:
-    """Operands of feature maps, or of a layer, with all roundings chosen."""
+    """Return the operands of feature maps, or of a layer, with all roundings chosen."""
     return type("WorstOperands", (of,), {"arithmetic": kernel_of((MatrixProducts,), dtype, choices, entries)})
 
 
 def kernel_of(steps: tuple[type[Any], ...], dtype: str, choices: Choices, entries: int) -> type[Any]:
-    """The emulated kernel of these steps, the first in front of the others, with all roundings chosen."""
+    """Return the emulated kernel of these steps, adversary's steps before others, with all roundings chosen."""
     front = [one for one in steps if issubclass(one, Adversary)] or [Adversary]
     others = [one for one in steps if not issubclass(one, Adversary)]
     return type("Worst", (*front, *others), {"dtype": dtype, "choices": choices, "entries": entries})

@@ -1,8 +1,8 @@
 """Attack one element of an answer: choose every rounding of an emulated kernel for the largest error.
 
-All e of the ``arithmetic`` are chosen at once as the signs of the derivatives of the element by them, a few times over,
-which is exact to first order. An error above its bound shows that the derivation misses a term; one far below it how
-loose the bound is.
+All e of the ``arithmetic`` are chosen at once as the signs of the element's derivatives by them, a few times over,
+which is exact to first order. An error above its bound shows that the derivation misses a term. An error far below it
+measures how loose the bound is.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from attn_spec.problem.problem import Problem
 
 from .arithmetic import Adversary, Choices, kernel_of, operands_of
 
-#: How often the signs are chosen anew.
+#: Number of times that the signs are chosen anew.
 STEPS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What is attacked: a contract, executed in one way, on one problem."""
+    """An attack: a contract, executed in one way, on one problem."""
 
     problem: Problem
     contract: Contract
@@ -60,7 +60,7 @@ class Attack:
 
 Ratios = dict[str, float]
 Arrays = dict[str, np.ndarray]
-#: What may be attacked.
+#: Quantities that may be attacked.
 QUANTITIES = (
     *("output", "lse", "dq", "dk", "dv", "dbias"),
     *(f"d{name}" for name, row in OPTIONS.items() if row.projects_values),
@@ -78,13 +78,13 @@ class Found:
 
 
 def attained(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Ratios:
-    """The largest error / bound of each quantity that the adversary found, under the contract's first reading."""
+    """Return each quantity's largest error / bound that the adversary found, under the contract's first reading."""
     quantities = tuple(quantities)
     return ratios(errors(attack, quantities), allowed(attack, quantities))
 
 
 def ratios(found: Iterable[Found], bounds: Arrays) -> Ratios:
-    """The largest error / bound of each quantity; inf where a bound is 0 and the error is not."""
+    """Return the largest error / bound of each quantity; inf where a bound is 0 and the error is not."""
     largest: Ratios = {}
     for one in found:
         bound = float(bounds[one.quantity][one.place])
@@ -94,7 +94,7 @@ def ratios(found: Iterable[Found], bounds: Arrays) -> Ratios:
 
 
 def errors(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> list[Found]:
-    """The largest errors that the adversary found, which no bound takes part in but by saying what is attacked."""
+    """Find the largest errors; bounds only choose the elements that the adversary attacks."""
     truths, bounds = _truths(attack, quantities), allowed(attack, quantities)
     forward, backward = _contracts(attack)
     found: list[Found] = []
@@ -104,7 +104,7 @@ def errors(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> list[Found
 
 
 def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
-    """The bounds of the quantities that an attack has, under the contract's first reading; NaN outside the domain."""
+    """Return the bounds of the quantities of an attack, under the contract's first reading; NaN outside the domain."""
     (forward, backward), wanted, x = _contracts(attack), set(quantities), intermediates(attack.problem)
     bounds: Arrays = {}
     if wanted & set(FORWARD):
@@ -118,7 +118,7 @@ def allowed(attack: Attack, quantities: Iterable[str] = QUANTITIES) -> Arrays:
 
 
 def _contracts(attack: Attack) -> tuple[ResolvedContract, ResolvedContract]:
-    """The first readings of both passes."""
+    """Return the first readings of both passes."""
     c = attack.contract.at(attack.problem.dtype)
     return readings(c)[0], gradient_readings(c)[0]
 
@@ -177,7 +177,7 @@ def _targets(
 
 
 def _options(problem: Problem, entries: int) -> dict[str, Any]:
-    """The options of a problem of one batch entry, for as many equal entries."""
+    """Return the options of a problem of one batch entry, repeated for ``entries`` equal entries."""
     given = {name: getattr(problem, name) for name in OPTIONS}
     tensors = (name for name, row in OPTIONS.items() if row.tensor and given[name] is not None)
     return given | {name: np.repeat(given[name], entries, axis=0) for name in tensors}
@@ -197,7 +197,7 @@ def _run_forward(attack: Attack, c: ResolvedContract, choices: Choices, entries:
 
 
 def _outputs(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, operands: Any) -> dict[str, Tensor]:
-    """The forward pass, which reads these operands; None is q and k."""
+    """Run the forward pass on these operands; None stands for q and k."""
     q, k, v = _repeated(attack.problem, entries)
     if attack.problem.projects:
         heads = _attend(attack, heads_contract(c), choices, entries)
@@ -213,7 +213,7 @@ def _outputs(attack: Attack, c: ResolvedContract, choices: Choices, entries: int
 
 
 def _operands(attack: Attack, c: ResolvedContract, choices: Choices, entries: int, options: Mapping[str, Any]) -> Any:
-    """The operands of a call of so many equal entries, and the projections of a layer; None where they are q and k."""
+    """Return the operands of ``entries`` equal batch entries, a layer's projected; None where they are q and k."""
     if not chooses_score(options):
         return None
     of = attack.layer if attack.problem.projects else Operands
@@ -228,7 +228,7 @@ def _operands(attack: Attack, c: ResolvedContract, choices: Choices, entries: in
 
 
 def _attend(attack: Attack, c: ResolvedContract, choices: Choices, entries: int) -> Callable[..., tuple[Any, Any]]:
-    """The forward call of the heads of a layer, which read numbers of the format of operands."""
+    """Return the forward call of the heads of a layer, which read numbers of the format of operands."""
     steps = _kernel(attack, attack.steps, c.operands, choices, entries)
 
     def attend(tensors: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""What the adversary attacks: every stage of a contract alone narrow, in every way of computing, and the presets."""
+"""Cases that the adversary attacks: every stage of a contract alone narrow, in every way of computing, and presets."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ WAYS = (
 
 
 def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
-    """Every stage alone narrow, in every way: the stage, the way and the attack."""
+    """Yield every stage alone narrow, in every way: the stage, the way and the attack."""
     for stage in STAGES:
         for way in ways:
             merges = way.contract.get("lse_merges", FINE.lse_merges)
@@ -281,13 +281,13 @@ def stages(ways: tuple[Way, ...] = WAYS, seed: int = 0) -> Iterator[tuple[str, s
                 "rotary_tables": way.made_by is rotary,
                 "alibi_terms": "slopes" in way.problem,
             }
-            divides = way.gradients is DifferentiatedProduct  # in the format of dP, which no other stage makes narrow
+            divides = way.gradients is DifferentiatedProduct  # in the format of dP, narrow by "weight_gradients" alone
             if has_stage.get(stage, stage == "weight_gradients" or not divides) and stage not in way.contract:
                 yield stage, way.name, narrowed(way, (stage,), seed)
 
 
 def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
-    """The attack on some stages that are narrow together, in one way."""
+    """Return the attack, in one way of computing, on stages that are narrow together."""
     problem = way.made_by(**way.problem)
     contract = replace(FINE, **dict.fromkeys(narrow, NARROW) | way.contract)
     rng = np.random.default_rng(seed + 7)
@@ -298,7 +298,7 @@ def narrowed(way: Way, narrow: Iterable[str], seed: int = 0) -> Attack:
 
 
 def attack(way: Way, problem: Problem, contract: Contract, dO: np.ndarray, seed: int) -> Attack:
-    """The attack of one way of computing."""
+    """Return the attack of one way of computing."""
     return Attack(
         problem=problem,
         contract=contract,

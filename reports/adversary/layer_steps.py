@@ -31,7 +31,7 @@ class FromTheBias(Execution):
         return super().product(x, y)
 
     def shifted(self, y: Number, b: Number, x: Number) -> Number:
-        if self.factors is None:  # of the outputs of heads, which are multiplied before
+        if self.factors is None:  # the outputs of heads were multiplied before
             return super().shifted(y, b, x)
         (rows, columns), length = self.factors, x.values.shape[-1]
         start = self.steps.xp.broadcast_to(b.values, y.values.shape)
@@ -54,7 +54,7 @@ class Remembered(Execution):
     def product(self, x: Number, y: Number) -> Number:
         found = super().product(x, y)
         factors = self.steps.enter(x.values, x.source), self.steps.enter(y.values, y.source)
-        # The array is kept with them: another one could be given its place in memory.
+        # The array is stored with its factors, so that no other array gets its id.
         vars(self.steps).setdefault("factors", {})[id(found.values)] = (found.values, *factors)
         return found
 
@@ -71,14 +71,14 @@ class InOneSum(Layer):
         return self.one_sum(x, apart=self.p[name].values.shape[1] > 1)
 
     def one_sum(self, x: Any, *, apart: bool) -> Any:
-        """The sum over heads, if they are not ``apart``, of [B, Hq, ..]."""
+        """Sum ``x`` [B, Hq, ..] over heads, one after another, unless they are ``apart``: then keep the heads."""
         steps, total, heads = self.steps, 0.0, range(x.shape[1])
         for chosen in [slice(None)] if apart else [slice(h, h + 1) for h in heads]:
             total = steps.convert(self.grown(total, x, chosen), "partial_gradients", "gradient_accumulation")
         return total
 
     def grown(self, total: Any, x: Any, heads: slice) -> Any:
-        """The total and what some heads add to it."""
+        """Return the total plus the share of some heads."""
         if (found := vars(self.steps).get("factors", {}).get(id(x))) is None:
             return self.steps.add(total, x[:, heads], "gradient_accumulation")
         _, a, b = found

@@ -1,4 +1,4 @@
-"""What the adversary attacks beside ``cases``: the presets as they stand, as their kernels compute."""
+"""Cases that the adversary attacks beside ``cases``: the presets as they are, computed as their kernels compute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRESETS: tuple[tuple[str, Contract, Way, tuple[str, ...]], ...] = (
 
 
 def presets(seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
-    """Every preset at its dtypes on rows of some length: preset and dtype, the regime, and the attack."""
+    """Yield every preset at its dtypes on rows of some length: preset and dtype, the regime, and the attack."""
     for name, contract, way, dtypes in _PRESETS:
         for dtype in dtypes:
             for regime in ("normal", "rising", "normal+v_offset", "uniform"):

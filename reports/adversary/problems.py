@@ -33,7 +33,7 @@ def small_problem(
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
-    """A problem of few numbers of the format NARROW, but for the bias that of ``bias_format``, and for slopes.
+    """Make a problem of few numbers of the format NARROW; the bias is of ``bias_format``, slopes are not rounded.
 
     V is random, or ``value`` and ``value_spread`` times random. ``dropped`` is the p of dropout, which drops the second
     key and every third one from there.
@@ -54,19 +54,19 @@ def small_problem(
 
 
 def bilinear(*, matrix: float = 1.0, **given: Any) -> Problem:
-    """A small problem of a bilinear score, of whose matrix W the entries are of the size ``matrix``."""
+    """Make a small problem of a bilinear score, whose matrix W has entries of the size ``matrix``."""
     problem = small_problem(**given)
     W = bits.nearest(np.random.default_rng(3).standard_normal((1, 1, *2 * problem.q.shape[-1:])) * matrix, NARROW)
     return problem.replace(score_weight=W)
 
 
 def cosine(*, gamma: float = 3.0, **given: Any) -> Problem:
-    """A small problem of a cosine score."""
+    """Make a small problem of a cosine score."""
     return small_problem(**given).replace(score_gamma=np.full((1, 1, 1, 1), gamma))
 
 
 def additive(*, width: int = 2, biases: bool = False, **given: Any) -> Problem:
-    """A small problem of an additive score, with parameters of a format that is narrow."""
+    """Make a small problem of an additive score, with parameters of a narrow format."""
     problem = small_problem(**given)
     rng, D = np.random.default_rng(4), problem.q.shape[-1]
     shapes = {"score_vector": (1, width), "score_key_weight": (width, D), "score_query_weight": (width, D)}
@@ -76,7 +76,7 @@ def additive(*, width: int = 2, biases: bool = False, **given: Any) -> Problem:
 
 
 def rotary(*, layout: str = "half", D: int = 4, Sq: int = 2, **given: Any) -> Problem:
-    """A small problem whose queries and keys are turned by their positions."""
+    """Make a small problem whose queries and keys are turned by their positions."""
     return small_problem(D=D, Sq=Sq, **given).replace(rotary=layout)
 
 
@@ -99,10 +99,10 @@ def small_layer(
     dtype: str = "float64",
     **options: Any,
 ) -> Problem:
-    """A layer of few numbers of the format ``form``: q, k, v and its rows of ``width``, and heads of ``head_width``.
+    """Make a layer of few numbers of ``form``: q, k and v with rows of ``width``, and heads of ``head_width``.
 
-    ``queries`` to ``outputs`` are the sizes of W_Q, W_K, W_V and W_O, ``biases`` that of all four biases, 0 for none;
-    ``shared`` keys and values are those of all heads.
+    ``queries``, ``keys``, ``values`` and ``outputs`` are the sizes of W_Q, W_K, W_V and W_O; ``biases`` is that of all
+    four biases, 0 for none. With ``shared``, all heads have the same keys and values.
     """
     rng = np.random.default_rng(seed)
 

@@ -38,18 +38,18 @@ _APART = ("weight_gradients", "alibi_terms", "rotary_tables")
 _STAGES = tuple(stage for stage in STAGES if stage not in _APART)
 #: Formats of narrow stages, NARROW as often as all others.
 _FORMATS = (NARROW, NARROW, "bfloat16", "tf32")
-#: Those that are dtypes, of what a kernel returns.
+#: Dtypes of the stages whose numbers a kernel returns.
 _DTYPES = (NARROW, NARROW, "bfloat16", "float32")
 
 
 def random_attacks(count: int, seed: int = 0) -> Iterator[tuple[str, str, Attack]]:
-    """So many attacks, each with "random" and the name by which :func:`random_attack` draws it again."""
+    """Yield ``count`` attacks, each with "random" and the call of :func:`random_attack` that draws it again."""
     for number in range(seed * 10**6, seed * 10**6 + count):
         yield "random", f"random_attack({number})", random_attack(number)
 
 
 def random_attack(seed: int) -> Attack:
-    """The attack of a seed."""
+    """Draw the attack of a seed."""
     rng = np.random.default_rng(seed)
     # The adversary has no fused operations, and no order of additions but one after the other.
     order = replace(
@@ -61,7 +61,7 @@ def random_attack(seed: int) -> Attack:
     )
     contract = _contract(rng, order)
     problem, layer = _problem(rng), Layer
-    if (apart := np.random.default_rng([seed, 1])).random() < LAYERS:  # so that they change no other draw
+    if (apart := np.random.default_rng([seed, 1])).random() < LAYERS:  # other draws stay as they are
         problem, layer = _layer(apart), one_of(apart, (Layer, HeadByHead, BiasFirst, InOneSum))
         contract = replace(contract, operands=one_of(apart, ("float64", "float64", *_FORMATS)))
         order = replace(order, bias_rounded=bool(apart.random() < 0.3), results_stored=bool(apart.random() < 0.3))
@@ -86,7 +86,7 @@ def random_attack(seed: int) -> Attack:
 
 
 def _contract(rng: np.random.Generator, order: Order) -> Contract:
-    """An arithmetic without errors but those of one to three stages, and of the functions."""
+    """Draw an arithmetic whose only errors are those of one to three stages, and of the functions."""
     narrow = rng.choice(_STAGES, size=one_of(rng, (1, 1, 1, 2, 3)), replace=False)
     formats: dict[str, Any] = {stage: getattr(FINE, stage) for stage in STAGES}
     formats |= {str(stage): one_of(rng, _DTYPES if stage in ("output", "gradients") else _FORMATS) for stage in narrow}
@@ -100,7 +100,7 @@ def _contract(rng: np.random.Generator, order: Order) -> Contract:
 
 
 def _problem(rng: np.random.Generator) -> Problem:
-    """A small problem, with options."""
+    """Draw a small problem, with options."""
     options: dict[str, Any] = {
         "softcap": one_of(rng, (None, None, 2.0, 9.0)),
         "causal": bool(rng.random() < 0.3),
@@ -123,7 +123,7 @@ def _problem(rng: np.random.Generator) -> Problem:
 
 
 def _layer(rng: np.random.Generator) -> Problem:
-    """A small layer."""
+    """Draw a small layer."""
     names = ("inputs", "queries", "keys", "values", "outputs")
     return small_layer(
         seed=int(rng.integers(2**31)),

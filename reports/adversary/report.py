@@ -26,7 +26,7 @@ from .random import random_attacks
 
 #: Below this a bound is loose.
 LOOSEST = 0.3
-#: What the first order of the adversary, and float64, may add to a bound that is attained.
+#: Error that the first order of the adversary, and float64, may add to a bound that is attained.
 TOLERANCE = 1e-6
 
 _PARTS = "every key may have the error of a log-sum-exp of its own; those of a part have one in common"
@@ -49,7 +49,7 @@ Record = tuple[float, str]
 
 
 def strongest(cases: Iterable[tuple[str, str, Attack]]) -> dict[str, dict[str, list[Record]]]:
-    """By label and quantity, what every case attained and its name, the largest first."""
+    """Return what every case attained and its name, by label and quantity, the largest first."""
     found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for label, name, attack in cases:
         for quantity, ratio in attained(attack).items():
@@ -58,7 +58,7 @@ def strongest(cases: Iterable[tuple[str, str, Attack]]) -> dict[str, dict[str, l
 
 
 def faults(found: dict[str, dict[str, list[Record]]]) -> list[str]:
-    """Cases outside their bound, in words."""
+    """Return the cases outside their bound, in words."""
     return [
         f"{label}, {name}: {quantity} attains {ratio:.4g} of its bound"
         for label, of in found.items()
@@ -69,7 +69,7 @@ def faults(found: dict[str, dict[str, list[Record]]]) -> list[str]:
 
 
 def unexplained(found: dict[str, dict[str, list[Record]]]) -> list[str]:
-    """Stages and presets whose bound of a quantity is not nearly attained in any way, without a reason."""
+    """Return stages and presets whose bound of a quantity is not nearly attained in any way, without a reason."""
     return [
         f"{stage}: {quantity} attains {records[0][0]:.2g} at most"
         for stage, of in found.items()
@@ -79,7 +79,7 @@ def unexplained(found: dict[str, dict[str, list[Record]]]) -> list[str]:
 
 
 def outdated(found: dict[str, dict[str, list[Record]]]) -> list[str]:
-    """Stages and presets that attain a bound although there is a reason why they cannot."""
+    """Return stages and presets that attain a bound although a reason says that they cannot."""
     return [
         f"{label}: {quantity} attains {records[0][0]:.2g}, so its reason for less is outdated"
         for label, of in found.items()
@@ -89,11 +89,11 @@ def outdated(found: dict[str, dict[str, list[Record]]]) -> list[str]:
 
 
 def concerns(stage: str, quantity: str) -> bool:
-    """Whether a stage has an influence on a quantity."""
+    """Return whether a stage has an influence on a quantity."""
     if quantity == _OF_COTANGENT:
         return stage in _SUMS_OF_ROWS
     if quantity.endswith(("_projection", "_projection_bias")) and stage == "output":
-        return False  # which rounds what heads do not see
+        return False  # the output is rounded after the heads
     if quantity in _OF_WEIGHTS and stage == "score_gradients":
         return False
     if quantity == "doutput_projection" and stage == "weight_gradients":
@@ -104,7 +104,7 @@ def concerns(stage: str, quantity: str) -> bool:
 
 
 def lines(found: dict[str, dict[str, list[Record]]]) -> Iterator[str]:
-    """A table: the largest ratio of each quantity and where it was attained."""
+    """Yield a table: the largest ratio of each quantity and the case in which it was attained."""
     for label, of in found.items():
         for quantity in QUANTITIES:
             if of.get(quantity) and concerns(label, quantity):

@@ -64,7 +64,7 @@ def write_report(
 def subjects_of(
     names: Sequence[str], dtypes: Sequence[str], device: str, declared: Mapping[str, Any], isolate: str = "auto"
 ) -> tuple[list[Subject], dict[str, str]]:
-    """The subjects to measure, and which built-in kernels do not run here, with the reason."""
+    """Return the subjects to measure, and the built-in kernels that do not run here, with the reason."""
     if names:
         every = [preflight(found(name, isolate, **declared), dtypes, device) for name in names]
         return [subject for examined in every for subject in examined.subjects], {}
@@ -83,7 +83,7 @@ def subjects_of(
 
 
 def verdicts_of(path: Path) -> list[verdict.Row]:
-    """The verdicts that a certificate records. Raises :class:`attn_spec.evidence.certificate.CertificateError`."""
+    """Return a certificate's verdicts. Raises :class:`attn_spec.evidence.certificate.CertificateError`."""
     found = load(path)
     return [
         verdict.Row(
@@ -107,7 +107,7 @@ def verdicts_of(path: Path) -> list[verdict.Row]:
 
 
 def powers_of(path: Path) -> list[Power]:
-    """What the verdicts of a certificate would have refuted. Raises as :func:`verdicts_of`."""
+    """Return the planted errors that a certificate's verdicts would refute. Raises as :func:`verdicts_of` does."""
     return [
         Power(
             dtype=one.dtype,
@@ -128,13 +128,13 @@ def powers_of(path: Path) -> list[Power]:
 
 
 def shapes_of(path: Path) -> dict[str, str]:
-    """The shapes that a certificate says were asked for, by what a report calls them; nothing if none were."""
+    """Return the shapes that a certificate was asked for, under the heading of a report; empty if there are none."""
     shapes = load(path).configuration.shapes
     return {"shapes asked for": "; ".join(shapes)} if shapes else {}
 
 
 def document(rows: Sequence[Row], where: dict[str, str]) -> str:
-    """The rows as JSON, column names once and a line for each row; non-finite numbers are strings."""
+    """Return the rows as JSON, column names once and a line for each row; non-finite numbers are strings."""
     lines = [columns(row) for row in rows]
     head = {"schema": SCHEMA, "environment": where, "columns": list(lines[0]) if lines else []}
     body = ",\n".join(json.dumps(list(line.values()), allow_nan=False) for line in lines)
@@ -142,7 +142,7 @@ def document(rows: Sequence[Row], where: dict[str, str]) -> str:
 
 
 def _tracked(points: Sequence[sweep.Point]) -> Iterator[sweep.Point]:
-    """The points, with a bar on a terminal that says how far the work has come."""
+    """Yield the points, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -39,7 +39,7 @@ _X_LABELS = {"length": "keys", "magnitude": "standard deviation of the scores"}
 
 
 def error_against(rows: Sequence[Row], order: Sequence[str], sweep: str, quantity: str) -> str:
-    """Largest error in ulp along the sweep ``length`` or ``magnitude``, as SVG.
+    """Draw the largest error in ulp along the sweep ``length`` or ``magnitude``, as SVG.
 
     A line per kernel; dashed, for each contract, the largest error that the bound allows.
     """
@@ -61,7 +61,7 @@ def error_against(rows: Sequence[Row], order: Sequence[str], sweep: str, quantit
 
 
 def ratio_by_regime(rows: Sequence[Row], order: Sequence[str], quantity: str) -> str:
-    """Largest error / bound in each regime, a mark per kernel, the bound at 1, as SVG."""
+    """Draw the largest error / bound in each regime, a mark per kernel, the bound at 1, as SVG."""
     chosen = [row for row in rows if row.sweep == "regime" and row.quantity == quantity and row.elements]
     regimes = list(dict.fromkeys(row.regime for row in chosen))
 
@@ -106,7 +106,7 @@ def _draw_bounds(axes: Axes, titles: svg.Titles, rows: Sequence[Row]) -> None:
 
 
 def _largest_allowance(rows: Sequence[Row]) -> dict[float, float]:
-    """The bound's largest value in ulp at each x, in the order of x."""
+    """Return the bound's largest value in ulp at each x, in the order of x."""
     largest: dict[float, float] = {}
     for row in sorted(rows, key=_x):
         largest[_x(row)] = max(largest.get(_x(row), 0.0), row.row_allowed.max)
@@ -114,7 +114,7 @@ def _largest_allowance(rows: Sequence[Row]) -> dict[float, float]:
 
 
 def _apart(ends: dict[str, tuple[float, float]], axes: Axes) -> dict[str, tuple[float, float]]:
-    """Names at the ends of lines; those that would overlap are written as one, at the place of the lowest."""
+    """Return names at the ends of lines; names that would overlap become one, at the place of the lowest."""
     low, high = axes.get_ylim()
     line_height = (high / low) ** 0.055
     merged: list[tuple[str, tuple[float, float]]] = []
@@ -131,7 +131,7 @@ def _x(row: Row) -> float:
 
 
 def _shown(values: Sequence[float], floor: float) -> list[float]:
-    """Where values stand on a logarithmic axis: never below the floor, infinity a decade above the rest."""
+    """Return the places of values on a logarithmic axis: at least the floor, infinity a decade above the rest."""
     top = max((value for value in values if value < math.inf), default=1.0)
     return [min(max(value, floor), max(10 * top, floor)) for value in values]
 
@@ -164,7 +164,7 @@ def _plain(axes: Axes, grid: Literal["y", "both"]) -> None:
 
 
 def _tick(x: float, _: float = 0) -> str:
-    """A power of two or of ten as a reader writes it: 1/16, 256, 10⁵."""
+    """Write a power of two or of ten as a reader does: 1/16, 256, 10⁵."""
     if not 1e-3 < x < 9_999:
         return f"10{str(round(math.log10(x))).translate(SUPERSCRIPT)}"
     return f"1/{1 / x:g}" if x < 1 and math.log2(x).is_integer() else f"{x:g}"

@@ -21,7 +21,7 @@ from attn_spec.search.regimes import REGIMES
 from . import figures, svg, tables
 from .rows import PASSES, QUANTITIES, Row, cells, dtypes_of, kernels_of, worst_cases
 
-#: How each verdict is marked, without relying on colour.
+#: Mark of each verdict, readable without colour.
 MARKS = {"held": "✓", "refuted": "✗", "suspect": "!", "not declared": "\N{EN DASH}", "not exercised": "?"}
 #: Sweeps drawn as lines, and what they vary.
 AGAINST = {"length": "key length", "magnitude": "score size"}
@@ -61,7 +61,7 @@ def html(
     verdicts: Sequence[verdict.Row] = (),
     powers: Sequence[Power] = (),
 ) -> str:
-    """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
+    """Return the page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
     loader = jinja2.PackageLoader(__package__ or "reports", ".")
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters |= {"number": tables.number, "share": _share, "exact": repr, "shade": _shade}
@@ -71,7 +71,7 @@ def html(
 
 
 def headline(rows: Sequence[Row], verdicts: Sequence[verdict.Row] = ()) -> str:
-    """The finding in one sentence."""
+    """Return the finding in one sentence."""
     if refuted := [row for row in verdicts if row.verdict == verdict.Verdict.REFUTED]:
         return f"{len(refuted)} of {len(verdicts)} verdicts are refuted"
     pairs = {(row.kernel, row.dtype) for row in rows}
@@ -125,7 +125,7 @@ def _verdicts(verdicts: Sequence[verdict.Row]) -> dict[str, Any]:
 
 
 def _panels(rows: Sequence[Row], order: Sequence[str], dtype: str) -> dict[str, list[Panel]]:
-    """The figures of one dtype: those shown, and those behind a fold. Colours do not depend on the dtype."""
+    """Return the figures of one dtype, shown or folded away. Colours do not depend on the dtype."""
     own = [row for row in rows if row.dtype == dtype]
     measured = {row.quantity for row in own if row.elements}
     lines = {q: [_line(own, order, sweep, q) for sweep in AGAINST] for q in PASSES[0] if q in measured}
@@ -148,12 +148,12 @@ def _share(ratio: float) -> str:
 
 
 def _shade(ratio: float) -> float:
-    """Percent of the darkest shade: from 0 at ratio 0 to 100 at ratio 1 and beyond."""
+    """Return the percent of the darkest shade: from 0 at ratio 0 to 100 at ratio 1 and beyond."""
     return round(100 * min(ratio, 1.0), 1)
 
 
 def _glyph(index: int) -> Markup:
-    """The mark of kernel ``index`` as text in its colour."""
+    """Return the mark of kernel ``index`` as text in its colour."""
     glyph = figures.MARKERS[index % len(figures.MARKERS)][1]
     colour = index % len(svg.PALETTE)
     return Markup('<span class="glyph" style="color: var(--k{})">{}</span>').format(colour, glyph)
@@ -167,7 +167,7 @@ def _replay(cases: Sequence[Row]) -> str:
 
 
 def _shares(rows: Sequence[Row]) -> list[Share]:
-    """How many elements lay inside the bound, outside it, and outside the domain in which a bound exists."""
+    """Count the elements inside the bound, outside it, and outside the domain in which a bound exists."""
     outside = sum(row.outside_bound for row in rows)
     beyond = sum(row.outside_domain for row in rows)
     return [

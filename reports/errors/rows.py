@@ -1,4 +1,4 @@
-"""What a sweep measures: one row for each kernel, dtype, quantity and point of the grid, and what is read off rows."""
+"""Measurements of a sweep: one row for each kernel, dtype, quantity and point of the grid, and summaries of rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from attn_spec.numbers.formats import DTYPES
 from attn_spec.problem.quantities import BACKWARD, FORWARD
 from attn_spec.problem.quantities import QUANTITIES as KNOWN
 
-#: What is measured of the forward pass and of the backward pass.
+#: Quantities that are measured, of the forward pass and of the backward pass.
 PASSES = tuple(tuple(name for name in names if KNOWN[name].shown) for names in (FORWARD, BACKWARD))
 QUANTITIES = PASSES[0] + PASSES[1]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How a quantity is distributed over the elements; NaN throughout when there are none."""
+    """Distribution of a quantity over the elements; NaN throughout when there are none."""
 
     max: float
     p99: float
@@ -28,7 +28,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Self:
-        """Order statistics that are themselves values of the sample, so that infinities stay exact."""
+        """Return order statistics that are themselves values of the sample, so that infinities stay exact."""
         if values.size == 0:
             return cls(math.nan, math.nan, math.nan)
         ranked = np.sort(np.where(np.isnan(values), np.inf, values), axis=None)
@@ -87,7 +87,7 @@ class Row:
     #: Error / bound.
     ratio: Spread
     worst: Worst | None
-    #: What a kernel that gave no answer did instead; empty otherwise.
+    #: Failure of a kernel that gave no answer; empty otherwise.
     failure: str = ""
     #: The conventions of the kernel that are not the usual ones, in words.
     conventions: str = ""
@@ -114,22 +114,22 @@ class Cell:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every element lay inside the bound and the kernel always answered."""
+        """Return whether every element lay inside the bound and the kernel always answered."""
         return not self.outside_bound and not self.failures
 
 
 def kernels_of(rows: Iterable[Row]) -> list[str]:
-    """Kernel names in the order they were measured."""
+    """Return the kernel names in the order they were measured."""
     return list(dict.fromkeys(row.kernel for row in rows))
 
 
 def dtypes_of(rows: Iterable[Row]) -> list[str]:
-    """Dtypes from wide to narrow."""
+    """Return the dtypes from wide to narrow."""
     return sorted(dict.fromkeys(row.dtype for row in rows), key=DTYPES.index)
 
 
 def cells(rows: Iterable[Row]) -> dict[tuple[str, str, str], Cell]:
-    """A cell for every (kernel, dtype, quantity) that was measured."""
+    """Return a cell for every (kernel, dtype, quantity) that was measured."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.kernel, row.dtype, row.quantity), []).append(row)
@@ -137,7 +137,7 @@ def cells(rows: Iterable[Row]) -> dict[tuple[str, str, str], Cell]:
 
 
 def worst_cases(rows: Iterable[Row], limit: int = 16) -> list[Row]:
-    """The worst row of each kernel, dtype and quantity, by error / bound; rows without an answer come first."""
+    """Return the worst row of each kernel, dtype and quantity, by error / bound; rows without an answer come first."""
     first: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=_severity, reverse=True):
         if row.worst or row.failure:
@@ -146,7 +146,7 @@ def worst_cases(rows: Iterable[Row], limit: int = 16) -> list[Row]:
 
 
 def largest(values: Iterable[float]) -> float:
-    """The largest value; NaN when there is none."""
+    """Return the largest value; NaN when there is none."""
     return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
@@ -179,7 +179,7 @@ def _together(spreads: Iterable[Spread]) -> Spread:
 
 
 def columns(row: Row) -> dict[str, Any]:
-    """The row as one flat record for JSON: ``ulps.p99``, ``worst.recipe``; non-finite numbers as strings."""
+    """Return the row as one flat record for JSON: ``ulps.p99``, ``worst.recipe``; non-finite numbers as strings."""
     record = asdict(row) | {
         "worst": asdict(row.worst) if row.worst else dict.fromkeys(item.name for item in fields(Worst))
     }
@@ -191,5 +191,5 @@ def columns(row: Row) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The value, as a string when JSON has no number for it."""
+    """Return the value, as a string when JSON has no number for it."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

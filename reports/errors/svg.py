@@ -21,7 +21,7 @@ class FigureError(ReportError):
     """Figures cannot be drawn; the text says what to install."""
 
 
-#: Light and dark colour of kernel 0, 1, ..., told apart with any colour vision (after Okabe and Ito).
+#: Light and dark colour of kernel 0, 1, ..., distinguishable with any colour vision (after Okabe and Ito).
 PALETTE = (
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#ff9a5c"),
@@ -72,20 +72,20 @@ _SHORTER = {
 
 
 class Titles:
-    """What hovering over a mark says, noted while drawing."""
+    """Texts that are shown on hovering over a mark, collected while drawing."""
 
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {}
 
     def attach(self, line: Line2D, texts: Sequence[str]) -> None:
-        """One text for each marker of a line, or a single one for a line without markers."""
+        """Attach one text to each marker of a line, or a single one to a line without markers."""
         name = f"title-{len(self.texts)}"
         line.set_gid(name)
         self.texts[name] = list(texts)
 
 
 def matplotlib() -> ModuleType:
-    """The module, for the figures. Raises :class:`FigureError` when it is not installed."""
+    """Import and return matplotlib, for the figures. Raises :class:`FigureError` when it is not installed."""
     try:
         return importlib.import_module("matplotlib.figure") and importlib.import_module("matplotlib")
     except ModuleNotFoundError as error:
@@ -93,7 +93,7 @@ def matplotlib() -> ModuleType:
 
 
 def render(draw: Callable[[Axes, Titles], None], size: tuple[float, float], label: str) -> str:
-    """The SVG element of one drawing, ``size`` in inches. Equal drawings give equal text.
+    """Return the SVG element of one drawing, ``size`` in inches. Equal drawings give equal text.
 
     Raises :class:`FigureError` without matplotlib.
     """
@@ -135,7 +135,7 @@ def _entitle(root: ET.Element, name: str, texts: Sequence[str]) -> None:
 
 
 def _compact(svg: str) -> str:
-    """The same picture in fewer bytes, in the colours of the page."""
+    """Return an equal picture in fewer bytes, in the colours of the page."""
     for verbose, short in _SHORTER.items():
         svg = re.sub(verbose, short, svg)
     for light, name in VARIABLES.items():
@@ -144,7 +144,7 @@ def _compact(svg: str) -> str:
 
 
 def _rounded(coordinates: str) -> str:
-    """Coordinates to a tenth of a point."""
+    """Round coordinates to a tenth of a point."""
     return re.sub(r"-?\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}", coordinates)
 
 

@@ -1,8 +1,8 @@
-"""How large the error is: kernels x dtypes x lengths, score magnitudes and regimes, one row per measurement.
+"""Sweeps of numeric error: kernels x dtypes x lengths, score magnitudes and regimes, one row per measurement.
 
-Three sweeps cover the grid. ``length`` varies the number of keys at scores of standard deviation 1, ``magnitude``
-varies that deviation at a fixed length, ``regime`` walks through every recipe of :mod:`attn_spec.search.regimes`. A row
-pools the elements of all its seeds.
+Three sweeps cover the grid. ``length`` varies the number of keys at scores of standard deviation 1, and ``magnitude``
+varies that deviation at a fixed length. ``regime`` visits every recipe of :mod:`attn_spec.search.regimes`. A row pools
+the elements of all its seeds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SweepError(KernelError):
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Which problems a sweep measures."""
+    """Problems that a sweep measures."""
 
     #: Sk of the ``length`` sweep: powers of two and their ragged neighbours.
     lengths: tuple[int, ...]
@@ -83,20 +83,20 @@ class Point:
 
 
 def points(subjects: Sequence[Subject], profile: str) -> list[Point]:
-    """Everything there is to measure, kernel by kernel. Raises :class:`SweepError` for an unknown profile."""
+    """Return all points to measure, kernel by kernel. Raises :class:`SweepError` for an unknown profile."""
     if profile not in GRIDS:
         raise SweepError(f"unknown profile {profile!r}; known are {', '.join(GRIDS)}")
     return [point for subject in subjects for point in points_of(subject, grid_for(subject, GRIDS[profile]))]
 
 
 def grid_for(subject: Subject, grid: Grid) -> Grid:
-    """The grid, or the small one for a Triton kernel on a CPU, which can only be interpreted there."""
+    """Return the grid, or the small one for a Triton kernel on a CPU, which can only be interpreted there."""
     names = getattr(subject.kernel.function, "__globals__", {})
     return INTERPRETED if subject.device == "cpu" and "triton" in names else grid
 
 
 def points_of(subject: Subject, grid: Grid) -> list[Point]:
-    """The three sweeps of one subject, without the problems that its kernel does not support."""
+    """Return the points of the three sweeps of one subject, without problems that its kernel does not support."""
     fixed = grid.fixed_length
     made = [_point(subject, grid, sweep="length", length=length, magnitude=1.0) for length in grid.lengths]
     made += [_point(subject, grid, sweep="magnitude", length=fixed, magnitude=2.0**e) for e in grid.magnitudes]
@@ -131,7 +131,7 @@ def _is_declared(subject: Subject, recipe: Recipe) -> bool:
 
 
 def measured(point: Point) -> list[Row]:
-    """The rows of a point, one per quantity; a single row that says so when the kernel gives no answer."""
+    """Measure a point: return one row per quantity, or a single row with the failure if there is no answer."""
     found: dict[str, list[tuple[Recipe, Measurement]]] = {}
     for recipe in point.recipes:
         try:
@@ -144,7 +144,7 @@ def measured(point: Point) -> list[Row]:
 
 
 def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
-    """The errors of one forward and, where it is declared, one backward call. Raises :class:`Misbehaviour`."""
+    """Measure the errors of a forward and, if declared, a backward call. Raises :class:`Misbehaviour`."""
     forward = assertions.judged(subject, problem, subject(problem)).measurements
     if not subject.supports("backward"):
         return forward
@@ -154,7 +154,7 @@ def judge(subject: Subject, problem: Problem) -> tuple[Measurement, ...]:
 
 
 def _unusual(agreed: Conventions) -> str:
-    """The conventions that are not the usual ones, in words."""
+    """Return the conventions that differ from the defaults, in words."""
     usual = asdict(DEFAULTS)
     return ", ".join(f"{name} {value}" for name, value in asdict(agreed).items() if value != usual[name])
 
@@ -191,12 +191,12 @@ def _pooled(pool: Sequence[tuple[Recipe, Measurement]], of: Callable[[Measuremen
 
 
 def _known(values: np.ndarray) -> np.ndarray:
-    """Without NaN: an error has no size relative to an exact value, or a row of them, that is 0."""
+    """Drop NaN: an error has no size relative to an exact value, or a row of them, that is 0."""
     return values[~np.isnan(values)]
 
 
 def _row_ulp(one: Measurement) -> np.ndarray:
-    """The spacing at the largest exact value of each row, [..., 1]; NaN for a row of zeros, as of dQ with one key."""
+    """Return the spacing at each row's largest exact value, [..., 1]; NaN for a row of zeros (dQ of one key)."""
     largest = np.abs(one.truth.value).max(axis=-1, keepdims=True)
     return np.where(largest == 0, np.nan, bits.spacing(largest, one.dtype))
 

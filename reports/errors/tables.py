@@ -16,7 +16,7 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(x: float) -> str:
-    """Two significant digits, at least up to the units: 0.043, 1.2, 1,370, 3.4 × 10⁶, ∞; – for none."""
+    """Write two significant digits, at least up to the units: 0.043, 1.2, 1,370, 3.4 × 10⁶, ∞; – for none."""
     if math.isnan(x):
         return "\N{EN DASH}"
     if math.isinf(x):
@@ -28,7 +28,7 @@ def number(x: float) -> str:
 
 
 def opening(rows: Sequence[Row], verdicts: Sequence[VerdictRow] = ()) -> list[tuple[str, str]]:
-    """The three numbers that a report begins with, each with what it is."""
+    """Return the three numbers that a report begins with, each with its meaning."""
     found = cells(rows).values()
     tight = max(found, key=lambda cell: (not cell.is_sound, _known(cell.ratio.max)))
     ratio = (number(tight.ratio.max), f"largest error / bound, 1 being the limit: {_named(tight)}")
@@ -55,7 +55,7 @@ def markdown(
     verdicts: Sequence[VerdictRow] = (),
     powers: Sequence[Power] = (),
 ) -> str:
-    """The report for a pull request or a job summary."""
+    """Return the report for a pull request or a job summary."""
     parts = [
         "# Numeric error report",
         "\n".join(f"- **{value}** {meaning}" for value, meaning in opening(rows, verdicts)),
@@ -75,13 +75,13 @@ def markdown(
 
 
 def _examined(verdicts: Sequence[VerdictRow]) -> str:
-    """What was looked at of each problem of a shape that was asked for."""
+    """Return a section on the elements that were judged of each problem of a shape that was asked for."""
     lines = [[f"`{row.property}`", f"`{row.kernel}`", row.dtype, words] for row in verdicts for words in row.looked_at]
     return f"## Shapes asked for\n\n{table(['property', 'kernel', 'dtype', 'problem, and what was looked at'], lines)}"
 
 
 def _power(powers: Sequence[Power]) -> str:
-    """What the verdicts would have refuted."""
+    """Return a section on the planted errors that the verdicts would have refuted."""
     lines = [
         [one.dtype, one.where, f"{one.seen} of {len(one.planted)}", "; ".join(map(str, one.unseen))] for one in powers
     ]
@@ -157,6 +157,6 @@ def _how(row: Row) -> str:
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     rule = ["---"] * len(header)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))

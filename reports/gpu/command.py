@@ -37,12 +37,12 @@ def write_gpu(
 
 
 def measured(device: str, profile: str, *, timing: bool) -> page.Measured:
-    """What a GPU shows. Raises :class:`GpuError` where there is none."""
+    """Examine and time kernels on a GPU. Raises :class:`GpuError` where there is none."""
     if device.partition(":")[0] != "cuda":
         raise GpuError(f"{device} is no GPU; write cuda or cuda:N")
     if reason := examination.missing(device):
         what = reason.partition(";")[0]
-        raise GpuError(f"{what}; run this where there is one. Nothing was examined, and nothing written")
+        raise GpuError(f"{what}; run this on a machine with one. Nothing was examined or written")
     environment = {**examination.machine(device), "profile": profile}
     examined = examination.examine(examination.cuda_kernels(), device, profile, _say)
     costs = list(measurement.costs(TIMED, measurement.cases(), device)) if timing else []
@@ -50,7 +50,7 @@ def measured(device: str, profile: str, *, timing: bool) -> page.Measured:
 
 
 def tiles() -> dict[str, str]:
-    """The tiles that kernels chose in this process, as the modules of those that are timed tell."""
+    """Return the tiles that kernels chose in this process, by the ``chosen`` of the modules of timed kernels."""
     found: dict[str, str] = {}
     for module in dict.fromkeys(resolve(name).module for name in TIMED):
         chosen: Callable[[], dict[str, str]] = getattr(sys.modules[module], "chosen", dict)
@@ -59,7 +59,7 @@ def tiles() -> dict[str, str]:
 
 
 def read(document: Path) -> page.Measured:
-    """What an earlier run measured. Raises :class:`GpuError`."""
+    """Read the measurements of an earlier run. Raises :class:`GpuError`."""
     try:
         return page.from_json(document.read_text(encoding="utf-8"))
     except OSError as error:

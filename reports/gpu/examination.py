@@ -1,4 +1,4 @@
-"""Which kernels of the tree are made for a GPU, the verdicts on them, and the machine that these were found on."""
+"""Kernels of the tree that are made for a GPU, the verdicts on them, and the machine that gave these verdicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Examined:
     kernel: str
     result: str
     contract: str = ""
-    #: How many properties at a dtype have each verdict.
+    #: Number of properties at a dtype that have each verdict.
     counts: dict[str, int] = field(default_factory=dict)
     #: Property and dtype of each refutation, with its message.
     refuted: list[str] = field(default_factory=list)
@@ -39,19 +39,19 @@ class Examined:
 
 
 def cuda_kernels() -> list[str]:
-    """The kernels of the tree that are made for a GPU: whose devices "cuda" leads."""
+    """Return the kernels of the tree that are made for a GPU: "cuda" leads their devices."""
     return [name for name in in_tree() if resolve(name).devices[0] == "cuda"]
 
 
 def missing(device: str) -> str:
-    """Why no kernel can be run on a device; empty if it can."""
+    """Return the reason why no kernel can be run on a device; empty if one can."""
     return framework("torch").missing(device)
 
 
 def examine(
     names: Sequence[str], device: str, profile: str, watch: Callable[[str], None] = lambda name: None
 ) -> list[Examined]:
-    """Certify each kernel in processes of their own; ``watch`` is told of each before."""
+    """Certify each kernel in processes of its own; call ``watch`` with each name before."""
     found = []
     for name in names:
         watch(name)
@@ -76,7 +76,7 @@ def _examined(name: str, device: str, profile: str) -> Examined:
 
 
 def machine(device: str) -> dict[str, str]:
-    """The device, its driver, the libraries, and what PyTorch is allowed to do to products of matrices."""
+    """Describe the device, its driver, the libraries, and what PyTorch may do to products of matrices."""
     known = {name: value for name, value in environment(device).items() if value is not None}
     matmul = torch.backends.cuda.matmul
     allowed = {
@@ -101,7 +101,7 @@ def _gpu(device: str) -> dict[str, str]:
 
 
 def driver() -> str:
-    """The version of the NVIDIA driver, as its own tool tells it."""
+    """Return the version of the NVIDIA driver that nvidia-smi prints; "unknown" if it prints none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603

@@ -1,4 +1,4 @@
-"""Times over those of flash attention, against the number of keys, as SVG."""
+"""Figures of times as ratios to flash attention, against the number of keys, as SVG."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZE = (5.4, 3.0)
 
 
 def panels(costs: Sequence[Cost]) -> Iterator[tuple[str, str]]:
-    """A heading and a drawing for each pass and head dimension."""
+    """Yield a heading and a drawing for each pass and head dimension."""
     groups = dict.fromkeys((one.made, one.case.head_dim) for one in costs)
     for made, head_dim in groups:
         own = [one for one in costs if (one.made, one.case.head_dim) == (made, head_dim)]
@@ -41,7 +41,7 @@ def _draw(axes: Axes, titles: svg.Titles, costs: Sequence[Cost]) -> None:
 
 
 def _line(axes: Axes, titles: svg.Titles, index: int, found: Sequence[tuple[Cost, float | None]]) -> None:
-    """A line through the ratios of one kernel, with its name above the first."""
+    """Draw a line through the ratios of one kernel, with its name above the first."""
     known = [(one, ratio) for one, ratio in found if ratio is not None]
     if not known:
         return

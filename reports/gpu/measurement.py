@@ -1,8 +1,8 @@
-"""What a call costs: seconds and bytes of kernels that take turns on the same tensors, forward and backward.
+"""Costs of a call: seconds and bytes of kernels that take turns on the same tensors, forward and backward.
 
-On a GPU a time is told by CUDA events around the call alone, the cache being cleared before each (``triton.testing``),
-and memory is the most that PyTorch's allocator held at a time less what it held before. On a CPU, where this file is
-tested, a clock tells the time, and memory is not measured.
+On a GPU, CUDA events around the call alone measure the time, and the cache is cleared before each (``triton.testing``).
+Memory is the peak of PyTorch's allocator less what it held before. On a CPU, where this file is tested, a clock
+measures the time, and memory is not measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPE = "bfloat16"
 #: Turns that kernels take on one problem; the median of their times counts.
 TURNS = 3
 PASSES = ("forward", "backward")
-#: What others are compared with, by device type: name -> kernel.
+#: Kernels to compare others with, by device type: name -> kernel.
 REFERENCES = {
     "cuda": {"flash": "torch_sdpa:flash_cuda", "eager": "torch_eager"},
     "cpu": {"flash": "torch_sdpa:flash", "eager": "torch_eager"},
@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one call of a kernel took: seconds, and bytes beside its inputs; or why it gave no answer."""
+    """Cost of one call of a kernel: seconds, and bytes beside its inputs; or the reason why it gave no answer."""
 
     kernel: str
     made: str
@@ -60,7 +60,7 @@ class Cost:
 
 
 def cases(lengths: Sequence[int] = LENGTHS, dims: Sequence[int] = DIMS, tokens: int = TOKENS) -> list[Case]:
-    """Every length with every head dimension, causal and not."""
+    """Return every length with every head dimension, causal and not."""
     return [
         Case(length=n, head_dim=d, causal=causal, batch=max(tokens // n, 1))
         for d in dims
@@ -70,7 +70,7 @@ def cases(lengths: Sequence[int] = LENGTHS, dims: Sequence[int] = DIMS, tokens: 
 
 
 def costs(names: Sequence[str], chosen: Sequence[Case], device: str, turns: int = TURNS) -> Iterator[Cost]:
-    """The costs of kernels and of both references on every case, of which those of one case are taken in turns."""
+    """Yield the costs of kernels and of both references on every case; the kernels of one case take turns."""
     references = REFERENCES[device.partition(":")[0]].values()
     kernels = {name: resolve(name) for name in dict.fromkeys([*references, *names])}
     for case in chosen:
@@ -99,7 +99,7 @@ def _of_case(kernels: dict[str, Kernel], case: Case, made: str, device: str, tur
 
 
 def runs(kernel: Kernel, case: Case, device: str) -> dict[str, Run]:
-    """What is timed of a kernel, by pass. All kernels are given equal tensors."""
+    """Return the calls of a kernel that are timed, by pass. All kernels are given equal tensors."""
     generator = torch.Generator(device=device).manual_seed(0)
     shape, dtype = (case.batch, case.heads, case.length, case.head_dim), getattr(torch, DTYPE)
     q, k, v, dout = (torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4))
@@ -113,7 +113,9 @@ def runs(kernel: Kernel, case: Case, device: str) -> dict[str, Run]:
 
 
 def _backward(kernel: Kernel, inputs: tuple[torch.Tensor, ...], dout: torch.Tensor, options: dict[str, Any]) -> Run:
-    """The gradients of q, k and v alone, by the kernel's own function or by autograd; the forward pass comes once."""
+    """Return a call for the gradients of q, k and v, by the kernel's function or autograd; the forward runs once
+    before.
+    """
     saved: list[Any] = []
 
     def own() -> Any:
@@ -132,7 +134,7 @@ def _backward(kernel: Kernel, inputs: tuple[torch.Tensor, ...], dout: torch.Tens
 
 
 def seconds(run: Run, device: str) -> float:
-    """The median time of a call, after calls that are not timed."""
+    """Return the median time of a call, after calls that are not timed."""
     if device.partition(":")[0] == "cuda":
         from triton import testing
 
@@ -148,7 +150,7 @@ def seconds(run: Run, device: str) -> float:
 
 
 def peak(run: Run, device: str) -> int | None:
-    """The most bytes that a call holds at a time beside what was held before, its result among them; None on a CPU.
+    """Return the most bytes that a call holds beside what was held before, its result included; None on a CPU.
 
     A first call, which compiles, chooses tiles and does the forward pass of a backward one, is not measured.
     """

@@ -29,13 +29,13 @@ class Measured:
     environment: dict[str, str]
     examined: list[Examined]
     costs: list[Cost] = field(default_factory=list)
-    #: What the Triton kernels chose, by kernel, format and head dimensions.
+    #: Tiles that the Triton kernels chose, by kernel, format and head dimensions.
     tiles: dict[str, str] = field(default_factory=dict)
 
 
 def html(made: Measured) -> str:
-    """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
-    packages = (str(__package__), errors.__name__)  # the style is that of all pages
+    """Return the page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
+    packages = (str(__package__), errors.__name__)  # the errors package holds the style of all pages
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, ".") for package in packages])
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return jinja.get_template("gpu.html.jinja").render(
@@ -54,7 +54,7 @@ def html(made: Measured) -> str:
 
 
 def markdown(made: Measured) -> str:
-    """The page's numbers for a pull request or a job summary."""
+    """Return the page's numbers for a pull request or a job summary."""
     parts = [
         f"# {headline(made)}",
         "\n".join(f"- **{value}** {meaning}" for value, meaning in opening(made)),
@@ -71,13 +71,13 @@ def markdown(made: Measured) -> str:
 
 
 def document(made: Measured) -> str:
-    """Everything as JSON, which :func:`from_json` reads."""
+    """Return the measurements as JSON, which :func:`from_json` reads."""
     head = {"schema": SCHEMA, "headline": headline(made)}
     return json.dumps(head | asdict(made), indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> Measured:
-    """What a document says. Raises ValueError, KeyError or TypeError for text that is none of this version."""
+    """Read a document. Raises ValueError, KeyError or TypeError for text that is none of this version."""
     found = json.loads(text)
     if found.pop("schema", None) != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
@@ -88,14 +88,14 @@ def from_json(text: str) -> Measured:
 
 
 def headline(made: Measured) -> str:
-    """The finding in one sentence."""
+    """Return the finding in one sentence."""
     held = sum(one.result in HELD for one in made.examined)
     where = made.environment.get("device", made.device)
     return f"{held} of {len(made.examined)} kernels that are made for a GPU pass on {where}"
 
 
 def opening(made: Measured) -> list[tuple[str, str]]:
-    """The numbers that the report begins with, each with what it is."""
+    """Return the numbers that the report begins with, each with its meaning."""
     refuted = sum(one.result == "refuted" for one in made.examined)
     found = [(f"{refuted} of {len(made.examined)}", "kernels are refuted")]
     own = [one for one in made.costs if one.kernel not in ratios.references(made.costs).values() and one.seconds]
@@ -109,7 +109,7 @@ def opening(made: Measured) -> list[tuple[str, str]]:
 
 
 def verdict_lines(examined: Iterable[Examined]) -> list[list[str]]:
-    """The verdicts as lines of a table, under ``VERDICTS``."""
+    """Return the verdicts as lines of a table, under ``VERDICTS``."""
     return [
         [
             f"`{one.kernel}`",
@@ -122,7 +122,7 @@ def verdict_lines(examined: Iterable[Examined]) -> list[list[str]]:
 
 
 def cost_lines(costs: list[Cost]) -> Iterable[list[str]]:
-    """The costs as lines of a table, under ``COSTS``; a dash where a ratio is not known."""
+    """Yield the costs as lines of a table, under ``COSTS``; a dash where a ratio is not known."""
     for one in costs:
         where = [one.made, str(one.case.head_dim), "yes" if one.case.causal else "no", f"{one.case.length:,}"]
         if one.failure:

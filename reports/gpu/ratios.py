@@ -1,4 +1,4 @@
-"""Costs as ratios to those of the same case: no time or memory of one kernel is told without that of another."""
+"""Costs as ratios to those of another kernel in the same case: a time or memory alone is never reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .measurement import REFERENCES, Cost
 
 
 def references(costs: Sequence[Cost]) -> Mapping[str, str]:
-    """The kernels called "flash" and "eager" among those that were measured; empty where neither was."""
+    """Return the kernels called "flash" and "eager" among those that were measured; empty where neither was."""
     measured = {one.kernel for one in costs}
     for names in REFERENCES.values():
         if measured.issuperset(names.values()):
@@ -18,7 +18,7 @@ def references(costs: Sequence[Cost]) -> Mapping[str, str]:
 
 
 def to(costs: Sequence[Cost], one: Cost, reference: str, what: Literal["seconds", "bytes"]) -> float | None:
-    """The cost over that of a reference, None where either is not known or the latter is nothing."""
+    """Return the cost over that of a reference; None where either is unknown or the reference's is 0."""
     name = references(costs).get(reference)
     beside = next((c for c in costs if (c.kernel, c.made, c.case) == (name, one.made, one.case)), None)
     own, other = getattr(one, what), getattr(beside, what, None)

@@ -1,1 +1,1 @@
-"""Whether gross errors are refuted: in every member of the family, dtype, contract, length and size of scores."""
+"""Trials of gross errors: each must be refuted, in every member, dtype, contract, length and size of scores."""

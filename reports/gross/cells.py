@@ -41,7 +41,7 @@ MEMBERS: dict[str, dict[str, Any]] = {
     "linear, relu": {"feature_map": "relu"},
     "linear, exp": {"feature_map": "exp"},
 }  # fmt: skip
-#: What a layer and a linear member are told by.
+#: Names of the members that are a layer and a linear attention.
 LAYER, LINEAR = "layer", "linear"
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 LENGTHS = (1, 2, 16, 128, 1024, 4096)
@@ -50,19 +50,19 @@ SIZES = (1.0, 2.0, 4.0, 8.0)
 CONTRACTS = (None, "fp32", "fused", "eager")
 #: Queries of a problem, and of long ones, and the width of heads.
 MOST_QUERIES, WIDTH = 16, 64
-#: How planted errors begin that are gross: none of a few keys among many, nor of a small part of a number.
+#: Beginnings of the names of planted errors that are gross: not a few keys of many, nor a small share of a number.
 GROSS = (
     *("zeros", "the mean of the values", "the values", "the next row", "without a scale", "another kv head"),
     *("a key lost at the start", "a key lost at the end", "dq ", "dk ", "dv "),
 )
-#: Of more keys than these a lost one is no gross error.
+#: Number of keys above which one lost key is no gross error.
 FEW_KEYS = 16
 GRADIENTS = ("dq", "dk", "dv")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One answer and what was said of it."""
+    """One answer and its judgement."""
 
     member: str
     dtype: str
@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def accepted(self) -> bool:
-        """Whether an error passed, all of it judged."""
+        """Return whether an error passed, all of it judged."""
         return not self.refuted and not self.silent
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def cells(
     *,
     backward: bool,
 ) -> Iterator[Cell]:
-    """The right answer and the wrong ones of each problem, under each contract."""
+    """Yield the right answer and the wrong ones of each problem, under each contract."""
     for member in members:
         for dtype in dtypes:
             for keys in lengths:
@@ -108,7 +108,7 @@ def cells(
 
 
 def problem_of(member: str, dtype: str, keys: int, size: float) -> Problem:
-    """N(0, 1) times ``size`` for q and k; two kv heads, and as many queries as keys up to MOST_QUERIES."""
+    """Make a problem: q and k are N(0, 1) times ``size``; two kv heads; as many queries as keys up to MOST_QUERIES."""
     options = MEMBERS[member]
     return Recipe(
         **{

@@ -1,8 +1,8 @@
-"""Why a gross error is accepted: an arithmetic within the contract whose answer is nearly as far off.
+"""Explanations of accepted gross errors: an arithmetic within the contract whose answer is nearly as far off.
 
-The adversary chooses every rounding of an emulated kernel of the reading that explained the error, for the element
-where the error is largest beside its bound. What it reaches there a sound kernel might answer: to refute the error
-would be to accuse that kernel.
+The adversary chooses every rounding of an emulated kernel of the reading that explained the error. It does so for the
+element where the error is largest beside its bound. A sound kernel might answer what it reaches there: refuting the
+error would accuse that kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENOUGH = 0.5
 
 
 def explained(cell: Cell) -> float:
-    """How far off an arithmetic within the contract answers, as a share of the error, at its worst element."""
+    """Return the error of an arithmetic within the contract, as a share of the planted error, at its worst element."""
     name, at, error = _worst(cell)
     part = _part(cell, name, at)
     largest = 0.0
@@ -44,14 +44,16 @@ def explained(cell: Cell) -> float:
 
 
 def _worst(cell: Cell) -> tuple[str, tuple[int, ...], float]:
-    """The element of the largest error beside its bound: quantity, place and error."""
+    """Return the element of the largest error beside its bound: quantity, place and error."""
     measured = judged(cell.one, cell.one.contract, cell.answer).worst
     at = measured.worst
     return measured.name, at, float(np.abs(measured.got[at] - measured.truth.value[at]))
 
 
 def _orders(c: ResolvedContract) -> Iterator[Order]:
-    """What the contract leaves open and matters most: where the scale goes, how many tiles there are, what dS is."""
+    """Yield orders of computing that the contract leaves open: the place of the scale, the number of tiles, the form of
+    dS.
+    """
     scalings = ("roots", "query", "folded") if c.scale_on == "operands" else ("roots",)
     for expands in (False, True) if c.delta == "probabilities" else (False,):
         for scaling in scalings:
@@ -60,7 +62,7 @@ def _orders(c: ResolvedContract) -> Iterator[Order]:
 
 
 def _part(cell: Cell, name: str, at: tuple[int, ...]) -> Attack:
-    """The attack on one element, of the row or the heads that it depends on and nothing else."""
+    """Return the attack on one element, with only the row or the heads that it depends on."""
     one, problem, dO = cell.one, cell.one.problem, cell.one.cotangent
     cotangents = np.zeros(problem.output_shape) if dO is None else dO
     batch, head, place, *column = at

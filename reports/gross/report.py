@@ -20,17 +20,17 @@ from dataclasses import dataclass, field
 from .cells import CONTRACTS, DTYPES, LENGTHS, MEMBERS, SIZES, Cell, cells
 from .explanation import ENOUGH, explained
 
-#: What an undeclared kernel is called.
+#: Name of the contract of an undeclared kernel.
 UNDECLARED = "undeclared"
 PASSES = ("forward", "backward")
 
 
 @dataclass(kw_only=True)
 class Table:
-    """What became of the errors of each member under each contract."""
+    """Outcomes of the errors of each member under each contract."""
 
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Those that were refuted, and those of which some elements were told to be not judged.
+    #: Errors that were refuted, and errors of which some elements were reported as not judged.
     refuted: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: Counter[tuple[str, str]] = field(default_factory=Counter)
     accepted: list[Cell] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Table:
 
 
 def tabulated(found: Iterable[Cell]) -> Table:
-    """All of these, counted."""
+    """Count all cells in a table."""
     table = Table()
     for cell in found:
         table.add(cell)

@@ -52,7 +52,7 @@ LEAST = 0.9
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant."""
+    """Outcome of the tests on one mutant."""
 
     mutant: Mutant | None
     #: The test that failed, "timeout", or None: it survived.
@@ -74,8 +74,7 @@ def run(
 ) -> Generator[Outcome, None, None]:
     """Try mutants, each in a process of its own, for ``limit`` seconds at most; None is the code as it is.
 
-    So many ``jobs`` are done at once, or as many as the workers of a Dask ``scheduler`` do. Raises
-    :class:`MutationError`.
+    At most ``jobs`` run at once, or as many as a Dask ``scheduler`` has workers. Raises :class:`MutationError`.
     """
     tasks = [
         Task.of(f"mutant {place} of {mutant.module if mutant else 'nothing'}", tried, mutant, tests, limit)
@@ -87,7 +86,7 @@ def run(
 
 
 def _reason(mutant: Mutant) -> str | None:
-    """Why no test can kill a mutant."""
+    """Return the reason why no test can kill a mutant."""
     return REASONS.get((mutant.module, mutant.change))
 
 

@@ -1,4 +1,4 @@
-"""Mutants of the code of truth, bounds, judgement and properties: where it may be changed, and a sample of the changes.
+"""Mutants of the code of truth, bounds, judgement and properties: the places that may change, and a sample of the changes.
 
 The mutations are those of cosmic-ray.
 """
@@ -37,10 +37,10 @@ _MODULES = {
     "problem": ("masks",),
     "search": ("assertions", "verdict"),
 }
-#: What is mutated: modules of ``attn_spec``.
+#: Modules of ``attn_spec`` that are mutated.
 MODULES = tuple(f"{folder}.{module}" for folder, modules in _MODULES.items() for module in modules)
 
-#: What operators are replaced by; the others of cosmic-ray make the same mutants again, or none that runs.
+#: Replacements of operators; the others of cosmic-ray make the same mutants again, or none that runs.
 _BINARY = ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Add_Mul", "Mul_Add", "Pow_Mul", "FloorDiv_Div")
 _SETS = ("BitAnd_BitOr", "BitOr_BitAnd")
 _COMPARISON = ("Eq_NotEq", "NotEq_Eq", "Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Lt_Gt", "Is_IsNot", "IsNot_Is")
@@ -72,11 +72,11 @@ class Mutant:
 
 
 class Place(NamedTuple):
-    """Where an operator may change a module."""
+    """A place where an operator may change a module."""
 
     module: str
     operator: str
-    #: Of the places in this module where this operator may.
+    #: Index among the places of this module where this operator applies.
     number: int
     #: The source line, and how many places of this operator come before in lines like it.
     line: str
@@ -84,7 +84,7 @@ class Place(NamedTuple):
 
 
 def places(modules: Iterable[str]) -> list[Place]:
-    """Every place that an operator may change."""
+    """Return every place that an operator may change."""
     found = []
     for module in modules:
         source = source_of(module)
@@ -100,7 +100,7 @@ def places(modules: Iterable[str]) -> list[Place]:
 
 
 def sampled(places: Iterable[Place], count: int, seed: int) -> Iterator[Mutant]:
-    """So many mutants, drawn with a seed, whose code differs, not only an annotation or a decorator.
+    """Draw ``count`` mutants with a seed, whose code differs in more than an annotation or a decorator.
 
     A place is drawn by a hash of its line, so that an edit elsewhere leaves the others in the sample.
     """
@@ -122,12 +122,12 @@ def _differing(places: Iterable[Place]) -> Iterator[Mutant]:
 
 
 def path_of(module: str) -> Path:
-    """The file of a module of ``attn_spec``."""
+    """Return the file of a module of ``attn_spec``."""
     return Path(attn_spec.__path__[0]).joinpath(*module.split(".")).with_suffix(".py")
 
 
 def source_of(module: str) -> str:
-    """The source of a module of ``attn_spec``."""
+    """Return the source of a module of ``attn_spec``."""
     return path_of(module).read_text(encoding="utf-8")
 
 
@@ -140,7 +140,9 @@ def _runs(source: str) -> bool:
 
 
 def _code(source: str) -> str:
-    """What a source does, without annotations, which nothing evaluates, and decorators, which freeze or cache."""
+    """Return the syntax of a source without annotations, which are never evaluated, and decorators, which freeze or
+    cache.
+    """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):

@@ -1,4 +1,4 @@
-"""Mutants that no test can kill, and why: they do what the code does, or what it may do as well."""
+"""Mutants that no test can kill, with reasons: they do what the code does, or another right thing."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class MutationError(RuntimeError):
 
 
 def tried(mutant: Mutant | None, tests: Sequence[str], limit: int = LIMIT) -> tuple[str | None, float]:
-    """What kills a mutant, None if nothing does, and the seconds; ``tests`` are names of test files, without ``test_``.
+    """Return the test that kills a mutant, or None, and the seconds; ``tests`` name test files without ``test_``.
 
     Raises :class:`MutationError`.
     """
@@ -59,7 +59,7 @@ def _try(mutant: Mutant | None, tests: Sequence[str], limit: int) -> tuple[str |
         sys.meta_path.insert(0, _Mutated(mutant))
     signal.signal(signal.SIGPROF, _late)
     signal.setitimer(signal.ITIMER_PROF, limit)  # the timer of real time belongs to the limits of calls under test
-    # Rewriting assertions, pytest would be asked for the module first.
+    # With assertion rewriting, pytest's own finder would be asked for the module first.
     options = "-x -q --assert=plain -p no:cacheprovider -p no:xdist --hypothesis-seed=0"
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -97,20 +97,20 @@ class _Mutated(importlib.machinery.SourceFileLoader):
         self.source = mutant.source
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """As finders are asked."""
+        """Find the mutated module, by the protocol of finders."""
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
     def get_source(self, fullname: str) -> str:  # noqa: ARG002 - as loaders are asked
-        """The mutated source."""
+        """Return the mutated source."""
         return self.source
 
     def get_code(self, fullname: str) -> Any:  # noqa: ARG002 - as loaders are asked
-        """The mutated code, whatever is cached."""
+        """Return the mutated code, compiled anew, never from a cache."""
         return compile(self.source, self.path, "exec")
 
 
 def _files(tests: Sequence[str]) -> list[str]:
-    """The files of tests. Raises :class:`MutationError`."""
+    """Return the files of tests. Raises :class:`MutationError`."""
     folder = _checkout() / "tests"
     files = [folder.joinpath(name).with_name(f"test_{Path(name).name}.py") for name in tests]
     missing = [str(file) for file in files if not file.exists()]

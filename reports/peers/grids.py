@@ -18,7 +18,7 @@ _LAST = {"causal_alignment": "bottom_right"}
 
 
 def _equal(*dims: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of equal numbers."""
+    """Return pairs of equal numbers."""
     return tuple((dim, dim) for dim in dims)
 
 
@@ -29,7 +29,7 @@ def _pairs(first: Sequence[int], second: Sequence[int]) -> tuple[tuple[int, int]
 def _one(
     Sq: int, Sk: int, D: int, Dv: int | None = None, *, heads: tuple[int, int, int] = (1, 2, 2), **fixed: Any
 ) -> Grid:
-    """A test of one shape."""
+    """Return the grid of a test of one shape."""
     return Grid(lengths=((Sq, Sk),), dims=((D, Dv or D),), heads=(heads,), fixed=fixed)
 
 

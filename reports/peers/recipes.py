@@ -1,7 +1,7 @@
-"""The inputs on which other test suites look: their shapes, options and values, drawn from their own lists.
+"""Inputs of other test suites: their shapes, options and values, drawn from their own lists.
 
-Batches and heads are reduced and lengths cut so that an emulated kernel can be tried; what is cut is said in the
-``recipe`` of each row of ``rows``. Values keep the suite's distribution, options its combinations.
+Batches, heads and lengths are reduced so that an emulated kernel can be tried; the ``recipe`` of each row of ``rows``
+names the reduction. Values keep the suite's distribution, options its combinations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attn_spec.problem.problem import Problem
 
 #: Multiply-adds of the largest problem: several fit into a budget.
 LARGEST = 2**25
-#: Fewest queries that a problem is cut to.
+#: Fewest queries to which a problem is reduced.
 FEWEST_QUERIES = 8
 #: Draws in a row that a kernel may decline before the recipe gives up.
 PATIENCE = 1000
@@ -39,11 +39,11 @@ VALUES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PeerRecipe:
-    """What makes one problem of a peer again; the fields of a problem, patterns and values by name."""
+    """Recipe of one problem of a peer; the fields of a problem, patterns and values by name."""
 
     #: A name from VALUES.
     values: str = "normal"
-    #: What the values are multiplied by, and the queries once more.
+    #: Factor of the values, and a further factor of the queries.
     factor: float = 1.0
     query_factor: float = 1.0
     seed: int = 0
@@ -76,7 +76,7 @@ class PeerRecipe:
         return int(np.prod(self.shape)) * (self.head_dim + self.value_dim)
 
     def options(self) -> set[str]:
-        """Names of the options that the kernel must declare."""
+        """Return the names of the options that the kernel must declare."""
         used = {name for name in ("scale", "window", "mask", "bias", "softcap") if getattr(self, name) is not None}
         shapes = {
             "gqa": self.query_heads != self.kv_heads,
@@ -86,7 +86,7 @@ class PeerRecipe:
         return used | {name for name, present in shapes.items() if present} | ({"causal"} if self.causal else set())
 
     def problem(self) -> Problem:
-        """The problem, the same bits on every call."""
+        """Return the problem, the same bits on every call."""
         rng = np.random.default_rng(self.seed)
         kv = (self.batch, self.kv_heads, self.key_length)
         shapes = ((*self.shape[:3], self.head_dim), (*kv, self.head_dim), (*kv, self.value_dim))
@@ -104,7 +104,7 @@ class PeerRecipe:
         )
 
     def _times(self, x: np.ndarray, factor: float) -> np.ndarray:
-        """Suites draw in the dtype and multiply there."""
+        """Multiply as suites do, which draw in the dtype and multiply there."""
         return bits.nearest(bits.nearest(x, self.dtype) * factor, self.dtype)
 
     def __repr__(self) -> str:
@@ -113,26 +113,26 @@ class PeerRecipe:
 
 
 def _distance(r: PeerRecipe, alignment: str = "bottom_right") -> np.ndarray:
-    """j - (i + offset), [Sq, Sk]."""
+    """Return j - (i + offset), [Sq, Sk]."""
     offset = r.key_length - r.query_length if alignment == "bottom_right" else 0
     return np.arange(r.key_length) - np.arange(r.query_length)[:, None] - offset
 
 
 def _alibi(rng: np.random.Generator, r: PeerRecipe) -> np.ndarray:
-    """FlashAttention's: slopes are 0.3 x uniform; with causal, distances count from the last key."""
+    """Draw the ALiBi of FlashAttention: slopes are 0.3 x uniform; with causal, distances count from the last key."""
     slopes = 0.3 * rng.random((r.batch, r.query_heads, 1, 1))
     return slopes * (np.arange(r.key_length) - (r.key_length - 1.0) if r.causal else -np.abs(_distance(r)))
 
 
 def _corner(rng: np.random.Generator, r: PeerRecipe) -> np.ndarray:
-    """Of the first head, all queries but the last see only the last key."""
+    """Let all queries of the first head but the last see only the last key."""
     bias = 3 * rng.standard_normal(r.shape)
     bias[0, 0, :-1, :-1] = -np.inf
     return bias
 
 
 def _geometric(_: np.random.Generator, r: PeerRecipe) -> np.ndarray:
-    """FlexAttention's ALiBi: slopes 2^-1 .. 2^-8."""
+    """Return the ALiBi of FlexAttention: slopes 2^-1 .. 2^-8."""
     slopes = np.exp2(-(np.arange(r.query_heads) + 1.0))
     return slopes[:, None, None] * _distance(r, "top_left")[None, None]
 
@@ -157,7 +157,7 @@ def _lengths(lengths: Sequence[int] | np.ndarray, r: PeerRecipe) -> np.ndarray:
 
 
 def _half_of(length: int) -> np.ndarray:
-    """Whether a position lies in the second half."""
+    """Return whether each position lies in the second half, bool [length]."""
     return np.arange(length) >= length // 2
 
 
@@ -183,14 +183,14 @@ class Grid:
     dims: tuple[tuple[int, int], ...]
     #: (B, Hq, Hkv)
     heads: tuple[tuple[int, int, int], ...] = ((1, 2, 2),)
-    #: Lists of changes to a recipe; the window "random" is drawn for the lengths, the scale "1/D" for the dimension,
-    #: and "ordered" makes the keys as many as the queries where they are fewer.
+    #: Lists of changes to a recipe. The window "random" is drawn for the lengths, the scale "1/D" for the dimension;
+    #: "ordered" makes the keys at least as many as the queries.
     options: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     #: Fields of every recipe.
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, rng: np.random.Generator, dtype: str) -> PeerRecipe:
-        """One entry of each list, lengths cut."""
+        """Draw one entry of each list, and reduce the lengths."""
         Sq, Sk = self.lengths[rng.integers(len(self.lengths))]
         D, Dv = self.dims[rng.integers(len(self.dims))]
         B, Hq, Hkv = self.heads[rng.integers(len(self.heads))]
@@ -211,8 +211,8 @@ class Grid:
 def cut(recipe: PeerRecipe, free: bool = True) -> PeerRecipe:
     """Halve lengths until the problem is no larger than LARGEST, odd ones staying odd.
 
-    Where queries are independent of their place (``free``, not causal, no mask or bias) only their number is cut,
-    since the number of keys decides how small an output is.
+    Queries are independent of their place if ``free``, not causal, and without mask or bias. Then only their number is
+    halved, since the number of keys decides how small an output is.
     """
     plain = free and not recipe.causal and recipe.mask is None and recipe.bias is None
     while recipe.work > LARGEST:
@@ -228,7 +228,7 @@ def _half(length: int) -> int:
 
 
 def drawn(*grids: Grid) -> Callable[[Subject, np.random.Generator], Iterator[Problem]]:
-    """Problems of tests that are drawn equally often, without end. Raises :class:`PeerError`."""
+    """Return an endless iterator of problems of tests that are drawn equally often. Raises :class:`PeerError`."""
 
     def problems(subject: Subject, rng: np.random.Generator) -> Iterator[Problem]:
         declined = 0
@@ -246,7 +246,7 @@ def drawn(*grids: Grid) -> Callable[[Subject, np.random.Generator], Iterator[Pro
 
 
 def is_taken(subject: Subject, recipe: PeerRecipe) -> bool:
-    """Whether the kernel declares that it takes the shapes and options."""
+    """Return whether the kernel declares that it takes the shapes and options."""
     limits, needs = subject.kernel.limits, recipe.options()
     diagonal = {"causal", "window"} & needs and "cross" in needs
     if diagonal and recipe.causal_alignment != subject.conventions.causal_alignment:

@@ -1,6 +1,6 @@
 """Attention in plain PyTorch, in the precisions and the order of operations of other suites' references.
 
-A reference is not the truth: it rounds where its suite rounds. A few choices tell them apart, one field each.
+A reference is not the truth: it rounds where its suite rounds. References differ in a few choices, one field each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Where a reference rounds. Formats are dtypes, "input", or "higher": float64 for float32, float32 for halves."""
+    """Roundings of a reference. Formats are dtypes, "input", or "higher": float64 for float32, float32 for halves."""
 
     #: Format of q, k and the scores.
     scores: str = "input"
@@ -31,13 +31,13 @@ class Reference:
     weights: str = "input"
     #: Format of the output.
     result: str = "input"
-    #: What is multiplied by the scale: "query", "key", "both" (each by its square root) or "scores".
+    #: Factor that the scale multiplies: "query", "key", "both" (each by the square root) or "scores".
     scale_on: str = "scores"
-    #: Whether it is given copies of the inputs in the result's format, so that gradients stay in that format too.
+    #: True if the reference gets copies of the inputs in the result's format, so that gradients stay in it too.
     copies: bool = False
 
     def __call__(self, problem: Problem, leaves: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq] from the tensors of :func:`tensors`."""
+        """Compute output [B, Hq, Sq, Dv] and log-sum-exp [B, Hq, Sq] from the tensors of :func:`tensors`."""
         s = self._scores(problem, leaves)
         if problem.softcap is not None:
             s = (s / problem.softcap).tanh() * problem.softcap
@@ -60,7 +60,7 @@ class Reference:
         return s * scale if self.scale_on == "scores" else s
 
     def format(self, stage: str, problem: Problem) -> torch.dtype:
-        """The format of a stage for a problem's dtype."""
+        """Return the format of a stage for a problem's dtype."""
         form = getattr(self, stage)
         higher = "float64" if problem.dtype in ("float32", "float64") else "float32"
         return getattr(_torch(), problem.dtype if form == "input" else higher if form == "higher" else form)
@@ -68,24 +68,24 @@ class Reference:
 
 #: q, k and v raised to float32, the output rounded back.
 FLOAT32 = Reference(scores="float32", softmax="float32", weights="float32", scale_on="query")
-#: The same in float64, not rounded back.
+#: Reference in float64, whose result is not rounded back to the dtype.
 FLOAT64 = Reference(scores="float64", softmax="float64", weights="float64", result="float64", copies=True)
 #: torch.nn.functional.scaled_dot_product_attention, backend MATH: halves are raised to float32 inside.
 MATH = Reference(scores="float32", softmax="float32", weights="float32", scale_on="both")
-#: The same one precision higher, which is what its output is compared with.
+#: MATH one precision higher, with which suites compare the output of MATH.
 HIGHER_MATH = Reference(
     scores="higher", softmax="higher", weights="higher", result="higher", scale_on="both", copies=True
 )
 
 
 def tensors(problem: Problem) -> dict[str, torch.Tensor]:
-    """q, k, v and, if there is one, the bias, in the problem's dtype."""
+    """Return q, k, v and, if there is one, the bias, in the problem's dtype."""
     names = [name for name in ("q", "k", "v", "bias") if getattr(problem, name) is not None]
     return {name: TORCH.give(getattr(problem, name), problem.dtype) for name in names}
 
 
 def gradients(reference: Reference, problem: Problem, cotangent: np.ndarray) -> dict[str, torch.Tensor]:
-    """dQ, dK, dV and, if there is a bias, dBias, by autograd."""
+    """Compute dQ, dK, dV and, if there is a bias, dBias, by autograd."""
     leaves = tensors(problem)
     if reference.copies:
         leaves = {name: leaf.to(reference.format("result", problem)) for name, leaf in leaves.items()}
@@ -97,7 +97,7 @@ def gradients(reference: Reference, problem: Problem, cotangent: np.ndarray) -> 
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """No peer adds a bias in less than float32."""
+    """Return the wider of a dtype and float32: no peer adds a bias in less."""
     return _torch().promote_types(dtype, _torch().float32)
 
 

@@ -1,7 +1,7 @@
-"""How others test attention: the accept rule of each suite together with its own inputs.
+"""Tests of attention by others: the accept rule of each suite together with its own inputs.
 
-Rules and recipes are facts, read in the tests named by ``source`` and written here anew. What a row says of a kernel
-is what that suite's rule says on that suite's data, not what its maintainers ship.
+Rules and recipes are facts, read in the tests named by ``source`` and written here anew. A row's verdict on a kernel is
+that of the suite's rule on the suite's data, and not what its maintainers ship.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Peer:
     name: str
     #: Repository, file and version in which rule and recipe were read.
     source: str
-    #: When it accepts, in one line.
+    #: Condition under which the suite accepts, in one line.
     rule: str
-    #: What it looks at, and what was reduced, in one line.
+    #: Inputs of the suite, and what was reduced, in one line.
     recipe: str
     #: Dtypes its own tests run.
     dtypes: tuple[str, ...]
-    #: Its problems for a kernel, without end.
+    #: Endless iterator of its problems for a kernel.
     problems: Callable[[Subject, np.random.Generator], Iterator[Problem]] = field(repr=False)
     #: (problem, output, natural log-sum-exp or None) -> accepted.
     accepts: Callable[..., bool] = field(repr=False)
@@ -45,14 +45,14 @@ class Peer:
     cotangent: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] = field(
         default=lambda rng, shape: rng.standard_normal(shape), repr=False
     )
-    #: Whether the reference has seen the inputs before the kernel could change them.
+    #: True if the reference reads the inputs before the kernel could change them.
     reference_first: bool = True
-    #: How the tensors of a second call are laid out, whose answer must be the same bits; None is no second call.
+    #: Layout of the tensors of a second call, whose answer must be the same bits; None is no second call.
     again: Callable[[Any], Any] | None = field(default=None, repr=False)
 
 
 def nan_past_the_end(x: Any) -> Any:
-    """A torch tensor [B, H, S, D] with NaN in memory from S to the next multiple of 256."""
+    """Return a torch tensor [B, H, S, D] with NaN in memory from S to the next multiple of 256."""
     import torch
 
     padding = -x.shape[2] % 256

@@ -1,7 +1,7 @@
-"""The accept rules of other test suites: what they compare an answer with, and how far off it may be.
+"""The accept rules of other test suites: the reference an answer is compared with, and the error allowed.
 
-A rule sees one tensor at a time, in the formats in which its suite subtracts, so that its rounding, and what it makes
-of NaN, are its own.
+A rule sees one tensor at a time, in the formats in which its suite subtracts. So its rounding, and its treatment of
+NaN, are its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Comparison = Callable[["Problem", "torch.Tensor", "torch.Tensor", "torch.Tensor"
 class Rule:
     """One suite's comparison of each tensor with its references."""
 
-    #: What the answer is compared with.
+    #: Reference with which the answer is compared.
     against: Reference
     #: The reference whose own error sets the measure; None where the rule needs none.
     measure: Reference | None = None
@@ -38,7 +38,7 @@ class Rule:
     compare: Mapping[str, Comparison] = field(repr=False)
 
     def accepts(self, problem: Problem, output: np.ndarray, lse: np.ndarray | None = None) -> bool:
-        """Whether the suite lets output [B, Hq, Sq, Dv] and natural log-sum-exp [B, Hq, Sq] pass."""
+        """Return whether the suite accepts the output [B, Hq, Sq, Dv] and natural log-sum-exp [B, Hq, Sq]."""
         high = self._outputs(self.against, problem)
         low = high if self.measure is None else self._outputs(self.measure, problem)
         answer = {"output": TORCH.give(output, problem.dtype)}
@@ -47,7 +47,7 @@ class Rule:
         return self._all(problem, answer, high, low)
 
     def accepts_gradients(self, problem: Problem, cotangent: np.ndarray, found: Mapping[str, np.ndarray]) -> bool:
-        """Whether it lets the gradients dq, dk, dv, dbias for the cotangent dO [B, Hq, Sq, Dv] pass."""
+        """Return whether the suite accepts the gradients dq, dk, dv, dbias for the cotangent dO [B, Hq, Sq, Dv]."""
         high = gradients(self.against, problem, cotangent)
         low = high if self.measure is None else gradients(self.measure, problem, cotangent)
         answer = {name: TORCH.give(values, problem.dtype) for name, values in found.items()}
@@ -67,12 +67,14 @@ def _worst(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def multiple(factor: float, slack: float = 0.0) -> Comparison:
-    """The largest error is at most ``factor`` times the low-precision reference's, plus ``slack``."""
+    """Return a rule: the largest error is at most ``factor`` times the low-precision reference's, plus ``slack``."""
     return lambda _, x, high, low: _worst(x, high) <= factor * _worst(low, high) + slack
 
 
 def multiple_and_rounding(*, softcap_slack: float = 0.0) -> Comparison:
-    """2 x the low-precision error (3 x with a softcap), plus twice the rounding error of adding and removing 0.3."""
+    """Return a rule: 2 x the low-precision error (3 x with a softcap), plus twice the rounding of adding and removing
+    0.3.
+    """
 
     def compare(problem: Problem, x: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> bool:
         capped = problem.softcap is not None
@@ -83,7 +85,7 @@ def multiple_and_rounding(*, softcap_slack: float = 0.0) -> Comparison:
 
 
 def fudge(plain: float, with_bias: float | None = None) -> Comparison:
-    """The largest error is at most max(1e-5, F x the low-precision one); a NaN in that one passes everything."""
+    """Return a rule: the largest error is at most max(1e-5, F x the low-precision one); a NaN there passes all."""
 
     def compare(problem: Problem, x: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> bool:
         error, measure = _worst(high, x), _worst(high, low)
@@ -97,7 +99,7 @@ def fudge(plain: float, with_bias: float | None = None) -> Comparison:
 
 
 def mean_multiple(half: float, single: float) -> Comparison:
-    """The mean error is at most a factor times the low-precision reference's; NaN in either is refused."""
+    """Return a rule: the mean error is at most a factor times the low-precision one; NaN in either is refused."""
 
     def compare(problem: Problem, x: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> bool:
         error, measure = ((high - y).abs().mean().item() for y in (x, low))
@@ -107,7 +109,7 @@ def mean_multiple(half: float, single: float) -> Comparison:
 
 
 def close(by_dtype: Mapping[str, tuple[float, float]], *, equal_nan: bool = False, wide: bool = False) -> Comparison:
-    """|x - reference| <= atol + rtol |reference| for every element, with (atol, rtol) of the dtype.
+    """Return a rule: |x - reference| <= atol + rtol |reference| for every element, with (atol, rtol) of the dtype.
 
     ``wide`` subtracts in the reference's format, otherwise in the answer's.
     """
@@ -122,7 +124,7 @@ def close(by_dtype: Mapping[str, tuple[float, float]], *, equal_nan: bool = Fals
 
 
 def abs_and_rel(limit: float, unit: float = 1.0) -> Comparison:
-    """Refused if any element is off by more than ``limit`` both absolutely and relatively, or is not finite.
+    """Return a rule that refuses an element off by more than ``limit`` both absolutely and relatively, or not finite.
 
     The suite states the tensor in terms of ``unit``.
     """
@@ -137,12 +139,12 @@ def abs_and_rel(limit: float, unit: float = 1.0) -> Comparison:
 
 
 def every(atol: float, rtol: float) -> dict[str, tuple[float, float]]:
-    """The same tolerance for every dtype."""
+    """Return one tolerance for every dtype."""
     return dict.fromkeys(("float32", "float16", "bfloat16"), (atol, rtol))
 
 
 def gradients_by(comparison: Comparison, *, bias: bool = False) -> dict[str, Comparison]:
-    """One comparison for dq, dk and dv, and for dbias if asked."""
+    """Return one comparison for dq, dk and dv, and for dbias if asked."""
     return dict.fromkeys(("dq", "dk", "dv", "dbias") if bias else ("dq", "dk", "dv"), comparison)
 
 

@@ -1,4 +1,4 @@
-"""Other suites' rules and inputs tried on a kernel: what a suite's own tests would have said of it."""
+"""Other suites' rules and inputs tried on a kernel: the verdict that a suite's own tests would give."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_PROBLEMS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a peer made of a kernel."""
+    """A peer's verdict on a kernel."""
 
     rejected: bool
     #: Problems tried, and multiply-adds of the forward calls made for them.
@@ -44,7 +44,7 @@ class Finding:
 
 
 def dtype_for(peer: Peer, mutant: Mutant) -> str | None:
-    """Where a mutant is shown to a peer: at the mutant's own dtype if possible; None if at no dtype."""
+    """Return the dtype to show a mutant to a peer at: the mutant's own if possible; None if there is none."""
     candidates = (mutant.dtype, *peer.dtypes)
     return next((dtype for dtype in candidates if dtype in peer.dtypes and dtype in mutant.dtypes), None)
 
@@ -73,7 +73,7 @@ def try_out(peer: Peer, subject: Subject, *, work: int, seed: int) -> Finding:
 
 
 def complaint(peer: Peer, subject: Subject, problem: Problem, rng: np.random.Generator) -> str:
-    """Why the peer rejects the kernel on one problem, in one line; empty if it accepts."""
+    """Return the reason why the peer rejects the kernel on one problem, in one line; empty if it accepts."""
     watched, left = watch(subject)
     try:
         answer = watched(problem)
@@ -105,7 +105,7 @@ def _natural(subject: Subject, lse: np.ndarray | None) -> np.ndarray | None:
 
 
 def watch(subject: Subject) -> tuple[Subject, dict[str, np.ndarray]]:
-    """The subject, forgiven what suites do not notice, and q, k, v as its last call left them.
+    """Return the subject without the faults that suites do not notice, and q, k, v as its last call left them.
 
     Inputs that it changes are put back, and a subclass of a tensor is taken for the tensor.
     """

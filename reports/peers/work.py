@@ -1,4 +1,4 @@
-"""How much work a kernel was given: the budget that everyone who judges the same mutant is held to.
+"""Work given to a kernel: the budget of each contestant that judges the same mutant.
 
 Work is counted in multiply-adds of the two products of a forward pass, B * Hq * Sq * Sk * (D + Dv), and not in
 seconds, so that a comparison is the same on every machine. A backward pass is counted by its forward call.
@@ -19,7 +19,7 @@ BUDGET = 2**26
 
 
 def work_of(problem: Problem) -> int:
-    """Multiply-adds of one forward pass over a problem."""
+    """Return the multiply-adds of one forward pass over a problem."""
     B, Hq, Sq, Sk = problem.score_shape
     return B * Hq * Sq * Sk * (problem.head_dim + problem.value_dim)
 
@@ -37,7 +37,7 @@ class Meter:
         return self.work >= self.budget
 
     def on(self, kernel: Kernel) -> Kernel:
-        """The same kernel, whose calls are counted; one more when the budget is spent ends the search."""
+        """Return the kernel with its calls counted; a call after the budget is spent raises :class:`OutOfBudget`."""
         function = kernel.function
 
         @functools.wraps(function)

@@ -18,7 +18,7 @@ SEEN = ("causal", "mask", "cross", "dv", "gqa")
 
 
 def shares(q: Tensor, k: Tensor, **seen: Any) -> Tensor:
-    """Weights [B, Hq, Sq, Sk] in float32."""
+    """Compute weights [B, Hq, Sq, Sk] in float32."""
     s = q @ for_query_heads(k, q.shape[1]).mT * (1 / math.sqrt(q.shape[-1]))
     return softmax32(s, hidden(q, k, **seen))
 
@@ -27,7 +27,9 @@ def shares(q: Tensor, k: Tensor, **seen: Any) -> Tensor:
 def dropped_in_half(
     q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None, **seen: Any
 ) -> Tensor:
-    """torch.nn.functional.dropout after the cast, as Hugging Face's eager attention: a product with noise in half."""
+    """Drop after the cast, as Hugging Face's eager attention by torch.nn.functional.dropout: a product with noise in
+    half.
+    """
     p = shares(q, k, **seen).to(q.dtype)
     if dropout_keep is not None:
         p = p * (dropout_keep.to(q.dtype) / (1 - (dropout_p or 0.0)))
@@ -38,7 +40,7 @@ def dropped_in_half(
 def dropped_in_float32(
     q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None, **seen: Any
 ) -> Tensor:
-    """Dropout between the softmax and the cast, as Megatron's fused softmax hands it on."""
+    """Drop between the softmax and the cast, as Megatron's fused softmax does."""
     p = shares(q, k, **seen)
     if dropout_keep is not None:
         p = torch.where(dropout_keep, p / (1 - (dropout_p or 0.0)), 0.0)
@@ -49,7 +51,7 @@ def dropped_in_float32(
 def output_raised(
     q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Weights cleared after their cast, the output divided by the row sum and multiplied, as FlashAttention-2."""
+    """Clear weights after their cast, divide the output by the row sum and multiply it, as FlashAttention-2 does."""
     wide = torch.promote_types(q.dtype, torch.float32)
     s = q.to(wide) @ for_query_heads(k, q.shape[1]).to(wide).mT * (1 / math.sqrt(q.shape[-1]))
     w = torch.exp(s - s.amax(-1, keepdim=True))
@@ -70,7 +72,7 @@ def gradients_raised(
     dropout_keep: Tensor | None = None,
     dropout_p: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(1 - p) dS, of delta times 1 - p, is cast; its products are multiplied at the end, as FlashAttention-2."""
+    """Cast (1 - p) dS, of delta times 1 - p, and multiply its products at the end, as FlashAttention-2 does."""
     out, lse = outputs
     wide, heads, scale = lse.dtype, k.shape[1], 1 / math.sqrt(q.shape[-1])
     keys, values = (for_query_heads(x, q.shape[1]).to(wide) for x in (k, v))
@@ -88,7 +90,7 @@ def gradients_raised(
 
 @kernel(framework="torch", dtypes=HALVES, contract=SOFTMAX32, supports=("dropout_by_chance", *SEEN, "backward"))
 def drawn_in_half(q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float = 0.0, **seen: Any) -> Tensor:
-    """torch.nn.functional.dropout after the cast, as Hugging Face's eager attention calls it."""
+    """Drop by torch.nn.functional.dropout after the cast, as Hugging Face's eager attention calls it."""
     p = torch.nn.functional.dropout(shares(q, k, **seen).to(q.dtype), dropout_p)
     return p @ for_query_heads(v, q.shape[1])
 
@@ -102,7 +104,7 @@ def drawn_in_half(q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float = 0.0, **
 def drawn_in_float32(
     q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float = 0.0, seed: int | None = None, **seen: Any
 ) -> Tensor:
-    """Numbers of a generator with a seed, or of the common one, compared with p between the softmax and the cast."""
+    """Compare numbers of a generator with a seed, or of the common one, with p between the softmax and the cast."""
     p = shares(q, k, **seen)
     generator = None if seed is None else torch.Generator(q.device).manual_seed(seed)
     drawn = torch.rand(p.shape, generator=generator, device=q.device)

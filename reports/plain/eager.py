@@ -20,13 +20,13 @@ OPTIONS = ("scale", "causal", "mask", "gqa", "dv", "cross")
 
 
 def softmax32(s: Tensor, dark: Tensor) -> Tensor:
-    """Softmax in float32 over the keys that are seen; 0 in rows without any."""
+    """Compute the softmax in float32 over the visible keys; 0 in rows without any."""
     return s.masked_fill(dark, -math.inf).softmax(-1, dtype=torch.float32).masked_fill(dark, 0.0)
 
 
 @kernel(
     framework="torch",
-    dtypes=("float32", "bfloat16"),  # in float16 scores may overflow, and then a hidden key is the largest
+    dtypes=("float32", "bfloat16"),  # in float16 scores may overflow, and then a masked key has the largest
     contract=SOFTMAX32,
     supports=("scale", "causal", "bias", "softcap", "gqa", "dv", "cross", "backward"),
     conventions={"empty_row": "mean_of_v"},
@@ -41,7 +41,7 @@ def hf_eager(
     softcap: float | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """Hugging Face's eager attention: kv heads by expand, the least finite number for a key that is not seen."""
+    """Attend as Hugging Face's eager attention: kv heads by expand, the least finite number for a masked key."""
     B, Hkv, Sk, _ = k.shape
     group = q.shape[1] // Hkv
     k, v = (x[:, :, None].expand(B, Hkv, group, Sk, -1).reshape(B, Hkv * group, Sk, -1) for x in (k, v))
@@ -60,7 +60,7 @@ def hf_eager(
     supports=(*OPTIONS, "window", "backward"),
 )
 def query_scaled_in_half(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **seen: Any) -> Tensor:
-    """The query is multiplied by the scale in its own format, as Llama-like and Whisper-like models do."""
+    """Attend with the query multiplied by the scale in its own format, as Llama-like and Whisper-like models do."""
     k, v = for_query_heads(k, q.shape[1]), for_query_heads(v, q.shape[1])
     s = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
     return softmax32(s, hidden(q, k, **seen)).to(q.dtype) @ v
@@ -73,7 +73,7 @@ def query_scaled_in_half(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None
     supports=("scale", "causal", "cross", "dv", "backward"),
 )
 def roots_of_the_scale(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False) -> Tensor:
-    """Whisper: the root of the scale multiplies q and k, each stored."""
+    """Attend as Whisper does: the root of the scale multiplies q and k, each stored."""
     sigma = q.shape[-1] ** -0.5 if scale is None else scale
     s = (q * abs(sigma) ** 0.5) @ (k * math.copysign(abs(sigma) ** 0.5, sigma)).mT
     return softmax32(s, hidden(q, k, causal=causal)).to(q.dtype) @ v
@@ -88,7 +88,7 @@ def roots_of_the_scale(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None =
 def bloom(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, causal: bool = False
 ) -> Tensor:
-    """BLOOM: baddbmm makes bias + scale q.k in one operation, on batch and heads as one axis."""
+    """Attend as BLOOM does: baddbmm makes bias + scale q.k in one operation, on batch and heads as one axis."""
     shape = (*q.shape[:3], k.shape[2])
     sigma = q.shape[-1] ** -0.5 if scale is None else scale
     before = q.new_zeros(()) if bias is None else bias
@@ -107,19 +107,19 @@ def bloom(
 def stored_weights(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, softcap: float | None = None, **seen: Any
 ) -> tuple[Tensor, Tensor]:
-    """Every result in half, the softmax spelled out: maximum, exp, sum, division."""
+    """Attend with every result in half, and the softmax spelled out: maximum, exp, sum, division."""
     m, l, p = _half_weights(_half_scores(q, k, scale, softcap), hidden(q, k, **seen))
     return p @ for_query_heads(v, q.shape[1]), (m + torch.log(l)).squeeze(-1)
 
 
 def _half_scores(q: Tensor, k: Tensor, scale: float | None, softcap: float | None) -> Tensor:
-    """Scores, each step stored in half; those of hidden keys too."""
+    """Compute scores, each step stored in half, masked keys included."""
     s = q @ for_query_heads(k, q.shape[1]).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     return s if softcap is None else torch.tanh(s / softcap) * softcap
 
 
 def _half_weights(s: Tensor, dark: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Maximum, row sum and weights of scores, each step stored in half."""
+    """Compute maximum, row sum and weights of scores, each step stored in half."""
     m = finite(s.masked_fill(dark, -math.inf).amax(-1, keepdim=True))
     w = torch.exp(s - m).masked_fill(dark, 0.0)
     l = w.sum(-1, keepdim=True)
@@ -130,7 +130,7 @@ def _half_weights(s: Tensor, dark: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _stored_weights(
     dout: Tensor, *saved: Tensor, scale: float | None = None, softcap: float | None = None, **seen: Any
 ) -> tuple[Tensor, ...]:
-    """The weights as the forward pass stored them, dS = P dP - P D, kv heads summed at last."""
+    """Compute gradients from the weights that the forward stored, dS = P dP - P D; kv heads are summed last."""
     q, k, v, _, _ = saved
     (Hkv, heads), sigma = (k.shape[1], q.shape[1]), q.shape[-1] ** -0.5 if scale is None else scale
     s = _half_scores(q, k, scale, softcap)
@@ -153,7 +153,7 @@ def _stored_weights(
 def compiled_eager(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What a compiler makes of eager attention: the row sum is found in one pass, tile by tile, from stored scores."""
+    """Attend as compiled eager attention does: the row sum comes from one pass, tile by tile, over stored scores."""
     m, l, s = _compiled(q, k, bias, scale, causal=causal)
     p = torch.exp(s - finite(m)) / torch.where(l == 0, 1.0, l)
     return p.to(q.dtype) @ v, (finite(m) + torch.log(l)).squeeze(-1)
@@ -162,7 +162,7 @@ def compiled_eager(
 def _compiled(
     q: Tensor, k: Tensor, bias: Tensor | None, scale: float | None, *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Maximum and row sum of scores that were stored in half, and those scores."""
+    """Return the maximum and row sum of scores that were stored in half, and those scores."""
     s = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
     s = (s if bias is None else s + bias).float().masked_fill(hidden(q, k, causal=causal), -math.inf)
     return *online((s[..., cols] for cols in tiles(k.shape[2], 32)), q), s
@@ -172,7 +172,7 @@ def _compiled(
 def _compiled_eager(
     dout: Tensor, *saved: Tensor, bias: Tensor | None = None, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, ...]:
-    """The weights again, from the saved maximum and row sum; dP is stored, dS is P dP - P D in one pass."""
+    """Compute the weights again, from the saved maximum and row sum; dP is stored, dS is P dP - P D in one pass."""
     q, k, v, _, _ = saved
     m, l, s = _compiled(q, k, bias, scale, causal=causal)
     p = torch.exp(s - finite(m)) / torch.where(l == 0, 1.0, l)
@@ -214,7 +214,7 @@ def naive(
     softcap: float | None = None,
     **seen: Any,
 ) -> Tensor:
-    """Two einsums and a softmax with autograd; a group of query heads is an axis of its own."""
+    """Attend by two einsums and a softmax with autograd; a group of query heads is an axis of its own."""
     Hkv, D = k.shape[1], k.shape[-1]
     grouped = q.unflatten(1, (Hkv, -1))
     s = torch.einsum("bhgqd,bhkd->bhgqk", grouped, k).flatten(1, 2) * (D**-0.5 if scale is None else scale)
@@ -232,6 +232,6 @@ def naive(
     supports=("scale", "dv", "cross", "lse", "backward", "lse_backward"),
 )
 def softmax_and_logsumexp(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """Two calls of torch on one score: the softmax keeps its weights, logsumexp finds its own again."""
+    """Call torch twice on one score: the softmax divides by its own row sum, logsumexp finds the sum again."""
     s = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     return s.softmax(-1) @ v, s.logsumexp(-1)

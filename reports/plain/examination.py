@@ -72,7 +72,7 @@ class Refuted:
     contract: str
     #: The shrunk problem, as an expression.
     problem: str
-    #: Where the kernel is found, for :func:`attn_spec.kernels.resolve.resolve`.
+    #: Kernel spec for :func:`attn_spec.kernels.resolve.resolve`.
     spec: str
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Refuted:
 
 @dataclass(kw_only=True)
 class Examined:
-    """What properties found on one kernel at one dtype."""
+    """Verdicts of properties on one kernel at one dtype."""
 
     name: str
     dtype: str
@@ -99,7 +99,7 @@ class Examined:
 
     @property
     def verdicts(self) -> Counter[Verdict]:
-        """How many properties have each verdict."""
+        """Count the properties that have each verdict."""
         return Counter(row.verdict for row in self.rows)
 
     @property
@@ -118,7 +118,7 @@ class Examined:
 def examine(
     name: str, dtype: str, *, problems: int = 10, seed: int = 0, properties: Iterable[Property] | None = None
 ) -> Examined:
-    """Try properties, by default all, on a plain kernel, with so many problems for each."""
+    """Try properties, by default all, on a plain kernel, with ``problems`` problems for each."""
     kernel, start = PLAIN[name], time.monotonic()
     profile = Profile(name="plain", examples=problems, floor=1, seconds=60, shrink_seconds=20, seed=seed)
     subject = Subject(kernel, dtype)
@@ -126,7 +126,7 @@ def examine(
     for property_ in load_all().values() if properties is None else properties:
         try:
             row, case = search(property_, subject, profile, seed)
-        except PropertyError as error:  # says nothing about the kernel, and is a fault all the same
+        except PropertyError as error:  # a fault of the property, which counts as a failure too
             row, case, unknown = error.row, None, True
         else:
             unknown = False

@@ -40,7 +40,7 @@ from .parts import (
 def tutorial_prescaled(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Triton's tutorial 06 of 2023: the query is multiplied by scale log2(e) and rounded to half."""
+    """Attend as Triton's tutorial 06 of 2023: the query is multiplied by scale log2(e) and rounded to half."""
     dark = hidden(q, k, causal=causal)
     qk_scale = float32((q.shape[-1] ** -0.5 if scale is None else scale) * LOG2E)
     q = (q.float() * qk_scale).to(q.dtype)
@@ -57,7 +57,7 @@ def tutorial_prescaled(
 
 @tutorial_prescaled.backward
 def _tutorial_prescaled(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False) -> Any:
-    """Scale the scores this time, and dS before its cast."""
+    """Compute the gradients; here the scale multiplies the scores, and dS before its cast."""
     q, k, v, out, lse = saved
     half, sm_scale = q.dtype, sigma_of(q, scale)
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
@@ -80,7 +80,7 @@ def _tutorial_prescaled(dout: Tensor, *saved: Tensor, scale: float | None = None
 def tutorial(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Triton's tutorial 06 of 2025: the scale and log2(e) are one constant of an FFMA before exp2."""
+    """Attend as Triton's tutorial 06 of 2025: the scale and log2(e) are one constant of an FFMA before exp2."""
     dark = hidden(q, k, causal=causal)
     qk_scale = float32((q.shape[-1] ** -0.5 if scale is None else scale) * LOG2E)
     m, l, acc = nothing_seen(q, v.shape[-1])
@@ -113,7 +113,7 @@ def _tutorial(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
     framework="torch",
     dtypes=HALVES,
     presentation="BSHD",
-    # dK and dV of each query head wait in half.
+    # dK and dV of each query head are stored in half.
     contract=Contract(matrix_rounding=None, exponent="base2_fused", partial_gradients="input"),
     supports=("scale", "causal", "window", "softcap", "gqa", "cross", "empty", "lse"),
     conventions={"causal_alignment": "bottom_right", "empty_lse": "+inf"},
@@ -122,7 +122,7 @@ def _tutorial(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
 def flash2(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, softcap: float | None = None, **seen: Any
 ) -> tuple[Tensor, Tensor]:
-    """FlashAttention-2: [B, S, H, D], tiles from the last to the first, LSE = +inf where nothing is seen."""
+    """Attend as FlashAttention-2: [B, S, H, D], tiles from last to first, LSE = +inf where no key is visible."""
     half, heads = q.dtype, q.shape[2]
     q, k, v = (x.float() for x in heads_first(q, k, v))
     k, v, dark = for_query_heads(k, heads), for_query_heads(v, heads), hidden(q, k, bottom_right=True, **seen)
@@ -180,7 +180,7 @@ def _flash2(
 def flash2_alibi(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """FlashAttention-2 with ALiBi: the bias, divided by the scale, is added to q.k before the one FFMA."""
+    """Attend as FlashAttention-2 with ALiBi: the bias, divided by the scale, is added to q.k before the one FFMA."""
     half = q.dtype
     q, k, v = (x.float() for x in heads_first(q, k, v))
     dark = hidden(q, k, causal=causal, bottom_right=True)

@@ -21,13 +21,13 @@ WIDE = {"dtypes": ("float32", "float64"), "contract": EAGER}
 
 
 def weights(q: Tensor, k: Tensor, **seen: Any) -> Tensor:
-    """The softmax of scores over the keys that are seen."""
+    """Return the softmax of scores over the visible keys."""
     return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden(q, k, **seen), -torch.inf).softmax(-1)
 
 
 @kernel(**LAYER, **WIDE, supports=(*PROJECTIONS, "causal", "head_widths", "dv", "cross", "backward"))
 def einsums(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Every projection is an einsum with weights by head, [H, A, D], as in Mesh TensorFlow and Flax."""
+    """Project by einsums with weights by head, [H, A, D], as in Mesh TensorFlow and Flax."""
     W = {name: options.pop(name)[0] for name in PROJECTIONS}
     every = [
         torch.einsum("bsd,had->bhsa", x.squeeze(1), W[f"{side}_projection"].expand(len(W["query_projection"]), -1, -1))
@@ -44,7 +44,7 @@ def einsums(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     supports=(*PROJECTIONS, *BIASES, "causal", "dv", "cross", "backward"),
 )
 def head_by_head(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """A loop over heads in half, each with a W_O of its own, whose outputs are added up in float32."""
+    """Run a loop over heads in half, each with a W_O of its own, whose outputs are added up in float32."""
     given = {name: options.pop(name, None) for name in (*PROJECTIONS, *BIASES)}
     total: Any = 0.0
 
@@ -65,7 +65,7 @@ def head_by_head(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 @kernel(**LAYER, **WIDE, supports=(*PROJECTIONS, "causal", "head_widths", "dv", "cross"))
 def absorbed_keys(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """W_K meets the queries, so that scores are products with keys as they are given, as DeepSeek-V2 decodes."""
+    """Multiply queries by W_K, so that scores are products with the given keys, as DeepSeek-V2 decodes."""
     W = {name: options.pop(name) for name in PROJECTIONS}
     absorbed = (q @ W["query_projection"].mT) @ W["key_projection"]
     s = absorbed @ k.mT * W["query_projection"].shape[2] ** -0.5

@@ -16,13 +16,13 @@ from .parts import HALVES, for_query_heads, hidden
 
 LINEAR = ("feature_map", "feature_epsilon")
 ALWAYS: dict[str, Any] = {"always": ("feature_map",)}
-#: As many results in the dtype of the inputs as there are.
+#: Contract of kernels that round every result to the dtype of the inputs, except the row sum.
 HALF = replace(EAGER, partial_outputs="input", row_sum="work")
 WIDE = Contract(operands="work", subnormals="kept", kv_tile=1, normalize="before_product")
 
 
 def features(x: Tensor, feature_map: str) -> Tensor:
-    """phi(x) in the dtype of x."""
+    """Return phi(x) in the dtype of x."""
     return {"elu_plus_one": lambda x: elu(x) + 1, "relu": torch.relu, "exp": torch.exp}[feature_map](x)
 
 
@@ -30,7 +30,7 @@ def features(x: Tensor, feature_map: str) -> Tensor:
     framework="torch", dtypes=("float32", "float64"), contract=WIDE, supports=(*LINEAR, "dv", "gqa", "cross"), **ALWAYS
 )
 def three_einsums(q: Tensor, k: Tensor, v: Tensor, *, feature_map: str, feature_epsilon: float | None = None) -> Tensor:
-    """The state, the sum of weights, and their quotient in one einsum (idiap/fast-transformers)."""
+    """Compute the state, the sum of weights, and their quotient in one einsum (idiap/fast-transformers)."""
     a, b = features(q, feature_map), features(for_query_heads(k, q.shape[1]), feature_map)
     state = torch.einsum("bhjd,bhjv->bhdv", b, for_query_heads(v, q.shape[1]))
     inverse = 1 / (torch.einsum("bhid,bhd->bhi", a, b.sum(2)) + (feature_epsilon or 0.0))
@@ -47,7 +47,7 @@ def three_einsums(q: Tensor, k: Tensor, v: Tensor, *, feature_map: str, feature_
 def scores_in_half(
     q: Tensor, k: Tensor, v: Tensor, *, feature_map: str, feature_epsilon: float | None = None, **seen: Any
 ) -> Tensor:
-    """All weights as a matrix in half, divided by their sum, and autograd."""
+    """Attend by all weights as a matrix in half, divided by their sum, and autograd."""
     a, b = features(q, feature_map), features(for_query_heads(k, q.shape[1]), feature_map)
     w = (a @ b.mT).masked_fill(hidden(q, k, **seen), 0.0)
     return (w / (w.sum(-1, keepdim=True) + (feature_epsilon or 0.0))) @ for_query_heads(v, q.shape[1])
@@ -61,7 +61,7 @@ def scores_in_half(
     always=("feature_map", "causal"),
 )
 def step_by_step(q: Tensor, k: Tensor, v: Tensor, *, feature_map: str, feature_epsilon: float | None = None) -> Tensor:
-    """A recurrent network: each step adds a key to the state and reads it (section 3.4 of arXiv 2006.16236)."""
+    """Run a recurrent network: each step adds a key to the state and reads it (section 3.4 of arXiv 2006.16236)."""
     a, b = features(q, feature_map), features(for_query_heads(k, q.shape[1]), feature_map)
     values, rows = for_query_heads(v, q.shape[1]), []
     S, z = torch.zeros(*b.shape[:2], b.shape[3], v.shape[3]), torch.zeros(*b.shape[:2], b.shape[3])

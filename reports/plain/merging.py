@@ -1,4 +1,4 @@
-"""Plain attention over parts of the keys that know nothing of one another: splits, rings, shared prefixes, chunks."""
+"""Plain attention over independent parts of the keys: splits, rings, shared prefixes, chunks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .parts import (
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, *, dark: Tensor, scale: float, half: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Output and natural LSE of some keys, in float32: tiles of 16, base 2, weights rounded to ``half``."""
+    """Return output and natural LSE of some keys, in float32: tiles of 16, base 2, weights rounded to ``half``."""
     m, l, acc = nothing_seen(q, v.shape[-1])
     for cols in tiles(k.shape[2], 16):
         s = (q @ k[:, :, cols].mT * float32(scale) * float32(LOG2E)).masked_fill(dark[..., cols], -math.inf)
@@ -42,7 +42,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, *, dark: Tensor, scale: float, half: 
 def flash_backward(
     dout: Tensor, *saved: Tensor, dark: Tensor, scale: float, dlse: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """The gradients that the LSE of the whole row gives, before kv heads are summed, in float32."""
+    """Compute gradients from the LSE of the whole row, before kv heads are summed, in float32."""
     q, k, v, out, lse = saved
     half = q.dtype
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
@@ -61,7 +61,7 @@ def flash_backward(
     conventions={"causal_alignment": "bottom_right"},
 )
 def split_kv(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **seen: Any) -> tuple[Tensor, Tensor]:
-    """Flash-decoding: always six splits of whole tiles, the last ones often without a key, and one reduction."""
+    """Attend as Flash-decoding: six splits of whole tiles, the last ones often without a key, and one reduction."""
     sigma, dark = q.shape[-1] ** -0.5 if scale is None else scale, hidden(q, k, bottom_right=True, **seen)
     dark = dark.expand(*q.shape[:2], *dark.shape[-2:])
     k, v = for_query_heads(k, q.shape[1]).float(), for_query_heads(v, q.shape[1]).float()
@@ -77,7 +77,7 @@ def split_kv(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **s
 def _split_kv(
     dout: Tensor, *saved: Tensor, dlse: Tensor | None = None, scale: float | None = None, **seen: Any
 ) -> tuple[Tensor, ...]:
-    """No splits: the LSE is enough, and its own cotangent is taken off delta."""
+    """Compute gradients without splits: the LSE is enough, and its own cotangent is subtracted from delta."""
     q, k, v, out, lse = saved
     sigma, heads = q.shape[-1] ** -0.5 if scale is None else scale, q.shape[1]
     dark = hidden(q, k, bottom_right=True, **seen)
@@ -88,7 +88,7 @@ def _split_kv(
 
 
 def merge_state(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """FlashInfer's: two outputs in half and their LSE to base 2, as one such pair."""
+    """Merge as FlashInfer: two outputs in half and their LSE to base 2 become one such pair."""
     (a, s_a), (b, s_b) = one, other
     top = finite(torch.maximum(s_a, s_b))
     w_a, w_b = torch.exp2(s_a - top), torch.exp2(s_b - top)
@@ -107,7 +107,7 @@ def merge_state(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tup
 def cascade(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Cascade inference: a prefix that all share, one that some share, and a suffix, merged two at a time."""
+    """Attend as cascade inference: a prefix that all share, one that some share, and a suffix, merged two at a time."""
     sigma, dark = q.shape[-1] ** -0.5 if scale is None else scale, hidden(q, k, causal=causal, bottom_right=True)
     first, second = k.shape[2] // 2, 3 * k.shape[2] // 4
     states = []
@@ -132,7 +132,7 @@ _LIBRARY_HALF = replace(_LIBRARY, exp_error=2**11.1, exp_of_zero_is_one=False, p
     devices=("cpu",),
 )
 def ring(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False) -> tuple[Tensor, Tensor]:
-    """A ring of four around a library call, which hands over outputs in the inputs' format; they are merged wide."""
+    """Run a ring of four around a library call that hands over outputs in the inputs' format; merge them in float32."""
     dark = hidden(q, k, causal=causal)
     out, lse = torch.zeros_like(q, dtype=torch.float32), q.new_full(q.shape[:3], -math.inf, dtype=torch.float32)
     for part in torch.arange(k.shape[2]).tensor_split(4):
@@ -145,7 +145,7 @@ def ring(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal:
 
 
 def _library(q: Tensor, k: Tensor, v: Tensor, dark: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    """Output and LSE of one part; nothing where no key is seen, which the operator leaves open."""
+    """Return output and LSE of one part; 0 and -inf in a row without a visible key, which the operator leaves open."""
     mask = torch.zeros(dark.shape, dtype=q.dtype).masked_fill(dark, -math.inf)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
         q.contiguous(), k.contiguous(), v.contiguous(), attn_mask=mask, scale=scale
@@ -170,7 +170,7 @@ def _library(q: Tensor, k: Tensor, v: Tensor, dark: Tensor, scale: float | None)
 def flash1(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """FlashAttention's first algorithm, which normalizes the output after each of at most eight tiles."""
+    """Attend as FlashAttention's first algorithm, which normalizes the output after each of at most eight tiles."""
     dark, half = hidden(q, k, causal=causal), q.dtype
     sigma = sigma_of(q, scale)
     q, k, v = (x.float() for x in (q, k, v))
@@ -189,7 +189,7 @@ def flash1(
 
 @flash1.backward
 def _flash1(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False) -> tuple[Tensor, ...]:
-    """Tile by tile of keys: dQ waits in half for the next one."""
+    """Compute gradients tile by tile of keys: dQ waits in half for the next one."""
     q, k, v, out, lse = saved
     sigma, dark = q.shape[-1] ** -0.5 if scale is None else scale, hidden(q, k, causal=causal)
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -209,7 +209,7 @@ def _flash1(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bo
 def chunked(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Rabe and Staats: chunks summed each by its own maximum, then all by the largest."""
+    """Attend as Rabe and Staats: chunks summed each by its own maximum, then all by the largest."""
     dark = hidden(q, k, mask=mask)
     sigma = sigma_of(q, scale)
     m, l, acc = ([x] for x in nothing_seen(q, v.shape[-1]))
@@ -233,7 +233,7 @@ def chunked(
     supports=("scale", "cross", "dv", "lse"),
 )
 def ring_flash_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """ring-flash-attention: the running output in float32 moves to that of each of four parts by a sigmoid."""
+    """Attend as ring-flash-attention: a sigmoid moves the running output in float32 to that of each of four parts."""
     sigma = sigma_of(q, scale)
     out, lse = torch.zeros(()), torch.zeros(())
     for hop, part in enumerate(torch.arange(k.shape[2]).tensor_split(4)):

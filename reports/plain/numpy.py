@@ -24,7 +24,7 @@ TEXTBOOK: dict[str, Any] = {
 def _weights(
     q: np.ndarray, k: np.ndarray, *, scale: float | None, causal: bool, mask: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Maximum, exponentials and their sum, in the format of q."""
+    """Return maximum, exponentials and their sum, in the format of q."""
     scale = q.dtype.type(q.shape[-1] ** -0.5 if scale is None else scale)
     seen = np.ones((q.shape[2], k.shape[2]), dtype=bool)
     seen = np.tril(seen) if causal else seen
@@ -50,7 +50,7 @@ def numpy_float32(
     causal: bool = False,
     mask: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """softmax(scale q k^T) v, as it is written."""
+    """Compute softmax(scale q k^T) v, as it is written."""
     with np.errstate(all="ignore"):
         m, w, l = _weights(q, k, scale=scale, causal=causal, mask=mask)
         return (w / np.where(l == 0, np.float32(1), l)) @ v, (m + np.log(l))[..., 0]
@@ -58,7 +58,7 @@ def numpy_float32(
 
 @numpy_float32.backward
 def _numpy_float32(dout: np.ndarray, *saved: np.ndarray, **options: Any) -> tuple[np.ndarray, ...]:
-    """The formulas of a softmax layer."""
+    """Compute gradients by the formulas of a softmax layer."""
     q, k, v, _, _ = saved
     scale = np.float32(q.shape[-1] ** -0.5 if options.get("scale") is None else options["scale"])
     with np.errstate(all="ignore"):
@@ -84,7 +84,7 @@ def numpy_float64(
     causal: bool = False,
     mask: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weighted mean of v, divided at last."""
+    """Compute the weighted mean of v, divided last."""
     with np.errstate(all="ignore"):
         m, w, l = _weights(q, k, scale=scale, causal=causal, mask=mask)
         return w @ v / np.where(l == 0, 1.0, l), (m + np.log(l))[..., 0]
@@ -92,7 +92,7 @@ def numpy_float64(
 
 @numpy_float64.backward
 def _numpy_float64(dout: np.ndarray, *saved: np.ndarray, **options: Any) -> tuple[np.ndarray, ...]:
-    """Delta from the output; dS is scaled before its products."""
+    """Compute gradients with delta from the output; dS is scaled before its products."""
     q, k, v, out, _ = saved
     scale = q.shape[-1] ** -0.5 if options.get("scale") is None else options["scale"]
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""What plain kernels share: which keys a query sees, tiles of keys, and operations that torch has no name for."""
+"""Parts that plain kernels share: masks, tiles of keys, and operations that torch has no name for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hidden(
     mask: Tensor | None = None,
     bottom_right: bool = False,
 ) -> Tensor:
-    """Tell which keys a query does not see, for q, k [.., length, D]: bool, [Sq, Sk] or [B, H, Sq, Sk]."""
+    """Return the keys that a query does not see, for q, k [.., length, D]: bool, [Sq, Sk] or [B, H, Sq, Sk]."""
     Sq, Sk = q.shape[-2], k.shape[-2]
     i = torch.arange(Sq, device=q.device)[:, None] + (Sk - Sq if bottom_right else 0)
     j = torch.arange(Sk, device=q.device)
@@ -41,12 +41,12 @@ def hidden(
 
 
 def tiles(length: int, size: int) -> Iterator[slice]:
-    """Slices of at most ``size`` keys."""
+    """Yield slices of at most ``size`` keys."""
     return (slice(start, start + size) for start in range(0, length, size))
 
 
 def heads_first(*tensors: Tensor) -> list[Tensor]:
-    """[B, S, H, D] as [B, H, S, D], or back."""
+    """Transpose [B, S, H, D] to [B, H, S, D], or back."""
     return [x.transpose(1, 2) for x in tensors]
 
 
@@ -56,7 +56,7 @@ def for_query_heads(x: Tensor, query_heads: int) -> Tensor:
 
 
 def nothing_seen(q: Tensor, value_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Maximum, row sum and output of no keys, in float32."""
+    """Return maximum, row sum and output of no keys, in float32."""
     rows = q.shape[:-1]
     return (
         torch.full((*rows, 1), -math.inf, device=q.device),
@@ -66,17 +66,17 @@ def nothing_seen(q: Tensor, value_dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def finite(m: Tensor) -> Tensor:
-    """A row's maximum, and 0 where it has none: -inf - -inf would be NaN."""
+    """Return a row's maximum, or 0 where it has none: -inf - -inf would be NaN."""
     return m.masked_fill(m == -math.inf, 0.0)
 
 
 def ffma(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
-    """A float32 a b + c with one rounding: float64 holds the product of two float32 exactly."""
+    """Compute a b + c in float32 with one rounding: float64 holds the product of two float32 exactly."""
     return (a.double() * b + c.double()).float()
 
 
 def float32(x: float) -> float:
-    """A constant as a kernel holds it."""
+    """Round a constant to float32, as a kernel holds it."""
     return torch.tensor(x, dtype=torch.float32).item()
 
 
@@ -86,12 +86,12 @@ def through(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sigma_of(q: Tensor, scale: float | None) -> float:
-    """The scale as a float32."""
+    """Return the scale as a float32."""
     return float32(q.shape[-1] ** -0.5 if scale is None else scale)
 
 
 def online(scores: Iterable[Tensor], q: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum and row sum of tiles of scores, natural exponentials."""
+    """Compute maximum and row sum of tiles of scores, by natural exponentials."""
     m, l, _ = nothing_seen(q, 0)
     for s in scores:
         m_new = torch.maximum(m, s.amax(-1, keepdim=True))

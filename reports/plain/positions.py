@@ -17,7 +17,8 @@ from .scores import WIDE
 
 
 def interpolated_sine(angles: Tensor, ahead: float = 0.0) -> Tensor:
-    """The sine, some turns ``ahead``, between 4,096 of its values, on a line: off by (2 pi / 4096)^2 / 8 = 2.9e-7.
+    """Compute the sine, some turns ``ahead``, by lines between 4,096 of its values: within (2 pi / 4096)^2 / 8 =
+    2.9e-7.
 
     Turns are counted in float64: in float32 their rounding would move an angle of 100 by 1e-5.
     """
@@ -29,7 +30,7 @@ def interpolated_sine(angles: Tensor, ahead: float = 0.0) -> Tensor:
 
 
 def turned(x: Tensor, rotary: str, base: float) -> Tensor:
-    """Rows of x [.., S, D] times e^(i theta), as complex numbers."""
+    """Turn rows of x [.., S, D]: multiply them by e^(i theta), as complex numbers."""
     R = x.shape[-1] - x.shape[-1] % 2
     frequencies = base ** (-torch.arange(0, R, 2, dtype=torch.float32) / max(R, 1))
     angles = torch.arange(x.shape[-2], dtype=torch.float32)[:, None] * frequencies
@@ -60,7 +61,7 @@ def llama(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Llama's rotary positions as complex numbers, with sines from a table."""
+    """Attend with Llama's rotary positions as complex numbers, with sines from a table."""
     dark, sigma = hidden(q, k, causal=causal, mask=mask), sigma_of(q, scale)
     q, k = (turned(x, rotary, rotary_base or 10000.0) for x in (q, k))
     k, v = (for_query_heads(x, q.shape[1]) for x in (k, v))
@@ -80,7 +81,7 @@ STORED: dict[str, Any] = {
 
 @kernel(**STORED)
 def bloom_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
-    """BLOOM: m j for key j, the same for all queries, rounded to the dtype of the model; q.k is added to it."""
+    """Attend as BLOOM does: m j for key j and all queries, rounded to the model's dtype, to which q.k is added."""
     B, H, S, D = q.shape
     alibi = (alibi_slopes.float() * torch.arange(S)).to(q.dtype).expand(B, H, 1, S).reshape(B * H, 1, S)
     s = alibi.baddbmm(q.flatten(0, 1), k.flatten(0, 1).mT, beta=1.0, alpha=1 / math.sqrt(D)).view(B, H, S, S)
@@ -90,7 +91,9 @@ def bloom_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal
 
 @kernel(**STORED)
 def mpt_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
-    """MPT: m (j - n + 1) for key j of n, so that the last key gets 0, added to the scores of all queries."""
+    """Attend as MPT does: m (j - n + 1) for key j of n, so that the last key gets 0, added to the scores of all
+    queries.
+    """
     bias = alibi_slopes.float() * torch.arange(1 - k.shape[2], 1)
     s = q @ k.mT * (1 / math.sqrt(q.shape[-1])) + bias.to(q.dtype)
     s = s.float().masked_fill(hidden(q, k, causal=causal), -torch.inf)
@@ -114,7 +117,7 @@ def alibi_of_distances(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """ALiBi of both directions, - m |i - j|, as FlashAttention has it where attention is not causal."""
+    """Attend with ALiBi of both directions, - m |i - j|, as FlashAttention has it where attention is not causal."""
     dark, sigma = hidden(q, k, causal=causal, mask=mask), sigma_of(q, scale)
     k, v = (for_query_heads(x, q.shape[1]) for x in (k, v))
     distance = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs()

@@ -1,4 +1,4 @@
-"""Plain attention whose matrix products are not torch's: tf32, pieces, matrix units that cut, narrow accumulators.
+"""Plain attention with its own matrix products: tf32, pieces, truncating matrix units, narrow accumulators.
 
 A product takes factors in float32 [.., m, k], [.., k, n] and an accumulator, as the instruction D = A B + C does.
 """
@@ -31,7 +31,7 @@ def attend(
     causal: bool = False,
     sums_weights: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Tiles of 32 keys, natural exponentials, the accumulator of P v kept in the product's own.
+    """Attend in tiles of 32 keys by natural exponentials, with the sum of P v in the product's own accumulator.
 
     ``sums_weights``: the row sum is the product of the cast weights with ones (FlashInfer).
     """
@@ -52,7 +52,7 @@ def attend(
 def differentiate(
     product: Product, dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, ...]:
-    """The backward pass of :func:`attend`."""
+    """Run the backward pass of :func:`attend`."""
     q, k, v, out, lse = saved
     dtype, dark = q.dtype, hidden(q, k, causal=causal)
     sigma = sigma_of(q, scale)
@@ -65,7 +65,7 @@ def differentiate(
 
 
 def emulates(name: str, product: Product, contract: Contract, *dtypes: str, sums_weights: bool = False) -> Any:
-    """The kernel of a product."""
+    """Make the kernel of a product."""
 
     def attention(
         q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
@@ -81,17 +81,17 @@ def emulates(name: str, product: Product, contract: Contract, *dtypes: str, sums
 
 
 def cut_to_tf32(x: Tensor) -> Tensor:
-    """The low 13 bits of a float32 are not read."""
+    """Truncate a float32 to tf32: its low 13 bits are cleared."""
     return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def nearest_tf32(x: Tensor) -> Tensor:
-    """cvt.rna.tf32: ties go away from zero."""
+    """Round to tf32 as cvt.rna.tf32: ties go away from zero."""
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def nearest_bfloat16(x: Tensor) -> Tensor:
-    """The nearest bfloat16, widened."""
+    """Round to the nearest bfloat16, and widen."""
     return x.bfloat16().float()
 
 
@@ -101,12 +101,12 @@ def plus(total: Tensor | float, *products: Tensor) -> Tensor:
 
 
 def single(narrow: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
-    """One product of narrowed factors."""
+    """Multiply narrowed factors, and add c."""
     return narrow(a) @ narrow(b) + c
 
 
 def in_pieces(narrow: Callable[[Tensor], Tensor], count: int, a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
-    """Products of pieces, each piece what the ones before it left: bf16x3, 3xTF32, bf16x6."""
+    """Multiply pieces, each piece what the ones before it left: bf16x3, 3xTF32, bf16x6."""
     pieces: list[list[Tensor]] = []
     for rest in (a, b):
         pieces.append([])
@@ -154,7 +154,7 @@ bf16x6 = emulates(
 
 
 def without_subnormals(x: Tensor) -> Tensor:
-    """CDNA2 reads the subnormal numbers of float16 as 0."""
+    """Read the subnormal numbers of float16 as 0, as CDNA2 does."""
     return torch.where(x.abs() < 2.0**-14, 0.0, x)
 
 
@@ -166,16 +166,16 @@ flushed_on_entry = emulates(
 )
 
 
-# Matrix units that align blocks and cut
+# Matrix units that align blocks and truncate
 
 
 def grid_of(x: Tensor, bits: int) -> Tensor:
-    """The last place of numbers as large as x that have so many bits."""
+    """Return the last place of numbers as large as x in a significand of ``bits`` bits."""
     return torch.ldexp(torch.ones_like(x), torch.frexp(x)[1].clamp_min(-125) - bits)
 
 
 def on_unit(block: int, extra: int, a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
-    """Add a block of exact products and the accumulator at once, aligned to the largest and cut, to 24 bits."""
+    """Add a block of exact products and the accumulator at once, aligned to the largest, and truncate to 24 bits."""
     a, b = a.double(), b.double()
     total = torch.zeros(a.shape[:-1] + b.shape[-1:], dtype=torch.float64) + c
     for first in range(0, a.shape[-1], block):
@@ -188,7 +188,7 @@ def on_unit(block: int, extra: int, a: Tensor, b: Tensor, c: Tensor | float = 0.
 
 
 def promoted(inner: Product, every: int, a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
-    """An inner accumulator, which is added to the outer one and cleared after so many products."""
+    """Add up in an inner accumulator, which is added to the outer one and cleared after ``every`` products."""
     total = torch.zeros(a.shape[:-1] + b.shape[-1:]) + c
     for first in range(0, a.shape[-1], every):
         some = slice(first, first + every)
@@ -197,7 +197,7 @@ def promoted(inner: Product, every: int, a: Tensor, b: Tensor, c: Tensor | float
 
 
 def in_float16(a: Tensor, b: Tensor, c: Tensor | float = 0.0) -> Tensor:
-    """Fused multiply-adds in float16."""
+    """Multiply and add in float16, fused."""
     total = (torch.zeros(a.shape[:-1] + b.shape[-1:]) + c).half().double()
     for t in range(a.shape[-1]):
         total = (total + a[..., t, None].double() * b[..., t, None, :]).half().double()

@@ -27,7 +27,7 @@ from .parts import (
 
 
 def _reference(word: str, reach: float) -> dict[str, Contract]:
-    """A reference other than the maximum; float16 weights leave little room."""
+    """Return contracts with a reference other than the maximum; float16 weights leave little room."""
     return {
         dtype: Contract(
             exponent="natural",
@@ -43,7 +43,7 @@ def _reference(word: str, reach: float) -> dict[str, Contract]:
 def referred(
     q: Tensor, k: Tensor, v: Tensor, *, dark: Tensor, reference: Tensor, sigma: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention that subtracts what it is given."""
+    """Attend with ``reference`` subtracted from the scores."""
     s = (q.float() @ k.float().mT * sigma).masked_fill(dark, -math.inf)
     w = torch.exp(s - reference)
     l = w.sum(-1, keepdim=True)
@@ -55,7 +55,7 @@ def referred(
 def without_maximum(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Nothing is subtracted; weights that fit are promised for scores within the range of the contract."""
+    """Attend with nothing subtracted; the contract promises weights that fit for scores within its range."""
     return referred(q, k, v, dark=hidden(q, k, causal=causal), reference=torch.zeros(()), sigma=sigma_of(q, scale))
 
 
@@ -63,7 +63,7 @@ def without_maximum(
 def norm_bound(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Scores cannot exceed scale |q| max |k|, by Cauchy and Schwarz."""
+    """Attend with the bound scale |q| max |k| subtracted, which no score exceeds, by Cauchy and Schwarz."""
     sigma = sigma_of(q, scale)
     norms = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64) for x in (q, k)]
     reference = abs(sigma) * norms[0][..., None] * norms[1].amax(-1)[..., None, None]
@@ -75,7 +75,7 @@ _CUBIC = (0.077119089663028717041015625, 0.227564394474029541015625, 0.695146143
 
 
 def cubic_exp2(x: Tensor) -> Tensor:
-    """Cody and Waite's reduction, Horner's rule, and the integer part added to the exponent's bits."""
+    """Compute 2^x by Cody and Waite's reduction, Horner's rule, and the integer part added to the exponent's bits."""
     whole = torch.floor(x.clamp_min(-126.0))
     f = x.clamp_min(-126.0) - whole
     y = torch.full_like(f, _CUBIC[0])
@@ -94,7 +94,7 @@ def cubic_exp2(x: Tensor) -> Tensor:
 def flash4(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """FlashAttention-4: the maximum moves only when weights would exceed 2^8, exp2 is a cubic polynomial."""
+    """Attend as FlashAttention-4: the maximum moves only when weights would exceed 2^8, exp2 is a cubic polynomial."""
     dark, half, c = hidden(q, k, causal=causal), q.dtype, sigma_of(q, scale) * LOG2E
     q, k, v = (x.float() for x in (q, k, v))
     m, l, acc = nothing_seen(q, v.shape[-1])
@@ -111,7 +111,7 @@ def flash4(
 
 @flash4.backward
 def _flash4(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False) -> tuple[Tensor, ...]:
-    """The polynomial again."""
+    """Compute the gradients, with weights by the forward pass's polynomial."""
     q, k, v, out, lse = saved
     half, sigma, dark = q.dtype, sigma_of(q, scale), hidden(q, k, causal=causal)
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
@@ -131,7 +131,9 @@ def _flash4(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bo
 def whole_maximum(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """AMLA: the maximum is rounded up to a whole number, so that rescaling adds to exponents and rounds nothing."""
+    """Attend as AMLA: the maximum is rounded up to a whole number, so that rescaling adds to exponents, without
+    rounding.
+    """
     dark, dtype, c = hidden(q, k, causal=causal), q.dtype, float32(sigma_of(q, scale) * LOG2E)
     q, k, v = (x.float() for x in (q, k, v))
     m, l, acc = nothing_seen(q, v.shape[-1])

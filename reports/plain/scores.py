@@ -38,7 +38,7 @@ def luong(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Luong's general attention, in float32 inside: the query is multiplied by W once, not every key."""
+    """Attend as Luong's general attention, in float32 inside: the query is multiplied by W once, not every key."""
     dtype, dark = q.dtype, hidden(q, k, causal=causal, mask=mask)
     q, k, v, W = (x.float() for x in (q, k, v, score_weight))
     k, v = (for_query_heads(x, q.shape[1]) for x in (k, v))
@@ -56,7 +56,7 @@ def luong(
     conventions={"empty_row": "mean_of_v"},
 )
 def swin_v2(q: Tensor, k: Tensor, v: Tensor, *, score_gamma: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Swin Transformer V2: cosines times a temperature of each head, plus a bias by relative position."""
+    """Attend as Swin Transformer V2: cosines times a temperature of each head, plus a bias by relative position."""
     s = (normalize(q, dim=-1) @ normalize(k, dim=-1).mT) * score_gamma
     s = (s if bias is None else s + bias).clamp_min(torch.finfo(s.dtype).min)
     return s.softmax(-1, dtype=torch.float32).to(q.dtype) @ v

@@ -28,7 +28,7 @@ from .parts import (
 
 
 def score_tiles(q: Tensor, k: Tensor, dark: Tensor, sigma: float) -> list[Tensor]:
-    """The scores, 32 keys at a time."""
+    """Return the scores, 32 keys at a time."""
     return [
         (q.float() @ k[:, :, cols].float().mT * sigma).masked_fill(dark[..., cols], -math.inf)
         for cols in tiles(k.shape[2], 32)
@@ -50,7 +50,7 @@ def score_tiles(q: Tensor, k: Tensor, dark: Tensor, sigma: float) -> list[Tensor
 def two_pass(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The online normalizer of 2018: one pass for the maximum and the row sum, one for the weights and P v."""
+    """Run the online normalizer of 2018: one pass for the maximum and the row sum, one for the weights and P v."""
     scores = score_tiles(q, k, hidden(q, k, causal=causal), sigma_of(q, scale))
     m, l = online(scores, q)
     _, _, acc = nothing_seen(q, v.shape[-1])
@@ -62,7 +62,7 @@ def two_pass(
 
 @two_pass.backward
 def _two_pass(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False) -> tuple[Tensor, ...]:
-    """Delta is rowsum(P dP); dS is scaled before its cast."""
+    """Compute gradients with delta = rowsum(P dP); dS is scaled before its cast."""
     q, k, v, _, lse = saved
     half, sigma = q.dtype, sigma_of(q, scale)
     dout, q, k, v = (x.float() for x in (dout, q, k, v))
@@ -81,7 +81,7 @@ def _two_pass(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: 
 def weights_by_lse(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The first pass leaves the LSE; the second makes each weight exp2(s c - LSE log2 e), and nothing is divided."""
+    """Find the LSE in a first pass; a second makes each weight exp2(s c - LSE log2 e), without a division."""
     dark, sigma = hidden(q, k, causal=causal), sigma_of(q, scale)
     m, l = online(score_tiles(q, k, dark, sigma), q)
     lse = finite(m) + torch.log(l)
@@ -90,7 +90,7 @@ def weights_by_lse(
 
 
 def _by_lse(q: Tensor, k: Tensor, dark: Tensor, lse: Tensor, sigma: float) -> Tensor:
-    """Weights from the LSE of their row; 0 where it is -inf."""
+    """Compute weights from the LSE of their row; 0 where a key is masked."""
     dot = q.float() @ k.float().mT
     return torch.exp2(ffma(dot, float32(sigma * LOG2E), -(finite(lse) * float32(LOG2E)))).masked_fill(dark, 0.0)
 
@@ -99,7 +99,7 @@ def _by_lse(q: Tensor, k: Tensor, dark: Tensor, lse: Tensor, sigma: float) -> Te
 def _weights_by_lse(
     dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, ...]:
-    """One cast of P serves both P^T dO and dS = P (dP - delta)."""
+    """Compute gradients; one cast of P serves both P^T dO and dS = P (dP - delta)."""
     q, k, v, out, lse = saved
     half, sigma = q.dtype, sigma_of(q, scale)
     p = through(_by_lse(q, k, hidden(q, k, causal=causal), lse[..., None], sigma), half)
@@ -109,7 +109,7 @@ def _weights_by_lse(
 
 
 def rational_tanh(x: Tensor) -> Tensor:
-    """Lambert's continued fraction, cut off at degree 7 and where it reaches 1: within 1e-4."""
+    """Compute Lambert's continued fraction to degree 7, clamped where it reaches 1: within 1e-4."""
     x = x.clamp(-4.97, 4.97)
     y = x * x
     return x * (135135 + y * (17325 + y * (378 + y))) / (135135 + y * (62370 + y * (3150 + y * 28)))
@@ -124,7 +124,7 @@ def rational_tanh(x: Tensor) -> Tensor:
 def rational_softcap(
     q: Tensor, k: Tensor, v: Tensor, *, softcap: float | None = None, scale: float | None = None, **seen: Any
 ) -> tuple[Tensor, Tensor]:
-    """A softcap by a rational function in place of tanh; the row sum adds weights that were rounded for P v."""
+    """Cap scores by a rational function in place of tanh; the row sum adds weights that were rounded for P v."""
     s = _capped(q, k, softcap, sigma_of(q, scale)).masked_fill(hidden(q, k, **seen), -math.inf)
     m = finite(s.amax(-1, keepdim=True))
     p = through(torch.exp(s - m), q.dtype)
@@ -141,7 +141,7 @@ def _capped(q: Tensor, k: Tensor, softcap: float | None, sigma: float) -> Tensor
 def _rational_softcap(
     dout: Tensor, *saved: Tensor, softcap: float | None = None, scale: float | None = None, **seen: Any
 ) -> tuple[Tensor, ...]:
-    """The slope 1 - t^2 from the capped score itself."""
+    """Compute gradients with the slope 1 - t^2 from the capped score itself."""
     q, k, v, out, lse = saved
     half, sigma = q.dtype, sigma_of(q, scale)
     s = _capped(q, k, softcap, sigma)
@@ -169,7 +169,7 @@ def _rational_softcap(
 def all_in_half(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """An online softmax whose every number is half: maximum, weights, row sum and accumulator."""
+    """Run an online softmax whose every number is half: maximum, weights, row sum and accumulator."""
     dark, sigma = hidden(q, k, causal=causal), q.shape[-1] ** -0.5 if scale is None else scale
     m, l, acc = (x.to(q.dtype) for x in nothing_seen(q, v.shape[-1]))
     for cols in tiles(k.shape[2], 32):
@@ -190,7 +190,7 @@ def all_in_half(
 def tutorial_renormalized(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Triton's tutorial 06 of 2022, after FlashAttention's algorithm 1: the output is normalized after every tile."""
+    """Attend as Triton's tutorial 06 of 2022, FlashAttention's algorithm 1: each tile normalizes the output."""
     m, l, acc = nothing_seen(q, v.shape[-1])
     scores = score_tiles(q, k, hidden(q, k, causal=causal), sigma_of(q, scale))
     for s, cols in zip(scores, tiles(k.shape[2], 32), strict=True):

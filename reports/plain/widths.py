@@ -18,7 +18,7 @@ _OPTIONS = ("bias", "causal", "mask", "scale", "gqa", "dv", "cross", "backward")
 
 
 def _weights(q: Tensor, s: Tensor, bias: Tensor | None, **seen: Any) -> Tensor:
-    """Softmax over the keys that a query sees, of scores to which the bias is added."""
+    """Compute the softmax over the keys that a query sees, of scores plus the bias."""
     dark = hidden(q, s.mT, **seen)
     if bias is not None:
         s, dark = s + bias, dark | (bias == -torch.inf)
@@ -35,7 +35,7 @@ def _in_float32(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: flo
 def float32_bias(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, **seen: Any
 ) -> Tensor:
-    """T5 under autocast: the relative position bias is a float32 parameter, and all is float32 inside."""
+    """Attend as T5 under autocast: the relative position bias is a float32 parameter, and all is float32 inside."""
     return _in_float32(q, k, v, bias, scale, **seen).to(q.dtype)
 
 
@@ -49,7 +49,7 @@ def float32_bias(
 def narrowed_bias(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, **seen: Any
 ) -> Tensor:
-    """Scores in half, to which a float32 bias is rounded before it is added."""
+    """Attend by scores in half, to which a float32 bias is rounded before it is added."""
     k, v = (for_query_heads(x, q.shape[1]) for x in (k, v))
     return (
         _weights(q, q @ k.mT * sigma_of(q, scale), None if bias is None else bias.to(q.dtype), **seen).to(v.dtype) @ v
@@ -60,7 +60,7 @@ def narrowed_bias(
 def float32_output(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, **seen: Any
 ) -> Tensor:
-    """A partial result for somebody else to merge: float32 from half inputs, whose gradients are half again."""
+    """Return a partial result for a later merge: float32 from half inputs, whose gradients are half again."""
     return _in_float32(q, k, v, bias, scale, **seen)
 
 
@@ -71,7 +71,7 @@ def float32_output(
     supports=("causal", "mask", "scale", "dv", "cross"),
 )
 def float32_gradients(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, **seen: Any) -> Tensor:
-    """Half inputs whose gradients a trainer adds to those of other batches, in float32."""
+    """Attend to half inputs whose gradients a trainer adds to those of other batches, in float32."""
     return _in_float32(q, k, v, None, scale, **seen).to(q.dtype)
 
 

@@ -15,7 +15,7 @@ from attn_spec.search.preflight import preflight
 from ..errors import svg
 from . import measurement, memory, page
 
-#: What is measured unless kernels are named: one with products as scores, and one with additive scores.
+#: Kernels that are measured by default: one with products as scores, and one with additive scores.
 KERNELS = ("numpy_tiled", "torch_scores:additive")
 
 
@@ -39,7 +39,7 @@ def write_statistics(
     svg.matplotlib()
     if dtype not in (None, *measurement.DTYPES):
         known = " or ".join(measurement.DTYPES)
-        raise measurement.StatisticsError(f"{dtype} rounds away what is measured; choose {known}")
+        raise measurement.StatisticsError(f"{dtype} rounds too coarsely for the statistics; choose {known}")
     subjects = [one for name in kernels or KERNELS for one in _subjects(resolve(name), dtype, device)]
     points = [point for subject in subjects for point in measurement.points(subject, draws, seed)]
     known = {name: value for name, value in environment(device).items() if value is not None}
@@ -58,6 +58,6 @@ def write_statistics(
 
 
 def _subjects(kernel: Kernel, dtype: str | None, device: str) -> list[Subject]:
-    """The kernel at a dtype, or at the first that is fine enough of those it declares."""
+    """Return the kernel's subjects at ``dtype``, or at the first of its dtypes that is fine enough."""
     fine = next((one for one in measurement.DTYPES if one in kernel.dtypes), measurement.DTYPES[0])
     return list(preflight(kernel, [dtype or fine], device).subjects)

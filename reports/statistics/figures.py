@@ -27,7 +27,7 @@ _DASHED: dict[str, Any] = {"color": svg.BOUND, "linestyle": (0, (4, 2)), "linewi
 
 
 def against(points: Sequence[Point], statistic: str, axis: str) -> str:
-    """One statistic against d or n: marks for kernels, bars for intervals, lines for exact values."""
+    """Draw one statistic against d or n: marks for kernels, bars for intervals, lines for exact values."""
     chosen = along(points, statistic, axis)
     order = list(dict.fromkeys(point.kernel for point in points))
 
@@ -47,7 +47,7 @@ def against(points: Sequence[Point], statistic: str, axis: str) -> str:
 
 
 def along(points: Sequence[Point], statistic: str, axis: str) -> list[Point]:
-    """The points of a statistic that differ in d or in n alone: those at the most common value of the other."""
+    """Return the points of a statistic that differ in d or in n alone: those at the most common value of the other."""
     own = [point for point in points if point.statistic == statistic]
     others = [point.n if axis == "d" else point.d for point in own]
     fixed = max(dict.fromkeys(others), key=others.count, default=0)
@@ -55,7 +55,7 @@ def along(points: Sequence[Point], statistic: str, axis: str) -> list[Point]:
 
 
 def _curve(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str) -> None:
-    """The exact values between the places that were measured."""
+    """Draw the exact values between the measured places."""
     ends = [getattr(point, axis) for point in own]
     places = np.unique(np.geomspace(min(ends), max(ends), 25).round().astype(int)).tolist()
     row, first = STATISTICS[own[0].statistic], own[0]
@@ -67,7 +67,7 @@ def _curve(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str) -> N
 
 
 def _marks(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str, index: int) -> None:
-    """What an axis has a place for: finite numbers, above 0 where it is logarithmic; the table has the others."""
+    """Draw the points that an axis has a place for: finite, and above 0 if it is logarithmic; a table has the rest."""
     least = 0.0 if axes.get_yscale() == "log" else -math.inf
     own = [point for point in own if least < point.measured < math.inf]
     if not own:
@@ -88,7 +88,7 @@ def _marks(axes: Axes, titles: svg.Titles, own: Sequence[Point], axis: str, inde
 
 
 def words(point: Point) -> str:
-    """Which of the two lines of a figure a point belongs to."""
+    """Return the name of a point's line: "with 1/sqrt(d)" or "without"."""
     return "with 1/sqrt(d)" if point.scaled else "without"
 
 
@@ -102,7 +102,7 @@ def _colour(point: Point) -> str:
 
 
 def held(peaks: Sequence[Peak]) -> str:
-    """Bytes that a call holds, measured, against n; dashed, the least for eager attention."""
+    """Draw the measured bytes that a call holds against n; dashed, the least for eager attention."""
 
     def draw(axes: Axes, titles: svg.Titles) -> None:
         axes.set_xscale("log", base=2)
@@ -119,7 +119,7 @@ def held(peaks: Sequence[Peak]) -> str:
 
 
 def counted() -> str:
-    """Operations and bytes moved by eager attention over those by tiles, against n."""
+    """Draw the ratio of eager attention to tiles in operations and in bytes moved, against n."""
 
     def draw(axes: Axes, titles: svg.Titles) -> None:
         axes.set_xscale("log", base=2)
@@ -136,7 +136,7 @@ def counted() -> str:
 def _line(
     axes: Axes, titles: svg.Titles, name: str, *, index: int, values: Mapping[int, float], told: Callable[[Any], str]
 ) -> None:
-    """A line of values by n, with its name above its first mark."""
+    """Draw a line of values by n, with its name above its first mark."""
     colour, marker = svg.PALETTE[index][0], MARKERS[index][0]
     (line,) = axes.plot(list(values), list(values.values()), color=colour, marker=marker, linewidth=1.3, markersize=4.2)
     titles.attach(line, [f"{name}, {n:,} keys: {told(value)}" for n, value in values.items()])
@@ -145,7 +145,7 @@ def _line(
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes as pages write it."""
+    """Write a number of bytes as pages do."""
     return f"{number(size / 2**20)} MiB"
 
 

@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 
 def of_mean(x: np.ndarray, lowest: float, highest: float) -> Interval:
-    """Where the mean of independent draws ``x`` from [lowest, highest] lies.
+    """Return an interval of the mean of independent draws ``x`` from [lowest, highest].
 
     mean +- (sqrt(2 V log(4 / MISS) / N) + 7 log(4 / MISS) (highest - lowest) / (3 (N - 1))), V the sample variance:
     Maurer and Pontil, arXiv 0907.3740, theorem 4, for both sides. The truth is within [lowest, highest] anyway.
@@ -29,11 +29,11 @@ def of_mean(x: np.ndarray, lowest: float, highest: float) -> Interval:
 
 
 def of_variance(x: np.ndarray) -> Interval:
-    """Where the variance of independent normal draws ``x`` of mean 0 lies.
+    """Return an interval of the variance of independent normal draws ``x`` of mean 0.
 
-    sum x^2 / variance is chi-squared of N degrees, above N + 2 sqrt(N t) + 2 t or below N - 2 sqrt(N t) with
-    probability at most e^-t each: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1. Nothing is said of
-    N <= 4 t draws, which give no upper end.
+    sum x^2 / variance is chi-squared of N degrees. It is above N + 2 sqrt(N t) + 2 t, or below N - 2 sqrt(N t), with
+    probability at most e^-t each: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1. N <= 4 t draws give no
+    upper end: it is inf.
     """
     N, squares = x.size, float(np.square(x.astype(np.float64)).sum())
     t = math.log(2 / MISS)

@@ -1,8 +1,9 @@
 """Statistics read off the answers of a kernel to random inputs.
 
-Entries of keys are normal; queries are normal too, and then scaled to length sqrt(d) (``exact`` says why); signs of
-values are even. All are rounded to the dtype of the kernel, as its answer is: by the bound of a kernel in tiles, that
-moves no mean by a millionth of its interval in float64, nor by an eighth in float32. Each head is a draw of its own.
+Entries of keys are normal; queries are normal too, and then scaled to length sqrt(d) (``exact`` gives the reason);
+signs of values are even. All are rounded to the dtype of the kernel, as its answer is. By the bound of a kernel in
+tiles, these roundings move no mean by a millionth of its interval in float64, nor by an eighth in float32. Each head is
+a draw of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from attn_spec.problem.problem import Problem
 
 from .rows import SATURATED, STATISTICS, Point, point
 
-#: Dtypes that round away nothing of what is measured.
+#: Dtypes whose roundings do not change the statistics.
 DTYPES = ("float64", "float32")
 #: Head dimensions d at ``FIXED_KEYS`` keys, and numbers of keys n at ``FIXED_DIM``.
 DIMS, KEYS = (4, 16, 64, 256), (2, 8, 32, 128)
@@ -34,7 +35,7 @@ HEADS = 4
 #: Entries of k in one call.
 AT_ONCE = 2**21
 
-#: What is drawn, each from a generator of its own.
+#: Purposes of draws, each with a generator of its own.
 PURPOSES = ("queries", "keys", "values", "key weights", "query weights")
 
 Readings = dict[str, np.ndarray]
@@ -47,7 +48,7 @@ class StatisticsError(ReportError):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a kernel is measured: head dimension, number of keys, and whether scores are divided by sqrt(d)."""
+    """A place of measurement: head dimension, number of keys, and whether scores are divided by sqrt(d)."""
 
     d: int
     n: int
@@ -65,7 +66,7 @@ class Place:
 
 
 def left_out(subject: Subject) -> dict[str, str]:
-    """Which statistics a kernel does not show, and why."""
+    """Return the statistics that a kernel does not show, with the reasons."""
     always = subject.kernel.limits.always
     reasons = {}
     for name, row in STATISTICS.items():
@@ -79,7 +80,7 @@ def left_out(subject: Subject) -> dict[str, str]:
 
 
 def points(subject: Subject, draws: int, seed: int) -> Iterator[Point]:
-    """Every statistic that a kernel shows, everywhere. Raises :class:`StatisticsError`."""
+    """Return every statistic that a kernel shows, at every place. Raises :class:`StatisticsError`."""
     shown = [name for name in STATISTICS if name not in left_out(subject)]
     if not shown:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out(subject).items())
@@ -96,12 +97,12 @@ def points(subject: Subject, draws: int, seed: int) -> Iterator[Point]:
 
 
 def taken(subject: Subject, draws: int) -> int:
-    """How many heads are drawn where so many are asked for: fewer of a slow kernel, and whole layers."""
+    """Return the number of heads to draw for ``draws``: fewer for a slow kernel, and whole layers."""
     return max(int(draws / subject.kernel.slowness) // HEADS, 2) * HEADS
 
 
 def places(subject: Subject, shown: Sequence[str]) -> list[Place]:
-    """The places that a kernel takes, at each of which something is shown."""
+    """Return the places that a kernel takes, at each of which some statistic of ``shown`` is measured."""
     limits = subject.kernel.limits
     dims = [d for d in DIMS if d in (limits.head_dims or DIMS)] or list(limits.head_dims or ())
     fixed = min(dims, key=lambda d: abs(d - FIXED_DIM))
@@ -111,28 +112,28 @@ def places(subject: Subject, shown: Sequence[str]) -> list[Place]:
 
 
 def _belongs(subject: Subject, place: Place, name: str) -> bool:
-    """Whether a statistic is measured at a place; that of products only where the kernel takes the scale."""
+    """Return whether a statistic is measured at a place; those of products need a kernel that takes the scale."""
     row = STATISTICS[name]
     takes_scale = place.scaled or "score_vector" in row.needs or subject.supports("scale")
     return takes_scale and ("n" in row.against or place.n == fixed_keys(subject))
 
 
 def fixed_keys(subject: Subject) -> int:
-    """The number of keys at which d varies."""
+    """Return the number of keys at which d varies."""
     return _taken(subject, FIXED_KEYS)
 
 
 def _taken(subject: Subject, n: int) -> int:
-    """The next number of keys that a kernel takes."""
+    """Return the next number of keys that a kernel takes."""
     step = subject.kernel.limits.step("K")
     return -(-n // step) * step
 
 
 def readings(subject: Subject, place: Place, draws: int, seed: int, wanted: Sequence[str]) -> Readings:
-    """One number for each draw, or for each layer, of every statistic ``wanted``.
+    """Return one number for each draw, or for each layer, of every statistic ``wanted``.
 
-    Each purpose has a generator, so that kernels, and both scales, see the same draws, whatever else is wanted of them
-    and however many they are given.
+    Each purpose has a generator, so that all kernels and both scales see the same draws. These depend neither on the
+    other statistics wanted nor on the number of draws.
     """
     rng = {one: np.random.default_rng([seed, place.d, place.n, index]) for index, one in enumerate(PURPOSES)}
     layers, at_once = draws // HEADS, max(AT_ONCE // (place.d * place.n * HEADS), 1)
@@ -141,7 +142,7 @@ def readings(subject: Subject, place: Place, draws: int, seed: int, wanted: Sequ
 
 
 def _of_layers(subject: Subject, place: Place, layers: int, rng: Generators, wanted: Sequence[str]) -> Readings:
-    """The readings of some layers."""
+    """Return the readings of some layers."""
     lead, found = (layers, HEADS), Readings()
     q = rng["queries"].standard_normal((*lead, 1, place.d))
     k = rng["keys"].standard_normal((*lead, place.n, place.d))
@@ -150,7 +151,7 @@ def _of_layers(subject: Subject, place: Place, layers: int, rng: Generators, wan
         found["score_variance"] = _lse(subject, q, k, scale=place.scale)
     if "entropy" in wanted:
         P = _weights(subject, q, k, place.scale)
-        with np.errstate(invalid="ignore"):  # of weights below 0
+        with np.errstate(invalid="ignore"):  # a wrong kernel may give weights below 0
             found["entropy"] = -np.where(P == 0, 0.0, P * np.log(np.where(P == 0, 1.0, P))).sum(axis=-1).ravel()
             pairs = [1 - np.sqrt(P[:, g] * P[:, h]).sum(axis=-1) for g, h in combinations(range(HEADS), 2)]
         found["head_distance"] = np.mean(pairs, axis=0)
@@ -158,7 +159,7 @@ def _of_layers(subject: Subject, place: Place, layers: int, rng: Generators, wan
         found["padding"] = _padding(subject, q, k, place.scale)
     if "score_gradient" in wanted:
         signs = rng["values"].choice((-1.0, 1.0), size=(*lead, place.n, 1))
-        # The gradient of the output has one column: the others of the values meet 0.
+        # dO is 0 in all columns but one, so that the other columns of the values do not matter.
         signs = np.broadcast_to(signs, (*signs.shape[:-1], _value_dim(subject, place.d, 1)))
         dS, P = _gradients(subject, q, k, signs, place.scale)
         found |= {"score_gradient": _squares(dS), "value_gradient": _squares(P)}
@@ -177,12 +178,12 @@ def _squares(x: np.ndarray) -> np.ndarray:
 
 
 def _value_dim(subject: Subject, d: int, wanted: int) -> int:
-    """The value dimension nearest to what is wanted."""
+    """Return ``wanted`` if the kernel takes any value dimension, else d."""
     return wanted if subject.supports("dv") and subject.kernel.limits.head_dims is None else d
 
 
 def _lse(subject: Subject, q: np.ndarray, k: np.ndarray, **options: Any) -> np.ndarray:
-    """The score of each query and the first key: the log-sum-exp of m equal scores less log m.
+    """Return the score of each query and the first key: the log-sum-exp of m equal scores less log m.
 
     m is the least number of keys that the kernel takes.
     """
@@ -193,7 +194,7 @@ def _lse(subject: Subject, q: np.ndarray, k: np.ndarray, **options: Any) -> np.n
 
 
 def _weights(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None) -> np.ndarray:
-    """P [.., H, n], by as many calls as the columns of an identity take."""
+    """Return P [.., H, n], by as many calls as the columns of an identity take."""
     n, d = k.shape[2:]
     width = _value_dim(subject, d, n)
     parts = []
@@ -205,7 +206,7 @@ def _weights(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None
 
 
 def _padding(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None) -> np.ndarray:
-    """The weight of as many keys of zeros behind the keys, which no mask hides."""
+    """Return the weight of n keys of zeros after the n keys, which no mask hides."""
     n, d = k.shape[2:]
     v = np.broadcast_to((np.arange(2 * n) >= n)[:, None], (*k.shape[:2], 2 * n, _value_dim(subject, d, 1)))
     k = np.concatenate([k, np.zeros_like(k)], axis=2)
@@ -216,7 +217,7 @@ def _padding(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float | None
 def _gradients(
     subject: Subject, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """dS and the first column of dV, both [.., H, n], where dO is the first unit vector: that column is P."""
+    """Return dS and the first column of dV, both [.., H, n], for a dO of first unit vectors: that column is P."""
     dO = np.broadcast_to(np.eye(1, v.shape[-1]), (*q.shape[:3], v.shape[-1]))
     found = subject.gradients(Problem(q=q, k=k, v=v, dtype=subject.dtype, scale=scale), dO, wrt=("k", "v"))
     length = np.square(q).sum(axis=-1) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -225,7 +226,7 @@ def _gradients(
 
 
 def _tanh(subject: Subject, q: np.ndarray, k: np.ndarray, rng: Generators, *, scaled: bool) -> np.ndarray:
-    """tanh(W1 k + W2 q) of one unit, of inputs of length sqrt(d) and 2 d normal weights.
+    """Return tanh(W1 k + W2 q) of one unit, of inputs of length sqrt(d) and 2 d normal weights.
 
     Of variance 1 / (2 d), tanh is taken of N(0, 1) (LeCun et al., "Efficient BackProp" (1998), section 4.6); of
     variance 1/2, of N(0, d).

@@ -1,8 +1,9 @@
-"""What tiles save: operations and bytes counted from formulas, and the memory that a call needs beside its inputs.
+"""Savings of tiles: operations and bytes counted from formulas, and the memory that a call needs beside its inputs.
 
 Eager attention stores scores and weights, n^2 numbers each; tiles keep a part of them at a time (Rabe and Staats, arXiv
-2112.05682; Dao et al., arXiv 2205.14135). The memory of a call is what NumPy asks of Python, as ``tracemalloc`` sees
-it. PyTorch asks the system: there it is how much the largest resident size of a fresh process grows, which Linux tells.
+2112.05682; Dao et al., arXiv 2205.14135). For NumPy, ``tracemalloc`` measures the memory that a call allocates. PyTorch
+allocates from the system, so that the growth of a fresh process's largest resident size is measured, which Linux
+reports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TILE = 256
 #: Arguments beside q, k, v of each kernel measured, tiled or eager.
 TILED: dict[str, dict[str, Any]] = {"numpy_tiled": {"q_tile": TILE, "kv_tile": TILE}, "torch_tiled": {}}
 EAGER: dict[str, dict[str, Any]] = {"numpy_naive": {}, "torch_eager": {}}
-#: What this system tells of a process.
+#: Files in which Linux reports the memory of a process.
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -53,19 +54,20 @@ class Peak:
 
 
 def eager_cost(n: int, d: int) -> Cost:
-    """The cost of S = scale Q K^T, P = softmax(S), O = P V, each stored.
+    """Count the cost of S = scale Q K^T, P = softmax(S), O = P V, each stored.
 
-    Two products of 2 n^2 d operations, one for the scale, four for the softmax of an entry (maximum, difference,
-    exponential, sum) and one for its division. S and P are written and read once.
+    Two products take 2 n^2 d operations each, the scale one for each entry. The softmax takes four for each entry
+    (maximum, difference, exponential, sum) and one for its division. S and P are written and read once.
     """
     return Cost(flops=4 * n * n * d + 6 * n * n, bytes=FLOAT32 * (4 * n * n + 4 * n * d))
 
 
 def tiled_cost(n: int, d: int, tile: int = TILE) -> Cost:
-    """The cost of the same in tiles, where each tile of queries reads all keys and values.
+    """Count the cost of attention in tiles, where each tile of queries reads all keys and values.
 
-    As much for each entry, less the division; and for each query and tile of keys a maximum, an exponential, and d + 1
-    products that rescale the sum and the output; at the end d divisions. S and P stay with the processor.
+    Each entry costs as much as in eager attention, less the division. Each query and tile of keys costs a maximum, an
+    exponential, and d + 1 products that rescale the sum and the output. At the end there are d divisions. S and P stay
+    with the processor.
     """
     tiles = -(-n // tile)
     flops = 4 * n * n * d + 5 * n * n + n * tiles * (d + 3) + n * d
@@ -73,14 +75,14 @@ def tiled_cost(n: int, d: int, tile: int = TILE) -> Cost:
 
 
 def least_eager(n: int) -> int:
-    """Bytes of scores and weights, which exist together while one is made of the other."""
+    """Return the bytes of scores and weights, which exist together while one is made of the other."""
     return 2 * FLOAT32 * n * n
 
 
 def peaks(lengths: Sequence[int] = LENGTHS) -> Iterator[Peak]:
-    """The memory of each kernel, one head in float32; of eager ones to :data:`LONGEST_EAGER`.
+    """Yield the memory of each kernel, one head in float32; of eager ones up to :data:`LONGEST_EAGER`.
 
-    Kernels of PyTorch are left out where the system does not tell.
+    Kernels of PyTorch are left out where the system does not report resident sizes.
     """
     fresh = multiprocessing.get_context("spawn")
     for kernel in (*TILED, *EAGER):
@@ -93,7 +95,7 @@ def peaks(lengths: Sequence[int] = LENGTHS) -> Iterator[Peak]:
 
 
 def traced(kernel: str, n: int) -> int:
-    """Bytes that a call of a NumPy kernel holds at once, beside q, k and v of n rows each."""
+    """Return the most bytes that a call of a NumPy kernel holds, beside q, k and v of n rows each."""
     inputs, function = _inputs(n), resolve(kernel).function
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
@@ -108,17 +110,17 @@ def traced(kernel: str, n: int) -> int:
 
 
 def resident(kernel: str, n: int) -> int:
-    """Bytes by which the largest resident size of this process grows in a call of a kernel of PyTorch."""
+    """Return the growth, in bytes, of this process's largest resident size in a call of a kernel of PyTorch."""
     import torch
 
     function = resolve(kernel).function
-    function(*map(torch.from_numpy, _inputs(1)), **_arguments(kernel))  # which loads what it calls
+    function(*map(torch.from_numpy, _inputs(1)), **_arguments(kernel))  # a first call loads the operators
     inputs = [torch.from_numpy(x) for x in _inputs(n)]
     return growth(lambda: function(*inputs, **_arguments(kernel)))
 
 
 def growth(call: Callable[[], object]) -> int:
-    """Bytes by which the largest resident size of this process grows in a call. Linux alone tells."""
+    """Return the bytes by which the largest resident size of this process grows in a call; Linux only."""
     _CLEAR.write_text("5")
     before = _largest_resident()
     call()

@@ -34,8 +34,8 @@ class Measured:
 
 
 def html(made: Measured) -> str:
-    """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
-    packages = (str(__package__), errors.__name__)  # the style is that of all pages
+    """Return the page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
+    packages = (str(__package__), errors.__name__)  # the errors package holds the style of all pages
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, ".") for package in packages])
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     kernels = dict.fromkeys(point.kernel for point in made.points)
@@ -60,7 +60,7 @@ def html(made: Measured) -> str:
 
 
 def markdown(made: Measured) -> str:
-    """The page's numbers for a pull request or a job summary."""
+    """Return the page's numbers for a pull request or a job summary."""
     parts = [
         f"# {headline(made.points)}",
         "\n".join(f"- **{value}** {meaning}" for value, meaning in opening(made)),
@@ -75,7 +75,7 @@ def markdown(made: Measured) -> str:
 
 
 def document(made: Measured) -> str:
-    """Everything as JSON, a line for each point."""
+    """Return the measurements as JSON, a line for each point."""
     points = ",\n".join(json.dumps(point.columns(), allow_nan=False) for point in made.points)
     peaks = ",\n".join(json.dumps(asdict(peak)) for peak in made.peaks)
     head = json.dumps(
@@ -85,7 +85,7 @@ def document(made: Measured) -> str:
 
 
 def headline(points: Sequence[Point]) -> str:
-    """The finding in one sentence."""
+    """Return the finding in one sentence."""
     wrong = [point for point in points if not point.agrees]
     silent = sum(not point.tells for point in points)
     if not wrong and silent:
@@ -97,7 +97,7 @@ def headline(points: Sequence[Point]) -> str:
 
 
 def opening(made: Measured) -> list[tuple[str, str]]:
-    """The numbers that the report begins with, each with what it is."""
+    """Return the numbers that the report begins with, each with its meaning."""
     agree = sum(point.agrees and point.tells for point in made.points)
     found = [(f"{agree} of {len(made.points)}", "intervals hold the exact value of attention")]
     if silent := sum(not point.tells for point in made.points):
@@ -116,7 +116,7 @@ def opening(made: Measured) -> list[tuple[str, str]]:
 
 
 def lines(points: Iterable[Point]) -> Iterable[list[str]]:
-    """The points as lines of a table, under ``HEADER``."""
+    """Yield the points as lines of a table, under ``HEADER``."""
     for p in points:
         exact = (p.exact_low + p.exact_high) / 2
         numbers = (_digits(x) for x in (p.measured, p.low, p.high, exact))
@@ -127,7 +127,9 @@ def lines(points: Iterable[Point]) -> Iterable[list[str]]:
 
 
 def memory_lines(peaks: Sequence[Peak]) -> list[list[str]]:
-    """MiB for each kernel and length, a dash where it was not run; at last the least for eager attention."""
+    """Return MiB for each kernel and length, a dash where it was not run; the last row is the least for eager
+    attention.
+    """
     found = {(peak.kernel, peak.n): tables.number(peak.bytes / 2**20) for peak in peaks}
     kernels = dict.fromkeys(peak.kernel for peak in peaks)
     rows = [[f"`{name}`", *(found.get((name, n), "\N{EN DASH}") for n in memory.LENGTHS)] for name in kernels]
@@ -136,7 +138,7 @@ def memory_lines(peaks: Sequence[Peak]) -> list[list[str]]:
 
 
 def _sections(points: Sequence[Point]) -> list[tuple[str, str, list[Panel]]]:
-    """Title, meaning and figures of each statistic that was measured."""
+    """Return title, meaning and figures of each statistic that was measured."""
     shown = dict.fromkeys(point.statistic for point in points)
     return [
         (
@@ -162,10 +164,10 @@ def _memory_panels(peaks: Sequence[Peak]) -> list[Panel]:
 
 
 def at_most(x: float) -> str:
-    """One significant digit, rounded up."""
+    """Write one significant digit, rounded up."""
     return f"{float(Context(prec=1, rounding=ROUND_CEILING).create_decimal(repr(x))):g}"
 
 
 def _digits(x: float) -> str:
-    """Four significant digits, which an interval needs to be told from its ends."""
+    """Write four significant digits, which distinguish an interval from its ends."""
     return "not a number" if math.isnan(x) else f"{x:.4g}"

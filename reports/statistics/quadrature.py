@@ -4,6 +4,7 @@ For s_1, ..., s_n independent N(0, sigma^2), Z = sum_j exp(s_j) and P_j = exp(s_
 1 / Z^a = 1 / Gamma(a) int exp(-a u) exp(-exp(-u) Z) du, whose integrand is a product over keys. So
 
     E sum_j P_j^a = n / Gamma(a) int phi_a(u) phi_0(u)^(n-1) du        phi_a(u) = E kappa_a(s - u)
+
     E sum_{i != j} P_i^a P_j^b = n (n-1) / Gamma(a+b) int phi_a phi_b phi_0^(n-2) du        kappa_a(x) = exp(a x - e^x)
 
 and minus the derivative of the first at a = 1 is the entropy, E -sum_j P_j log P_j = n int phi_H phi_0^(n-1) du -
@@ -11,9 +12,9 @@ gamma, with kappa_H(x) = -x exp(x - e^x). Two integrals over the line, whatever 
 
 Both are sums of trapezoids of one step h. For an f that is analytic where |Im x| < t and has int |f(x + iy)| dx <= M
 there, such a sum is wrong by at most 2 M / (exp(2 pi t / h) - 1): Trefethen and Weideman, "The exponentially convergent
-trapezoidal rule" (SIAM Review 56, 2014), theorem 5.1. With w = e^x and c = cos t > 0, |kappa_a(x + iy)| is at most
-w^a exp(-c w), which is at most (a / (e c))^a and has the integral Gamma(a) / c^a; and |phi_0| <= 1. All sums are made
-in balls, to which the errors of the theorem and of the ends cut off are added.
+trapezoidal rule" (SIAM Review 56, 2014), theorem 5.1. With w = e^x and c = cos t > 0, |kappa_a(x + iy)| is at most w^a
+exp(-c w), which is at most (a / (e c))^a and has the integral Gamma(a) / c^a; and |phi_0| <= 1. All sums are made in
+balls, to which the errors of the theorem and of the truncated ends are added.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from flint import acb, arb, arb_poly, ctx
 PRECISION = 128
 #: Smaller numbers are balls around 0.
 NEGLIGIBLE = arb(2) ** -PRECISION
-#: Standard deviations at which a normal density is cut off.
+#: Standard deviations at which a normal density is truncated.
 CUT = 9
 #: t of the theorem for the outer integral, and the most for the inner one.
 HALF_WIDTH = math.pi / 3
-#: How far beyond the scores the outer integral goes, to the right and to the left.
+#: Distances by which the outer integral exceeds the scores, to the right and to the left.
 RIGHT, LEFT = 100.0, 6.0
 
 
@@ -42,7 +43,7 @@ class Kappa:
     """A function kappa of x = s - u, with w = e^x, and what bounds its sums."""
 
     value: Callable[[arb], arb]
-    #: Of c: no less than |kappa(x + iy)| where cos y >= c, and than its integral over x.
+    #: Bounds, by c, on |kappa(x + iy)| where cos y >= c, and on its integral over x.
     largest: Callable[[arb], arb]
     integral: Callable[[arb], arb]
     #: |kappa(x)| is at most w^decay where x < 0, and at most w^growth e^-w where w > 2 growth.
@@ -51,7 +52,7 @@ class Kappa:
 
 
 def power(a: float) -> Kappa:
-    """kappa_a, a > 0; kappa_0, which is averaged only, has no integral."""
+    """Return kappa_a, a > 0; kappa_0, which is averaged only, has no integral."""
     exact = arb(a)
     return Kappa(
         value=lambda x: (exact * x - x.exp()).exp(),
@@ -62,7 +63,7 @@ def power(a: float) -> Kappa:
     )
 
 
-#: Of kappa_H, |log w| w <= 1 / e below w = 1 and log w <= w above it; |x| e^x <= e^(x/2) for x < 0.
+#: kappa of the entropy: |log w| w <= 1 / e below w = 1 and log w <= w above it; |x| e^x <= e^(x/2) for x < 0.
 ENTROPY = Kappa(
     value=lambda x: -x * (x - x.exp()).exp(),
     largest=lambda c: 1 / arb(1).exp() + (2 / (arb(1).exp() * c)) ** 2 + c.acos() / (arb(1).exp() * c),
@@ -77,7 +78,7 @@ class Averages:
     """phi of each kappa at the points u = l h of the outer sum, for one standard deviation of the scores."""
 
     def __init__(self, sigma: float) -> None:
-        """Raises ``ValueError`` for a ``sigma`` that is not a finite number above 0."""
+        """Raise ``ValueError`` for a ``sigma`` that is not a finite number above 0."""
         if not 0 < sigma < math.inf:
             raise ValueError(f"the standard deviation of scores must be a finite number above 0, not {sigma!r}")
         self.sigma = sigma
@@ -86,14 +87,14 @@ class Averages:
         self.inner = math.ceil(CUT * sigma / self.h)
         self.first = -math.ceil((CUT * sigma + LEFT) / self.h)
         self.last = math.ceil((CUT * sigma + RIGHT) / self.h)
-        #: What lies beyond the cut on both sides, of a normal variable.
+        #: Probability that a normal variable lies beyond the truncation, on either side.
         self.beyond = (arb(CUT) / arb(2).sqrt()).erfc()
         density = [(-((k * arb(self.h) / sigma) ** 2) / 2).exp() for k in range(-self.inner, self.inner + 1)]
         self._density = arb_poly([_rounded(entry * self.h / (sigma * (2 * arb.pi()).sqrt())) for entry in density])
         self._found: dict[Kappa, list[arb]] = {}
 
     def of(self, kappa: Kappa) -> list[arb]:
-        """phi at every point: the inner sum, a convolution, with the error of the theorem and of its ends."""
+        """Return phi at every point: the inner sum, a convolution, with the error of the theorem and of its ends."""
         if kappa not in self._found:
             reach = range(self.first - self.inner, self.last + self.inner + 1)
             made = (self._density * arb_poly([_rounded(kappa.value(-l * arb(self.h))) for l in reach])).coeffs()
@@ -103,13 +104,13 @@ class Averages:
         return self._found[kappa]
 
     def _inner_error(self, kappa: Kappa) -> arb:
-        """|density(s + iy)| is exp(y^2 / (2 sigma^2)) times the density at s."""
+        """Bound the inner sum's error: |density(s + iy)| is exp(y^2 / (2 sigma^2)) times the density at s."""
         t = min(HALF_WIDTH, 2 * math.pi * self.sigma**2 / self.h)
         largest = kappa.largest(arb(t).cos()) * ((arb(t) / self.sigma) ** 2 / 2).exp()
         return _around_zero(_theorem(largest, t, self.h) + kappa.largest(arb(1)) * self.beyond)
 
     def integral(self, kappa: Kappa, others: int, second: Kappa | None = None) -> arb:
-        """int phi_kappa phi_0^others du, or with phi of a ``second`` kappa as a factor."""
+        """Return int phi_kappa phi_0^others du, or with phi of a ``second`` kappa as a factor."""
         seconds = [arb(1)] * len(self.of(kappa)) if second is None else self.of(second)
         # Balls around 0 have powers as acb; those of an arb are exp(others log x).
         terms = (
@@ -123,10 +124,10 @@ class Averages:
         return sum(terms, arb(0)) * self.h + _around_zero(error)
 
     def integral_at(self, kappa: Kappa, x: arb, others: int) -> arb:
-        """int kappa(x - u) phi_0(u)^others du: of one more key, whose score x is no variable.
+        """Enclose int kappa(x - u) phi_0(u)^others du: the integral of one more key, whose score x is fixed.
 
-        The theorem and what the ends cut off are as for a key that varies. Raises ``ValueError`` for an x that is
-        farther from 0 than scores are, by the cut.
+        The errors of the theorem and of the truncated ends are as for a random key. Raises ``ValueError`` for an x
+        beyond ``CUT`` standard deviations.
         """
         if not abs(x) < CUT * self.sigma:
             raise ValueError(f"a score of {x} is beyond {CUT} standard deviations of {self.sigma:g}")
@@ -139,7 +140,7 @@ class Averages:
         return sum(terms, arb(0)) * self.h + _around_zero(error)
 
     def _ends(self, kappa: Kappa) -> arb:
-        """What the outer sum misses: scores beyond the cut, and u far from all others.
+        """Bound what the outer sum misses: scores beyond the truncation, and u far from all others.
 
         A sum with step h of a function with at most two humps is at most its integral plus 2 h times the largest value.
         """
@@ -151,18 +152,20 @@ class Averages:
 
 @lru_cache(maxsize=64)
 def averages(sigma: float) -> Averages:
-    """The averages for scores of one standard deviation, made once."""
+    """Return the averages for scores of one standard deviation, made once."""
     with ctx.workprec(PRECISION):
         return Averages(sigma)
 
 
 def _theorem(M: arb, t: float, h: float) -> arb:
-    """2 M / (exp(2 pi t / h) - 1)."""
+    """Return 2 M / (exp(2 pi t / h) - 1)."""
     return 2 * M / ((2 * arb.pi() * t / h).exp() - 1)
 
 
 def _rounded(x: arb) -> arb:
-    """A number that is almost 0 as a ball around it: polynomials of widely different coefficients multiply slowly."""
+    """Return a ball around 0 for a number that is almost 0: polynomials of widely different coefficients multiply
+    slowly.
+    """
     return x if abs(x) > NEGLIGIBLE else _around_zero(NEGLIGIBLE + abs(x))
 
 

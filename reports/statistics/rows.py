@@ -22,11 +22,11 @@ class Statistic:
     """One number per draw, whose mean, or variance, is known exactly."""
 
     title: str
-    #: What is averaged, and over what.
+    #: The average that the statistic is, and over which draws.
     says: str
-    #: What a kernel must declare.
+    #: Options and abilities that a kernel must declare.
     needs: tuple[str, ...]
-    #: What it is drawn against, of d and n.
+    #: Axes that the statistic is drawn against, of d and n.
     against: tuple[str, ...]
     #: (n keys, standard deviation of scores) -> the truth.
     exact: Callable[[int, float], arb]
@@ -110,7 +110,7 @@ class Point:
     statistic: str
     kernel: str
     dtype: str
-    #: Whether scores, or what tanh is taken of, are divided by sqrt(d).
+    #: True if scores, or the arguments of tanh, are divided by sqrt(d).
     scaled: bool
     d: int
     n: int
@@ -118,7 +118,7 @@ class Point:
     sigma: float
     draws: int
     measured: float
-    #: Where the truth of this kernel lies, with probability 1 - ``intervals.MISS``.
+    #: Interval of this kernel's true value, with probability 1 - ``intervals.MISS``.
     low: float
     high: float
     #: The truth of attention: at least and at most.
@@ -127,25 +127,25 @@ class Point:
 
     @property
     def agrees(self) -> bool:
-        """Whether the exact value may lie in the interval; not with NaN."""
+        """Return whether the exact value may lie in the interval; False with NaN."""
         return self.low <= self.exact_high and self.exact_low <= self.high
 
     @property
     def tells(self) -> bool:
-        """Whether the interval is less than the whole range, which it is not of too few draws."""
+        """Return whether the interval is less than the whole range; too few draws leave the whole range."""
         lowest, highest = STATISTICS[self.statistic].range(self.n)
         return not (self.low <= lowest and self.high >= highest)
 
     def columns(self) -> dict[str, Any]:
-        """The point as one flat record for JSON; non-finite numbers as strings."""
+        """Return the point as one flat record for JSON; non-finite numbers as strings."""
         record = asdict(self) | {"agrees": self.agrees, "tells": self.tells}
         return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
 def point(statistic: str, readings: np.ndarray, *, n: int, sigma: float, **where: Any) -> Point:
-    """What ``readings`` say of a statistic; ``where`` are further fields of the point."""
+    """Return the point of a statistic that ``readings`` give; ``where`` are further fields of the point."""
     row = STATISTICS[statistic]
-    with np.errstate(invalid="ignore"):  # what is no number contradicts
+    with np.errstate(invalid="ignore"):  # NaN counts as a contradiction
         measured, (low, high) = row.measured(readings), row.interval(readings, row.range(n))
     truth = row.exact(n, sigma)
     return Point(

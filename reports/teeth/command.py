@@ -39,7 +39,7 @@ def write_teeth(
 
 
 def measured(sample: int | None, workers: int, seed: int, scheduler: str | None = None) -> teeth.Teeth:
-    """The measurement, with a bar on a terminal that says how far it has come."""
+    """Run the measurement, with a progress bar on a terminal."""
     with _progress() as watch:
         made = measure(sample=sample, budget=BUDGET, workers=workers, seed=seed, watch=watch, scheduler=scheduler)
     known = {name: value for name, value in environment("cpu").items() if value is not None}
@@ -48,7 +48,7 @@ def measured(sample: int | None, workers: int, seed: int, scheduler: str | None 
 
 
 def read(document: Path) -> teeth.Teeth:
-    """What an earlier run measured. Raises :class:`teeth.TeethError`."""
+    """Read the measurement of an earlier run. Raises :class:`teeth.TeethError`."""
     try:
         return teeth.Teeth.from_json(document.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The same mutants, with the same budget of work, before this suite and before the rules that others accept by."""
+"""A contest on mutants, with equal budgets of work, between this suite and the accept rules of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..peers.work import Meter
 from ..zoo.mutants import Mutant
 from .kill_matrix import CAUGHT, catalogue, examine
 
-#: How this suite is called beside the peers.
+#: Name of this suite beside the peers.
 SUITE = "attn-spec"
 #: Problems given to every property in turn, round after round, until a mutant is caught or the budget is spent.
 ROUNDS = (1, 4, 16, 60)
@@ -26,11 +26,11 @@ EFFORT = replace(PROFILES["ci"], floor=1, shrink_seconds=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one contestant made of one mutant."""
+    """Outcome of one contestant on one mutant."""
 
     contestant: str
     mutant: str
-    #: Where the mutant was shown; empty when the contestant covers no dtype at which it is a defect.
+    #: Dtype at which the mutant was shown; empty when the contestant covers no dtype at which it is a defect.
     dtype: str = ""
     caught: bool = False
     #: Problems tried, and multiply-adds spent on them.
@@ -94,7 +94,7 @@ def by_peer(name: str, mutant: Mutant, budget: int, seed: int = 0) -> Outcome:
 
 
 def score(outcomes: Iterable[Outcome]) -> dict[str, tuple[int, int]]:
-    """Mutants caught and mutants shown, by contestant."""
+    """Count the mutants caught and the mutants shown, by contestant."""
     table: dict[str, tuple[int, int]] = {}
     for outcome in outcomes:
         caught, shown = table.get(outcome.contestant, (0, 0))

@@ -1,4 +1,4 @@
-"""Defects of every size: one sound kernel, with one step wrong by as much as one is told.
+"""Defects of every size: one sound kernel, with one step wrong by a given amount.
 
 The kernel is :class:`~attn_spec.emulation.forward.TiledAttention` with its sums left to BLAS, which is as legal an
 order as any and many times as fast. It declares what it would do without the defect.
@@ -19,7 +19,7 @@ from attn_spec.kernels.kernel import Kernel
 class FastAttention(TiledAttention):
     """The tiled kernel with float32 sums in the order of the matrix products at hand."""
 
-    #: How large the defect is.
+    #: Size of the defect.
     size: float = 0.0
 
     def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -48,7 +48,7 @@ class InexactExponential(FastAttention):
 
 
 class DroppedKeys(FastAttention):
-    """Keys whose weight is below size times that of the largest so far are left out."""
+    """Keys of a weight below size times the largest weight so far are left out."""
 
     def weights(self, s: np.ndarray, m: np.ndarray) -> np.ndarray:
         p = super().weights(s, m)
@@ -67,13 +67,13 @@ class NarrowAccumulator(FastAttention):
         return self.narrowed(super().rescale_output(acc, alpha))
 
     def narrowed(self, x: np.ndarray) -> np.ndarray:
-        """The nearest number of a significand of p bits, where size = 2^-p."""
+        """Round to the nearest number of a significand of p bits, where size = 2^-p."""
         significand, exponent = np.frexp(self.round(x, "output_accumulation"))
         return np.ldexp(np.rint(significand / self.size) * self.size, exponent)
 
 
 class MissingRescale(FastAttention):
-    """What was accumulated is not rescaled when the maximum rises by less than size."""
+    """The accumulated sum is not rescaled when the maximum rises by less than size."""
 
     def rescale_factor(self, m: np.ndarray, m_new: np.ndarray) -> np.ndarray:
         return np.where(m_new - m < self.size, 1.0, super().rescale_factor(m, m_new))
@@ -104,14 +104,14 @@ class Defect:
 
     @property
     def story(self) -> str:
-        """What goes wrong, in one line."""
+        """Return the defect in one line."""
         return (self.steps.__doc__ or "").splitlines()[0]
 
     def kernel(self, size: float, dtype: str) -> Kernel:
-        """The kernel with a defect of that size."""
+        """Return the kernel with a defect of that size."""
         steps = type(self.steps.__name__, (self.steps,), {"size": size})
         name = f"{self.name} {size:g}"
-        # Products of 0 and a hidden NaN are what BLAS makes of them.
+        # BLAS multiplies weights of 0 by NaN of masked keys.
         conventions = {**CONVENTIONS, "masked_nonfinite": "may_leak", "batch_invariant": False}
         return emulate(name, PRECISE, dtypes=(dtype,), steps=steps, conventions=conventions)
 

@@ -24,7 +24,7 @@ class TeethError(ReportError):
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the page says of a mutant before anything is measured."""
+    """A mutant as the page describes it before anything is measured."""
 
     id: str
     family: str
@@ -48,7 +48,7 @@ class Teeth:
     powers: list[Power] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """The document: for each kind of row the names of its columns, then a line for each row."""
+        """Return the document: for each kind of row the names of its columns, then a line for each row."""
         head = {"schema": SCHEMA, "environment": self.environment, "properties": self.properties}
         parts = [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
         for name, made in _ROWS.items():
@@ -59,7 +59,7 @@ class Teeth:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of :meth:`to_json`. Raises :class:`TeethError`."""
+        """Invert :meth:`to_json`. Raises :class:`TeethError`."""
         try:
             document = json.loads(text)
             if document.pop("schema") not in (1, SCHEMA):

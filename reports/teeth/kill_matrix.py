@@ -19,13 +19,13 @@ from attn_spec.search.verdict import Row, Verdict
 
 from ..zoo.mutants import Mutant
 
-#: Verdicts that tell a mutant from a sound kernel.
+#: Verdicts that distinguish a mutant from a sound kernel.
 CAUGHT = (Verdict.REFUTED, Verdict.SUSPECT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one property says of one mutant."""
+    """Verdict of one property on one mutant."""
 
     mutant: str
     property_id: str
@@ -33,7 +33,7 @@ class Cell:
     #: Problems tried until the verdict.
     examples: int
     seconds: float
-    #: The share of the elements of its answers that were measured, of a property that tells.
+    #: Share of the elements of its answers that were measured, if the property reports it.
     measured: float | None = None
 
     @property
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """How a mutant was caught first: refuted, if it is, with the fewest problems; the catalogue breaks ties."""
+    """The first kill of a mutant: a refutation if there is one, by the fewest problems; the catalogue breaks ties."""
 
     mutant: str
     property_id: str
@@ -56,7 +56,7 @@ class Kill:
 
 
 def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]:
-    """One mutant against every property that applies to it, each with the profile's budget and without shrinking."""
+    """Try one mutant on every property it declares, each with the profile's budget and without shrinking."""
     plain = replace(profile, shrink_seconds=0.0)
     cells = []
     for property_ in catalogue():
@@ -71,7 +71,7 @@ def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]
 
 
 def first_kill(mutant: Mutant, cells: Sequence[Cell], profile: Profile, seed: int = 0) -> Kill | None:
-    """The first property to catch the mutant, run once more to shrink its problem; None when none did."""
+    """Run the first property that catches the mutant once more, to shrink its problem; return None when none did."""
     caught = [cell for cell in cells if cell.caught]
     if not caught:
         return None
@@ -92,7 +92,7 @@ def examine(
     *,
     shapes: tuple[AskedShape, ...] = (),
 ) -> tuple[Row, Case | None]:
-    """The verdict of one property; a property that fails by itself has not exercised the kernel."""
+    """Return the verdict of one property; a property that fails by itself has not exercised the kernel."""
     try:
         return search(property_, Subject(kernel, dtype, shapes=shapes), profile, seed)
     except PropertyError as error:
@@ -100,7 +100,7 @@ def examine(
 
 
 def measured_of(cells: Iterable[Cell]) -> dict[str, float]:
-    """The mean share of elements that was measured of each mutant, over all properties that tell."""
+    """Return the mean share of elements that was measured of each mutant, over the properties that report it."""
     shares: dict[str, list[float]] = {}
     for cell in cells:
         if cell.measured is not None:
@@ -109,7 +109,7 @@ def measured_of(cells: Iterable[Cell]) -> dict[str, float]:
 
 
 def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:
-    """The mutants that a property alone catches, by property."""
+    """Return the mutants that a property alone catches, by property."""
     unique: dict[str, list[str]] = {}
     for mutant, row in groupby(sorted(cells, key=lambda cell: cell.mutant), key=lambda cell: cell.mutant):
         caught = [cell.property_id for cell in row if cell.caught]
@@ -119,5 +119,5 @@ def unique_kills(cells: Iterable[Cell]) -> dict[str, list[str]]:
 
 
 def catalogue() -> list[Property]:
-    """Every property, in the order of their files."""
+    """Return every property, in the order of their files."""
     return list(properties.load_all().values())

@@ -36,7 +36,7 @@ def picture(
     kills: Sequence[Kill],
     outcomes: Sequence[Outcome],
 ) -> str:
-    """The SVG element; ``families`` are the mutants' ids by family. Hovering tells the names of columns too."""
+    """Return the SVG element; ``families`` are the mutants' ids by family. Hovering shows the names of columns too."""
     columns = columns_of(properties, outcomes)
     x, width = _places([[c.name for c in own] for _, own in groupby(columns, key=lambda c: c.group)], LEFT)
     y, height = _places(families.values(), TOP)
@@ -53,7 +53,7 @@ def picture(
 def _caught(
     cells: Sequence[Cell], kills: Sequence[Kill], outcomes: Sequence[Outcome]
 ) -> Iterator[tuple[str, str, str]]:
-    """Mutant, style and column of each mark."""
+    """Yield mutant, style and column of each mark."""
     first = {(kill.mutant, kill.property_id) for kill in kills if kill.verdict is Verdict.REFUTED}
     for cell in cells:
         if cell.caught:
@@ -68,13 +68,13 @@ def _caught(
 
 
 def columns_of(properties: Sequence[str], outcomes: Sequence[Outcome]) -> list[Column]:
-    """The columns, from the left."""
+    """Return the columns, from the left."""
     peers = dict.fromkeys(o.contestant for o in outcomes if o.contestant != SUITE)
     return [Column(name.partition(".")[0], name) for name in properties] + [Column("peers' rules", n) for n in peers]
 
 
 def _places(groups: Iterable[Sequence[str]], start: int) -> tuple[dict[str, int], int]:
-    """Where each name stands, with a gap between groups, and where the last one ends."""
+    """Return the place of each name, with a gap between groups, and the place after the last one."""
     places, at = {}, start
     for names in groups:
         for name in names:
@@ -108,6 +108,6 @@ def _head(name: str, x: int) -> str:
 
 
 def _marks(mutant: str, style: str, y: int, places: Sequence[int]) -> str:
-    """All marks of one style in one row."""
+    """Draw all marks of one style in one row."""
     path = "".join(f"M{x} {y}h{MARK}v{MARK}h-{MARK}z" for x in places)
     return f'<path class="{style}" d="{path}"><title>{escape(mutant)}: {STYLES[style]}</title></path>'

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class LeftOut:
     """One bug that no mutant retells."""
 
-    #: Where it happened: owner/repository#number.
+    #: Report of the bug: owner/repository#number.
     sources: tuple[str, ...]
-    #: What went wrong, in one line.
+    #: The bug, in one line.
     what: str
     #: Why no mutant retells it, in one line.
     why: str

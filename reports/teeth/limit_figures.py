@@ -1,4 +1,4 @@
-"""Power against the size of a defect: curves for the suite and for the peers' rules, and where each begins to see."""
+"""Power against the size of a defect: curves for the suite and for the peers' rules, with their limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def panels(powers: Sequence[Power]) -> list[Panel]:
-    """One figure for each defect and dtype."""
+    """Return one figure for each defect and dtype."""
     return [
         Panel(heading=f"{defect}, {dtype}", svg=_figure(list(own), f"power against {defect} at {dtype}"))
         for (defect, dtype), own in groupby(powers, key=lambda power: (power.defect, power.dtype))
@@ -26,12 +26,12 @@ def panels(powers: Sequence[Power]) -> list[Panel]:
 
 
 def own_lines(powers: Sequence[Power]) -> list[str]:
-    """The contestants of this suite, in the order of their colours; the peers' lines are grey."""
+    """Return the contestants of this suite, in the order of their colours; the peers' lines are grey."""
     return [name for name in dict.fromkeys(power.contestant for power in powers) if name not in PEERS]
 
 
 def limit_table(powers: Sequence[Power]) -> tuple[list[str], list[list[str]]]:
-    """Contestants, and for each defect and dtype the smallest size that each catches at least every other time."""
+    """Return the contestants, and by defect and dtype the smallest size that each catches in half of the trials."""
     names = dict.fromkeys(power.contestant for power in powers)
     columns = [*own_lines(powers), *(name for name in names if name in PEERS)]
     rows = []
@@ -43,7 +43,7 @@ def limit_table(powers: Sequence[Power]) -> tuple[list[str], list[list[str]]]:
 
 
 def size(x: float | None) -> str:
-    """A size as a power of two where it is one; a dash for none."""
+    """Write a size as a power of two where it is one; a dash for none."""
     if x is None:
         return "\N{EN DASH}"
     exponent = math.log2(x)
@@ -67,7 +67,7 @@ def _figure(powers: Sequence[Power], label: str) -> str:
 
 
 def _rank(powers: Sequence[Power], name: str) -> int:
-    """Which of the suite's own lines it is; the peers, which have no colour of their own, count as the first."""
+    """Return the index of a line among the suite's own; 0 for peers, which have no colour of their own."""
     return own_lines(powers).index(name) if name not in PEERS else 0
 
 

@@ -3,9 +3,9 @@
     python -m attn_spec.reports.teeth.limits --trials 10
 
 Power is the share of seeds with which a defect is caught before the budget of work is spent. A seed draws nearly the
-same problems whatever the size (a search that climbs may part ways), and more of a defect is no harder to see, so that
-the sizes caught are taken to be those from some threshold on. Only the threshold is searched, beginning at that of the
-seed before: a curve rests on about three sizes for each seed.
+same problems whatever the size (a search that climbs may part ways), and a larger defect is no harder to see. So the
+sizes caught are taken to be those above some threshold. Only the threshold is searched, beginning at that of the seed
+before: a curve rests on about three sizes for each seed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ WORK = 2**26
 TRIALS = 10
 #: This suite's families: the bounds on the output alone, those on output and LSE, and the statistics of errors.
 OUTPUT, BOTH, STATISTICS = "attn-spec: output", "attn-spec: output and LSE", "attn-spec: statistics"
-#: As many problems as a peer may try, and no time spent on making them smaller.
+#: Profile with as many problems as a peer may try, and no time for shrinking them.
 _PROFILE = Profile(name="limits", examples=MOST_PROBLEMS, floor=1, seconds=float("inf"), shrink_seconds=0.0, seed=None)
 
-#: Whether a contestant catches a kernel, given a budget of work and a seed.
+#: Predicate: True if a contestant catches a kernel, given a budget of work and a seed.
 Catches = Callable[[Subject, int, int], bool]
 
 
@@ -52,7 +52,7 @@ class LimitsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """How often a contestant caught a defect of one size."""
+    """The number of trials in which a contestant caught a defect of one size."""
 
     defect: str
     dtype: str
@@ -75,9 +75,9 @@ def measure(
     jobs: int = 1,
     scheduler: str | None = None,
 ) -> list[Power]:
-    """The power of every contestant against every size of each defect at each dtype, contestant after contestant.
+    """Measure the power of every contestant against every size of each defect at each dtype, contestant by contestant.
 
-    ``watch`` is told what one contestant reached against one defect at one dtype. Raises :class:`LimitsError`.
+    ``watch`` receives the powers of one contestant against one defect at one dtype. Raises :class:`LimitsError`.
     """
     tasks = [
         Task.of(f"{defect} {dtype} {name}", _curve_of, (defect, dtype), name, trials, work, seed)
@@ -93,16 +93,16 @@ def measure(
 
 
 def limit(powers: Iterable[Power]) -> float | None:
-    """The smallest size that one contestant catches at least every other time; None if there is none.
+    """Return the smallest size that one contestant catches in at least half of the trials; None if there is none.
 
-    Nor is there one for a contestant that catches the sound kernel as often.
+    There is none either for a contestant that catches the sound kernel as often.
     """
     seen = [power.size for power in powers if 2 * power.caught >= power.trials > 2 * power.false_alarms]
     return min(seen, default=None)
 
 
 def contestants(dtype: str) -> dict[str, Catches]:
-    """Who judges kernels of a dtype, by name: this suite's families, then the peers that cover it."""
+    """Return the judges of kernels of a dtype, by name: this suite's families, then the peers that cover it."""
     ours: dict[str, Catches] = {
         OUTPUT: partial(_refutes, ("accuracy.output_is_within_its_bound",)),
         BOTH: partial(_refutes, (BOTH,)),
@@ -112,7 +112,7 @@ def contestants(dtype: str) -> dict[str, Catches]:
 
 
 def curve(defect: str, dtype: str, name: str, *, trials: int, work: int, seed: int) -> list[Power]:
-    """The power of one contestant against all sizes of one defect at one dtype."""
+    """Measure the power of one contestant against all sizes of one defect at one dtype."""
     sizes = DEFECTS[defect].sizes
     first: list[int] = []
     false_alarms = 0
@@ -131,7 +131,9 @@ def _caught(catches: Catches, shown: tuple[str, str], work: int, seed: int, size
 
 
 def threshold(caught: Callable[[int], bool], count: int, guess: int) -> int:
-    """The first of ``count`` sizes that is caught, ``count`` if none is, by strides from a guess that double."""
+    """Return the first of ``count`` sizes that is caught, ``count`` if none is; search from a guess by doubling
+    strides.
+    """
     low, high, stride = -1, count, 1  # not caught at low, caught at high
     at = min(guess, count - 1)
     while low < at < high:
@@ -151,7 +153,7 @@ def _curve_of(shown: tuple[str, str], name: str, trials: int, work: int, seed: i
 
 
 def _refutes(properties: Sequence[str], subject: Subject, work: int, seed: int) -> bool:
-    """Whether one of some properties refutes or suspects a kernel; they share the budget."""
+    """Return whether one of some properties refutes or suspects a kernel; they share the budget."""
     return any(_search(_property(name), subject, work // len(properties), seed) for name in properties)
 
 
@@ -166,7 +168,7 @@ def _property(name: str) -> Property:
 
 
 def _accurate(subject: Subject, problem: Problem) -> None:
-    """Both properties of the accuracy family, on one call."""
+    """Assert both properties of the accuracy family, on one call."""
     assert_within_bound(subject, problem, subject(problem))
 
 
@@ -206,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def line(powers: Sequence[Power]) -> str:
-    """One curve: its limit, and the sizes at which the power changes."""
+    """Return one curve as text: its limit, and the sizes at which the power changes."""
     first, found = powers[0], limit(powers)
     steps = [next(group) for _, group in groupby(powers, key=lambda power: power.caught)]
     rises = ", ".join(f"{power.caught}/{power.trials} from {power.size:.3g}" for power in steps if power.caught)

@@ -20,15 +20,15 @@ from .contest import contest
 from .document import Teeth, TeethError, Told
 from .kill_matrix import catalogue, first_kill, row_of_matrix
 
-#: What every property is given for every mutant, and again for a mutant that none of them catches.
+#: Profile of every property for every mutant, and that for a mutant that none of them catches.
 FIRST, SECOND = PROFILES["smoke"], PROFILES["ci"]
 #: Examples over sound kernels, and how many of them make one task.
 EXAMPLES, SHARE = 20_000, 250
 #: Seeds for each point of a curve of power, and multiply-adds for each seed.
 TRIALS, WORK = 3, 2**24
-#: Is told how many tasks of how many are done, and which one was.
+#: Callable that receives the number of tasks done, the number of all tasks, and the name of the last one.
 Watch = Callable[[int, int, str], None]
-#: What a task adds to the document: rows by the name of their list.
+#: Rows that a task adds to the document, by the name of their list.
 Rows = dict[str, list[Any]]
 
 
@@ -37,7 +37,7 @@ def measure(
 ) -> Teeth:
     """Measure everything, or a stratified sample of the mutants and the same share of the rest.
 
-    So many ``workers`` do it, processes, or those of a Dask ``scheduler``. Raises :class:`TeethError` and
+    ``workers`` processes do the work, or those of a Dask ``scheduler``. Raises :class:`TeethError` and
     :class:`attn_spec.workers.task.WorkersError`.
     """
     zoo = chosen(sample, seed)
@@ -55,7 +55,7 @@ def measure(
 
 
 def chosen(sample: int | None, seed: int) -> list[mutants.Mutant]:
-    """All mutants, or ``sample`` of them dealt over the families in turn. Raises :class:`TeethError`."""
+    """Return all mutants, or ``sample`` of them dealt over the families in turn. Raises :class:`TeethError`."""
     zoo = list(mutants.load_all()[0].values())
     if sample is None:
         return zoo
@@ -69,7 +69,7 @@ def chosen(sample: int | None, seed: int) -> list[mutants.Mutant]:
 
 
 def examined(mutant_id: str, budget: int, seed: int) -> Rows:
-    """One mutant before every property and every contestant."""
+    """Try one mutant on every property and every contestant."""
     mutant = mutants.load_all()[0][mutant_id]
     profile = FIRST
     cells = row_of_matrix(mutant, profile, seed)
@@ -81,12 +81,12 @@ def examined(mutant_id: str, budget: int, seed: int) -> Rows:
 
 
 def alarmed(examples: int, seed: int) -> Rows:
-    """A share of the examples over sound kernels."""
+    """Run a share of the examples over sound kernels."""
     return {"alarms": [false_alarms.run(examples, seed)]}
 
 
 def limited(defect: str, dtype: str, seed: int) -> Rows:
-    """The power against one defect at one dtype."""
+    """Measure the power against one defect at one dtype."""
     return {"powers": limits.measure([defect], [dtype], trials=TRIALS, work=WORK, seed=seed)}
 
 

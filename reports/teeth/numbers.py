@@ -1,4 +1,4 @@
-"""What the page of the suite's power says, as numbers and sentences: scores, first kills, why each property stays."""
+"""Contents of the page of the suite's power, as numbers and sentences: scores, first kills, each property's reason."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Stay:
 
 
 def contestants(made: Teeth) -> list[Contestant]:
-    """The suite, then the peers from the best to the worst."""
+    """Return the suite, then the peers from the best to the worst."""
     table = score(made.outcomes)
     rows = [_contestant(name, made.outcomes, *table[name]) for name in table]
     return sorted(rows, key=lambda row: (row.name != SUITE, -row.share, row.name))
 
 
 def stays(made: Teeth) -> list[Stay]:
-    """Every property, in the order of the catalogue."""
+    """Return every property's reason to stay, in the order of the catalogue."""
     alone = unique_kills(made.cells)
     return [
         Stay(
@@ -64,18 +64,18 @@ def stays(made: Teeth) -> list[Stay]:
 
 
 def survivors(made: Teeth) -> list[str]:
-    """Mutants that no property caught."""
+    """Return the mutants that no property caught."""
     caught = {kill.mutant for kill in made.kills}
     return [mutant.id for mutant in made.mutants if mutant.id not in caught]
 
 
 def alarms(made: Teeth) -> tuple[int, int]:
-    """Refutations of sound kernels, and examples over them."""
+    """Return the number of refutations of sound kernels, and of examples over them."""
     return sum(len(run.refuted) for run in made.alarms), sum(run.examples for run in made.alarms)
 
 
 def opening(made: Teeth) -> list[tuple[str, str]]:
-    """The three numbers that the page begins with."""
+    """Return the three numbers that the page begins with."""
     suite, *peers = contestants(made)
     refuted, examples = alarms(made)
     best = max(peers, key=lambda peer: (peer.caught, peer.share))
@@ -87,7 +87,7 @@ def opening(made: Teeth) -> list[tuple[str, str]]:
 
 
 def headline(made: Teeth) -> str:
-    """The finding in one sentence."""
+    """Return the finding in one sentence."""
     suite, *peers = contestants(made)
     most = max(peer.caught for peer in peers)
     refuted, _ = alarms(made)

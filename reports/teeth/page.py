@@ -24,8 +24,8 @@ LONGEST = 320
 
 
 def html(made: Teeth) -> str:
-    """The page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
-    packages = (str(__package__), errors.__name__)  # the style is that of both pages
+    """Return the page. Equal arguments give equal bytes. Raises :class:`svg.FigureError` without matplotlib."""
+    packages = (str(__package__), errors.__name__)  # the errors package holds the style of all pages
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package, ".") for package in packages])
     jinja = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters |= {"number": tables.number, "short": _short}
@@ -61,7 +61,7 @@ def html(made: Teeth) -> str:
 
 
 def markdown(made: Teeth) -> str:
-    """The page's numbers for a pull request or a job summary."""
+    """Return the page's numbers for a pull request or a job summary."""
     lines = [[row.name, f"{row.caught} of {row.shown}", row.rule, row.recipe] for row in contestants(made)]
     columns, rows = limit_table(made.powers)
     parts = [
@@ -97,12 +97,12 @@ def _first_kills(made: Teeth) -> str:
 
 
 def _measured(made: Teeth) -> dict[str, str]:
-    """How much of the answers of each mutant was measured, in words."""
+    """Return the share of each mutant's answers that was measured, in words."""
     return {mutant: f"{100 * share:.3g} %" for mutant, share in measured_of(made.cells).items()}
 
 
 def _short(problem: str) -> str:
-    """The expression, cut where it lists more entries than a reader takes in; the JSON has all of it."""
+    """Truncate an expression that lists more entries than a reader takes in; the JSON has all of it."""
     return problem if len(problem) <= LONGEST else problem[:LONGEST] + " ..."
 
 
@@ -114,7 +114,7 @@ def _families(made: Teeth) -> dict[str, list[str]]:
 
 
 def _seen_by(made: Teeth) -> dict[str, str]:
-    """Which peers' rules reject each mutant, in words."""
+    """Return the peers' rules that reject each mutant, in words."""
     seen: dict[str, Any] = {mutant.id: ([], 0) for mutant in made.mutants}
     for outcome in made.outcomes:
         if outcome.contestant != SUITE and outcome.applies:

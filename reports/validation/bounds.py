@@ -47,7 +47,7 @@ KEPT = 400
 
 @dataclass
 class Tally:
-    """What the problems of one subject gave."""
+    """Results of the problems of one subject."""
 
     problems: int = 0
     entries: int = 0
@@ -111,20 +111,20 @@ PASSES = {
 
 
 def subjects() -> Iterator[tuple[str, Subject]]:
-    """Every in-tree and sound emulated kernel, at each of its dtypes, with what :func:`kernel_of` calls the kernel."""
+    """Yield every in-tree and sound emulated kernel, at each of its dtypes, with its name for :func:`kernel_of`."""
     for name in (*in_tree(), *SOUND):
         kernel = kernel_of(name)
         yield from ((name, Subject(kernel, dtype)) for dtype in kernel.dtypes)
 
 
 def kernel_of(name: str) -> Kernel:
-    """A sound emulated kernel by its name, an in-tree one by what ``resolve`` takes."""
+    """Return a sound emulated kernel by its name, or an in-tree one by what ``resolve`` takes."""
     return SOUND[name] if name in SOUND else resolve(name)
 
 
 @of_the_seed_alone()
 def searched(which: str, name: str, dtype: str, problems: int, start: int) -> Tally:
-    """:func:`search` in a pass by its name, for a kernel by its name, which processes can tell one another."""
+    """Call :func:`search` for a pass and a kernel by their names, which can be sent between processes."""
     return search(PASSES[which], Subject(kernel_of(name), dtype), problems, start)
 
 
@@ -172,7 +172,7 @@ def climb(which: Pass, subject: Subject, tally: Tally, steps: int, rng: np.rando
 
 
 def line(which: Pass, ratios: dict[str, list[np.ndarray]], label: str) -> str:
-    """One row of the table: median, 99th percentile and maximum of error/bound for each quantity."""
+    """Return one row of the table: median, 99th percentile and maximum of error/bound for each quantity."""
     cells = []
     for name in which.quantities:
         values = np.concatenate([*ratios.get(name, []), np.empty(0)])

@@ -60,7 +60,7 @@ def draw(path: Path, problems: int) -> None:
 
 
 def _drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
-    """So many different draws."""
+    """Draw ``count`` different values."""
     found: dict[Any, None] = {}
 
     @seed(0)
@@ -109,7 +109,7 @@ def _bounds(problem: Any, contract: Any) -> dict[str, np.ndarray]:
 
 
 def _said_by(bound: Any) -> dict[str, np.ndarray]:
-    """The arrays of a bound by name, whether they are fields of it or stand in a dict that is one."""
+    """Return the arrays of a bound by name, whether they are fields of it or stand in a dict that is one."""
     found: dict[str, Any] = {}
     for name, value in vars(bound).items():
         found |= value if isinstance(value, dict) else {name: value}
@@ -135,7 +135,7 @@ def compare(before: Path, after: Path) -> int:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest relative difference; NaN equals NaN, and an infinity itself."""
+    """Return the largest relative difference; NaN equals NaN, and an infinity itself."""
     if a.shape != b.shape:
         return np.inf
     a, b = (np.asarray(x, dtype=np.float64) for x in (a, b))

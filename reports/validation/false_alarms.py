@@ -1,11 +1,12 @@
-"""Count false alarms: sound kernels drawn at random, each examined by every property that applies to it.
+"""Count false alarms: sound kernels drawn at random, each examined by every property it declares.
 
     python -m attn_spec.reports.validation.false_alarms --examples 20000 --seed 0
+
     python -m attn_spec.reports.validation.false_alarms --examples 2000 --family layers --family accuracy --layers
 
-An example is one problem that one property checked on one kernel (``random_kernels`` tells what is drawn). Exit
-status 0: nothing was refuted; 1: a refutation, which means that a bound or a property is wrong, or that the emulation
-does not do what it declares. Each is printed with all it takes to repeat it.
+An example is one problem that one property checked on one kernel (``random_kernels`` draws them). Exit status 0:
+nothing was refuted. Exit status 1: a refutation, which means that a bound or a property is wrong, or that the emulation
+does not do what it declares. Each is printed with all that repeats it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .random_kernels import RandomKernel, random_kernel
 
 #: Effort for one property and one kernel: many kernels are worth more than many problems for one.
 PROFILE = Profile(name="false alarms", examples=4, floor=1, seconds=60, shrink_seconds=20, seed=None)
-#: What a problem has that is a layer.
+#: Options of a problem that is a layer.
 PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output_projection")
 #: Kernels under examination, or waiting for it, at once: what is done of them when there are enough is lost.
 AHEAD = 64
@@ -59,7 +60,7 @@ class FalseAlarm:
 
 @dataclass(kw_only=True)
 class Alarms:
-    """What a run saw."""
+    """Totals of a run."""
 
     #: Problems checked, one property at a time.
     examples: int = 0
@@ -88,10 +89,10 @@ def run(
     families: tuple[str, ...] = (),
     layers: bool = False,
 ) -> Alarms:
-    """Examine random kernels until ``examples`` problems were checked; ``watch`` is told the total after each kernel.
+    """Examine random kernels until ``examples`` problems were checked; call ``watch`` with the total after each kernel.
 
     The result depends on ``examples``, ``seed``, the ``families`` of properties (none: all) and on whether ``layers``
-    are all that is examined; not on ``jobs`` and ``scheduler``, who does the work.
+    are all that is examined. It does not depend on ``jobs`` and ``scheduler``, which only distribute the work.
     """
     start, total = time.monotonic(), Alarms()
     with closing(sweep(_tasks(seed, families, layers=layers), jobs=jobs, scheduler=scheduler, ahead=AHEAD)) as every:
@@ -105,14 +106,14 @@ def run(
 
 
 def _tasks(seed: int, families: tuple[str, ...], *, layers: bool) -> Iterator[Task]:
-    """The kernels of a run, in the order of their seeds: kernels of different runs differ."""
+    """Yield the kernels of a run, in the order of their seeds: kernels of different runs differ."""
     for own in itertools.count(seed * 10**6):
         if not layers or "query_projection" in random_kernel(own).kernel.supports:
             yield Task.of(f"random kernel {own}", examine_seed, own, families, layers)
 
 
 def examine_seed(seed: int, families: tuple[str, ...] = (), layers: bool = False) -> Alarms:
-    """:func:`examine` for a seed, which processes can send to one another, as they cannot a kernel.
+    """Call :func:`examine` for a seed, which processes can send to one another, as they cannot a kernel.
 
     Of ``layers`` alone the kernel is given nothing else.
     """
@@ -127,7 +128,7 @@ def examine_seed(seed: int, families: tuple[str, ...] = (), layers: bool = False
 
 
 def theorems() -> list[Property]:
-    """The properties that have no false alarms; statistical ones have, with a probability that they state."""
+    """Return the properties without false alarms; statistical ones state the probability of theirs."""
     return [property_ for property_ in load_all().values() if not property_.false_alarm]
 
 
@@ -194,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def summary(total: Alarms) -> str:
-    """The totals of a run."""
+    """Return the totals of a run."""
     counts = [", ".join(f"{name} {n}" for name, n in sorted(x.items())) for x in (total.by_family, total.by_dtype)]
     first = f"{total.examples} examples on {total.kernels} random sound kernels: {len(total.refuted)} refuted"
     return "\n  ".join((first, *counts))

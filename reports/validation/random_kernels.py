@@ -51,7 +51,7 @@ from .random_options import (
     one_of,
 )
 
-#: Dtypes, each as often as it is listed: the truth for float64 is dearer, and its bounds are those of float32.
+#: Dtypes, each repeated by its share: the truth for float64 is expensive, and its bounds are those of float32.
 _DTYPES = ("float32", "float16", "bfloat16") * 2 + ("float64",)
 #: Stages that may have any format; those of results have dtypes, see :func:`_dtypes`.
 _STAGES = (
@@ -79,7 +79,7 @@ class RandomKernel:
 
     seed: int
     dtype: str
-    #: What it does, and what it says it does.
+    #: The arithmetic that the kernel executes, and the one that it declares.
     executes: Contract
     declares: Contract
     order: Order
@@ -87,16 +87,17 @@ class RandomKernel:
 
 
 def random_kernel(seed: int, **worse: Any) -> RandomKernel:
-    """The sound kernel of a seed, at one dtype; ``worse`` are fields of the contract it executes but does not declare.
+    """Return the sound kernel of a seed, at one dtype; ``worse`` are contract fields that it executes but does not
+    declare.
 
-    With those it is no longer sound: what else it does and declares is what it was.
+    With those it is no longer sound: all else that it executes and declares stays as it was.
     """
     rng = np.random.default_rng(seed)
     dtype = one_of(rng, _DTYPES)
     order = drawn_order(rng)
     executes = executed_arithmetic(rng, dtype, order)
     declares = _declared(rng, dtype, executes, order)
-    scores, formats = drawn_scores(np.random.default_rng([seed, 1]))  # apart, so that they change no other draw
+    scores, formats = drawn_scores(np.random.default_rng([seed, 1]))  # other draws stay as they are
     changes, own, rounds = drawn_dtypes(np.random.default_rng([seed, 2]))
     layer, of_layer, dtypes = drawn_layer(np.random.default_rng([seed, 6]))
     formats, own = of_layer | formats, own | dtypes
@@ -127,7 +128,7 @@ def random_kernel(seed: int, **worse: Any) -> RandomKernel:
 def _kernel(
     rng: np.random.Generator, name: str, executes: Contract, order: Order, *, beside: Sequence[str], **declared: Any
 ) -> Kernel:
-    """A kernel of that arithmetic, with conventions and options drawn ``beside`` these scores and dropout."""
+    """Make a kernel of that arithmetic, with drawn conventions and options, and the options of ``beside``."""
     agreed = _conventions(rng)
     presentation = one_of(rng, ("BHSD",) * 2 + ("BSHD",) * 4 + tuple(PRESENTATIONS))
     one_head, of_all_heads = "H" in PRESENTATIONS[presentation].looped, {*named_by([projects]), "head_widths"}
@@ -152,25 +153,25 @@ def _kernel(
 
 
 def drawn_gradients(executes: Contract) -> type[TiledGradients]:
-    """Steps of the backward pass that execute a contract."""
+    """Return the steps of the backward pass that execute a contract."""
     if executes.backward_weights != "stored":
         return TiledGradients
     return DifferentiatedProduct if executes.normalize == "after_product" else StoredWeights
 
 
 def may_differentiate(executes: ResolvedContract, order: Order) -> bool:
-    """Whether a backward pass may have dO / l: of whole rows, which are divided by l at last, and of a narrow dP."""
+    """Return whether a backward pass may have dO / l: of whole rows, divided by l last, and of a narrow dP."""
     return divides_cotangent(executes) and order.kv_tile is None and not executes.lse_merges
 
 
 def _with(contract: Contract, **changes: Any) -> Contract:
-    """A contract with some fields changed, in each of its alternatives too."""
+    """Return a contract with some fields changed, in each of its alternatives too."""
     alternatives = tuple(_with(other, **changes) for other in contract.alternatives)
     return replace(contract, **changes, alternatives=alternatives)
 
 
 def _slowness(executes: Contract, order: Order) -> float:
-    """16 for each operation on arrays that the emulation takes beyond the plainest, for a key; 1 for the plainest.
+    """Return 16 times the emulation's array operations for a key, or 1 for the plainest arithmetic.
 
     Small problems keep a few such kernels from being most of a run.
     """
@@ -180,7 +181,7 @@ def _slowness(executes: Contract, order: Order) -> float:
 
 
 def drawn_steps(rng: np.random.Generator, executes: Contract, order: Order) -> type[TiledAttention]:
-    """Steps that execute a contract."""
+    """Draw steps that execute a contract."""
     if executes.lse_merges:
         return RingAttention if executes.merging == "difference" else one_of(rng, _MERGING)
     splits, plain = executes.normalize == "after_product" and executes.exp_of_zero_is_one, steps_of(executes, order)
@@ -188,7 +189,7 @@ def drawn_steps(rng: np.random.Generator, executes: Contract, order: Order) -> t
 
 
 def drawn_order(rng: np.random.Generator) -> Order:
-    """Tiles, sums and the other choices that no contract makes."""
+    """Draw tiles, sums and the other choices that no contract makes."""
     return Order(
         kv_tile=one_of(rng, (1, 3, 8, 16, 17, 64, None, None)),
         tiles=one_of(rng, ("forward", "reverse", "random")),
@@ -207,7 +208,7 @@ def drawn_order(rng: np.random.Generator) -> Order:
 
 
 def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> Contract:
-    """Formats, functions and steps."""
+    """Draw formats, functions and steps."""
     normalize = one_of(rng, ("after_product", "after_product", "before_product", "every_tile", "by_lse"))
     stored = normalize == "before_product" and order.kv_tile is None and rng.random() < 0.5
     contract = replace(
@@ -232,7 +233,7 @@ def executed_arithmetic(rng: np.random.Generator, dtype: str, order: Order) -> C
 
 
 def _products(rng: np.random.Generator) -> dict[str, Any]:
-    """How factors enter products, and how these are summed."""
+    """Draw how factors enter products, and how these are summed."""
     inner = {"inner_accumulation": one_of(rng, tuple(FORMATS)), "inner_terms": one_of(rng, (1, 3, 16, 128))}
     return {
         "multiplicand_pieces": one_of(rng, (1, 1, 1, 2, 3)),
@@ -244,14 +245,14 @@ def _products(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _reference(rng: np.random.Generator) -> dict[str, Any]:
-    """What is subtracted from the scores."""
+    """Draw the reference that is subtracted from the scores."""
     if rng.random() < 0.75:
         return {"reference_slack": one_of(rng, (0.0, 0.0, round(rng.uniform(0.5, 8.0), 3)))}
     return {"reference": one_of(rng, ("zero", "upper_bound")), "reference_range": one_of(rng, (4.0, 16.0, 60.0))}
 
 
 def _formats(rng: np.random.Generator) -> dict[str, str]:
-    """Other formats for some stages."""
+    """Draw other formats for some stages."""
     share = one_of(rng, _UNUSUAL)
     chosen = {stage: one_of(rng, tuple(FORMATS)) for stage in _STAGES if rng.random() < share}
     if chosen.get("lse") == "tf32":
@@ -260,7 +261,7 @@ def _formats(rng: np.random.Generator) -> dict[str, str]:
 
 
 def _stores(contract: ResolvedContract, order: Order) -> int:
-    """How often a partial gradient is stored at most, in a format that rounds it; the default where none does."""
+    """Return a bound on the stores of a partial gradient in a format that rounds it; the default where none does."""
     narrows = contract.format("partial_gradients").precision < contract.format("gradient_accumulation").precision
     return max(_tiles(order), _MEMBERS) if narrows else PRECISE.gradient_stores
 
@@ -270,7 +271,7 @@ def _tiles(order: Order) -> int:
 
 
 def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: Order) -> Contract:
-    """What a user would promise: the executed arithmetic, in some fields less than it keeps."""
+    """Return the contract that a user would declare: the executed arithmetic, in some fields weaker."""
     numpy_error = _NUMPY_ERROR[executes.at(dtype).score_accumulation == "float64"]
     errors = {name: getattr(executes, name) + numpy_error for name in (*_FUNCTIONS, "sine_error")}
     declares = replace(executes, **errors, kv_tile=one_of(rng, (1, order.kv_tile)))
@@ -285,12 +286,12 @@ def _declared(rng: np.random.Generator, dtype: str, executes: Contract, order: O
         **dict.fromkeys(("row_sum_of", "backward_weights", "delta", "score_gradients_of"), "either"),
     }
     declares = replace(declares, **{name: value for name, value in weaker.items() if rng.random() < 0.2})
-    # One of several contracts may be kept.
+    # A declared contract may have alternatives, of which the kernel meets one.
     return replace(UNDECLARED, alternatives=(declares,)) if rng.random() < 0.1 else declares
 
 
 def _depth(order: Order) -> int:
-    """Roundings of one term: as a leaf, on the way up its tree, and when further tiles and splits are added to it."""
+    """Count the roundings of one term: as a leaf, on the way up its tree, and when tiles and splits are added."""
     widest = max(order.kv_tile or LONGEST, *HEAD_DIMS, *VALUE_DIMS)
     return 1 + math.ceil(math.log2(widest)) + _tiles(order) + SplitAttention.splits
 

@@ -13,7 +13,7 @@ from attn_spec.emulation.linear import SUPPORTS as LINEAR
 from attn_spec.emulation.linear import LinearAttention, LinearGradients, StateAttention
 from attn_spec.kernels.kernel import Kernel
 
-#: Of linear attention: it has no exponential, and neither merges nor normalizes tile by tile.
+#: Contract fields of linear attention: it has no exponential, and neither merges nor normalizes tile by tile.
 NO_SOFTMAX: dict[str, Any] = {
     "exponent": "natural",
     "scale_on": "scores",
@@ -27,7 +27,7 @@ NO_SOFTMAX: dict[str, Any] = {
 
 
 def linear_kernel(rng: np.random.Generator, name: str, executes: Contract, order: Order, **declared: Any) -> Kernel:
-    """A kernel of linear attention, of the parts of that arithmetic that it has."""
+    """Make a kernel of linear attention, with the parts of that arithmetic that it has."""
     needed = ("feature_map", "feature_epsilon", "lse")
     declared |= {
         "supports": [name for name in LINEAR if name in needed or rng.random() < 0.85],

@@ -1,4 +1,4 @@
-"""What a kernel drawn at random has of options: scores of its own, dropout, layers, and the dtypes of their tensors."""
+"""Options of a kernel drawn at random: scores of its own, dropout, layers, and the dtypes of their tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_spec.emulation.operands import CHOICES
 from attn_spec.numbers.formats import DTYPES, FORMATS
 from attn_spec.problem.options import OPTIONS, parameters
 
-#: Those that change q and k, or pairs of them, alone.
+#: Scores that only change q and k, or pairs of them.
 _SCORES = [name for name in CHOICES if OPTIONS[name].exponential and not OPTIONS[name].projects_values]
 #: Share of kernels that take layers, and of those that keep dP in a format of its own.
 SHARE = 0.2
@@ -21,7 +21,7 @@ LAYER = "query_projection"
 
 
 def drawn_scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
-    """Which scores a kernel has beside the plain one, and the formats of their operands and tables."""
+    """Draw the scores that a kernel has beside the plain one, and the formats of their operands and tables."""
     scores = [name for name in _SCORES if rng.random() < 0.25]
     scores += [row.name for name in scores for row in parameters(name)]
     formats = {"operands": one_of(rng, ("input", "input", *FORMATS)), "rotary_tables": one_of(rng, ("work", *FORMATS))}
@@ -29,23 +29,23 @@ def drawn_scores(rng: np.random.Generator) -> tuple[list[str], dict[str, str]]:
 
 
 def drawn_dtypes(rng: np.random.Generator) -> tuple[dict[str, str], dict[str, str], bool]:
-    """Dtypes of the results, by stage; those of options; and whether a bias is rounded to that of scores."""
+    """Draw the dtypes of results, by stage, and of options, and whether a bias is rounded to the dtype of scores."""
     results = {stage: one_of(rng, DTYPES) for stage in ("output", "gradients") if rng.random() < 0.2}
     own = {name: one_of(rng, DTYPES) for name in ("bias", *_SCORES, "alibi_slopes") if OPTIONS[name].tensor}
     return results, own if rng.random() < 0.25 else {}, bool(rng.random() < 0.5)
 
 
 def drawn_alibi(rng: np.random.Generator) -> tuple[str, dict[str, str]]:
-    """Where ALiBi counts keys from, and what the contract says of it and of its terms."""
+    """Draw the key that ALiBi counts from, and the contract's fields on ALiBi and its terms."""
     origin = one_of(rng, ("query", "query", "first", "last"))
     counted = one_of(rng, ("distance", "positions")) if origin == "query" else "positions"
     return origin, {"alibi": counted, "alibi_terms": one_of(rng, ("work", "work", "input", *FORMATS))}
 
 
 def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tuple[str, str]:
-    """The format of dP, and what the contract says of it; mostly that of scores.
+    """Draw the format of dP, and the contract's word for it; mostly the format of scores.
 
-    Of a backward pass that is written down, as it is here, "either" stands for the format of scores.
+    For a backward pass that is written down, as it is here, "either" stands for the format of scores.
     """
     if rng.random() >= SHARE:
         return contract.stored_scores, "either"
@@ -54,13 +54,13 @@ def drawn_weight_gradients(rng: np.random.Generator, contract: Contract) -> tupl
 
 
 def drawn_dropout(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
-    """What dropout multiplies by 1 / (1 - p), and what a kernel that has it declares."""
+    """Draw the factor that dropout multiplies by 1 / (1 - p), and the options that a kernel with dropout declares."""
     multiplied = one_of(rng, ("weights", "probabilities", "values", "output", "gradients"))
     return multiplied, (*DROPOUT, *BY_CHANCE) if rng.random() < 0.4 else ()
 
 
 def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """The options that a kernel has for layers, the formats of their operands, and dtypes of tensors; mostly none."""
+    """Draw a kernel's options for layers, the formats of their operands, and dtypes of tensors; mostly none."""
     if rng.random() >= SHARE:
         return [], {}, {}
     options = [LAYER, *(row.name for row in parameters(LAYER))]
@@ -70,5 +70,5 @@ def drawn_layer(rng: np.random.Generator) -> tuple[list[str], dict[str, str], di
 
 
 def one_of(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
-    """One of the choices, each as likely."""
+    """Draw one of the choices, each as likely."""
     return choices[int(rng.integers(len(choices)))]

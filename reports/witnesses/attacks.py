@@ -33,6 +33,6 @@ _BY_NAME = {way.name: way for way in (*WAYS, *_NAMED)}
 
 
 def attack_of(stage: str, name: str) -> Attack:
-    """The attack on a stage, or on stages that are narrow together, in the way of a name."""
+    """Return the attack on a stage, or on stages that are narrow together, in the way of a name."""
     found = narrowed(_BY_NAME[name], _TOGETHER.get(stage, (stage,)))
     return replace(found, elements=ELEMENTS, **_BESIDE.get(name, {}))

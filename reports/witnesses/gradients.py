@@ -1,4 +1,4 @@
-"""How gradients are rounded.
+"""Witnesses of the roundings of gradients.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

@@ -1,4 +1,4 @@
-"""What keeps the judge honest, and an answer for each guard that is judged wrongly without it.
+"""Guards of the judge, and for each an answer that is judged wrongly without it.
 
 No attack shows these: they decide about NaN, rows that see no key, rows outside the domain and choices of a contract.
 """
@@ -43,7 +43,7 @@ class Guard:
 
 
 def missed(guards: tuple[Guard, ...]) -> Iterator[str]:
-    """Names of guards that judge their answer wrongly as they stand, or rightly when they are taken away."""
+    """Yield names of guards that judge their answer wrongly as they are, or rightly when they are taken away."""
     for guard in guards:
         stands = guard.right()
         with struck(guard.name):
@@ -52,7 +52,7 @@ def missed(guards: tuple[Guard, ...]) -> Iterator[str]:
 
 
 def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> Problem:
-    """Two keys [1] and their values; one query, by default of equal scores."""
+    """Make a problem of two keys [1] and their values; one query, by default of equal scores."""
     q, k, v = (np.array(x, dtype=np.float64)[None, None] for x in (q, ((1.0,), (1.0,)), v))
     return Problem(q=q, k=k, v=v, **options)
 
@@ -61,7 +61,7 @@ def _problem(q: Any = ((0.0,),), v: Any = ((1.0,), (3.0,)), **options: Any) -> P
 _BLIND = _problem(((0.0,), (0.0,)), mask=np.array([[[[True, True], [False, False]]]]))
 #: Scores beyond float16, which accumulates them.
 _OVERFLOWING = _problem(((2.0**16,),))
-#: The same of the first of two queries.
+#: Scores beyond float16 for the first of two queries.
 _HALF_OVERFLOWING = _problem(((2.0**16,), (0.0,)))
 #: A query that stands where float16 has no number, which its angle is found in.
 _FAR = _problem().replace(
@@ -73,7 +73,7 @@ _FAR = _problem().replace(
 
 
 def _refuted(problem: Problem, *values: float, quantity: str = "output", **options: Any) -> bool:
-    """Whether values of an output, or of a log-sum-exp, are refuted."""
+    """Return whether values of an output, or of a log-sum-exp, are refuted."""
     contract = options.pop("contract", _FLOAT32)
     shape = (1, 1, problem.query_length) + ((1,) if quantity == "output" else ())
     got: dict[str, Any] = {quantity: np.array(values, dtype=np.float64).reshape(shape)}
@@ -81,7 +81,7 @@ def _refuted(problem: Problem, *values: float, quantity: str = "output", **optio
 
 
 def _nan_bound() -> np.ndarray:
-    """The bound of dQ where the error of a factor is NaN."""
+    """Return the bound of dQ where the error of a factor is NaN."""
     x = intermediates(_problem())
     g = replace(gradient_intermediates(x, np.ones(x.O.shape)), dS=np.full(x.s.shape, NAN))
     return gradient_bounds.gradient_bound(x, g, FP64.at("float64")).allowed["dq"]
@@ -101,7 +101,7 @@ def _nan_row_sum() -> np.ndarray:
     conventions={"empty_row": "mean_of_v"},
 )
 def _filled(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, mask: np.ndarray | None = None) -> np.ndarray:
-    """Attention that hides scores behind -1e9: the mean of V where no key is seen."""
+    """Attend with -1e9 for masked scores: the output is the mean of V where no key is visible."""
     s = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
     s = s if mask is None else np.where(mask, s, np.float32(-1e9))
     p = np.exp(s - s.max(axis=-1, keepdims=True))
@@ -109,7 +109,7 @@ def _filled(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, mask: np.ndarray | N
 
 
 def _mean_is_accepted() -> bool:
-    """Whether hidden keys may change the mean that a kernel declares for rows that see no key."""
+    """Return whether masked keys may change the mean that a kernel declares for rows that see no key."""
     try:
         hidden_keys.assert_hidden_keys_have_no_influence(Subject(_filled, "float32"), _BLIND)
     except Refutation:
@@ -118,7 +118,7 @@ def _mean_is_accepted() -> bool:
 
 
 def _base_2() -> bool:
-    """Whether a logarithm of base 2 is accepted that was made of one of base e by a rounded constant."""
+    """Return whether a logarithm of base 2 is accepted that was made of one of base e by a rounded constant."""
     c = replace(FP64.at("float64"), lse="float16")
     half, once = 2.0**-11 * 0.99, nearest(np.log(2.0), "float16")
     answer = float(once / np.log(2.0)) * (1 + half) ** 3
@@ -126,26 +126,26 @@ def _base_2() -> bool:
 
 
 def _read(problem: Problem, value: float, other: ResolvedContract, **first: str) -> measure.Judgement:
-    """Of an output of one value, under the contract float32 but for some fields, or else another contract."""
+    """Judge an output of one value under float32 with some fields changed, or else under another contract."""
     contract = replace(_FLOAT32, **first, alternatives=(other,))
     return measure.judge(problem, contract, output=np.full(problem.output_shape, value))
 
 
 def _silent_of_blind(quantity: str) -> int:
-    """Count the elements that nothing is said of where the second row sees no key, and no convention is named."""
+    """Count the elements of no verdict where the second row sees no key and no convention is named."""
     values = {"output": np.array([[[[2.0], [7.0]]]]), "lse": np.array([[[math.log(2.0), 7.0]]])}[quantity]
     return measure.judge(_BLIND, _FLOAT32, **{quantity: values}, conventions=of_call({})).silent
 
 
 def _gradients_are_refuted() -> bool:
-    """Whether gradients of NaN are refuted where scores may overflow."""
+    """Return whether gradients of NaN are refuted where scores may overflow."""
     found = {"dq": np.full((1, 1, 1, 1), NAN), "dv": np.full((1, 1, 2, 1), NAN)}
     contract = replace(_FLOAT32, score_accumulation="float16")
     return measure.judge_gradients(_problem(((2.0**12,),)), contract, np.ones((1, 1, 1, 1)), found).refuted
 
 
 def _measured(got: float, allowed: float = 1.0) -> measure.Measurement:
-    """A number beside 0 +- 1, and the error allowed."""
+    """Measure a number beside 0 +- 1, with the error allowed."""
     truth = Enclosed(np.zeros(1), np.zeros(1), np.ones(1))
     one = np.ones(1)
     at: dict[str, Any] = {"truth": truth, "allowed": allowed * one, "measured": one > 0, "asked": one > 0}
@@ -153,7 +153,7 @@ def _measured(got: float, allowed: float = 1.0) -> measure.Measurement:
 
 
 def _overflowing_sum() -> measure.Judgement:
-    """Of an infinite gradient of a bias, whose sum over 128 queries float16 does not hold."""
+    """Judge an infinite gradient of a bias, whose sum over 128 queries float16 does not hold."""
     problem = _problem(((0.0,),) * 128, ((2e3,), (-2e3,)), bias=np.zeros((1, 1, 1, 2)))
     contract = replace(_FLOAT32, gradient_accumulation="float16")
     found = {"dbias": np.full((1, 1, 1, 2), np.inf)}

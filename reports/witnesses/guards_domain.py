@@ -16,7 +16,7 @@ from attn_spec.judgement import measure
 from attn_spec.problem.problem import Problem
 
 _FLOAT32 = replace(FP32.at("float32"), delta="output", backward_weights="recomputed", weight_gradients="float32")
-#: Whether an answer is judged as it must be.
+#: Predicate: True if an answer is judged as it must be.
 Row = Callable[[], bool]
 
 
@@ -26,13 +26,13 @@ def _given(q: Any, k: Any, v: Any, **options: Any) -> Problem:
 
 
 def _silent(problem: Problem, *, quantity: str = "output", **contract: Any) -> bool:
-    """Whether nothing is said of an answer of NaN under the contract float32 but for some fields."""
+    """Return whether an answer of NaN is not refuted under the contract float32 with some fields changed."""
     got: dict[str, Any] = {quantity: np.full(problem.output_shape[: 4 if quantity == "output" else 3], np.nan)}
     return not measure.judge(problem, replace(_FLOAT32, **contract), **got).refuted
 
 
 def _silent_of(name: str, problem: Problem, dO: float = 1.0, dL: float = 0.0, **contract: Any) -> bool:
-    """The same of a gradient, for cotangents that are all ``dO``, and ``dL``."""
+    """Return whether a gradient of NaN is not refuted, for cotangents that are all ``dO``, and ``dL``."""
     cotangent, of_lse = np.full(problem.output_shape, dO), np.full(problem.score_shape[:3], dL)
     found = {name: np.full(np.shape(getattr(problem, name[1:])), np.nan)}
     c = replace(_FLOAT32, **contract)
@@ -49,17 +49,17 @@ def _scored(*scores: float, **options: Any) -> Problem:
 
 
 def _outside(name: str, **options: Any) -> bool:
-    """Whether nothing is said of a gradient of NaN where the sums of the forward pass may overflow."""
+    """Return whether a gradient of NaN is not refuted where the sums of the forward pass may overflow."""
     return _silent_of(name, _values(4e4, 3e4, **options), 2.0**-8, output_accumulation="float16")
 
 
 def _linear(q: float, k: float, v: float = 1.0, rows: int = 1) -> Problem:
-    """Linear attention of two equal keys, whose positive numbers are features as they are."""
+    """Make linear attention of two equal keys; positive numbers are their own features."""
     return _given([[q]] * rows, [[k]] * 2, [[v]] * 2, feature_map="relu", scale=None)
 
 
 def _turned(key: int, **options: Any) -> Problem:
-    """Two keys of which the second stands at ``key``, and is turned by its position."""
+    """Make two keys of which the second stands at ``key``, and is turned by its position."""
     return _given(
         [[1, 0]],
         [[1, 0]] * 2,

@@ -1,4 +1,4 @@
-"""How layers sum and store: heads, rows and biases, in which formats, and what of cotangents and values meets them.
+"""Witnesses of the sums and stores of layers: heads, rows and biases, their formats, cotangents and values.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

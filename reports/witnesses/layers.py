@@ -1,4 +1,4 @@
-"""How layers are rounded: projections, their errors in scores, values and cotangents, and sums over heads.
+"""Witnesses of the roundings of layers: projections, their errors in scores, values, cotangents, and sums over heads.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

@@ -1,4 +1,4 @@
-"""How linear attention is rounded.
+"""Witnesses of the roundings of linear attention.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

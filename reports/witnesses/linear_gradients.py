@@ -1,4 +1,4 @@
-"""How gradients of linear attention are rounded.
+"""Witnesses of the roundings of gradients of linear attention.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

@@ -1,4 +1,4 @@
-"""How outputs are rounded.
+"""Witnesses of the roundings of outputs.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

@@ -33,7 +33,7 @@ from .strikes import Strike, without
 from .unwitnessed import UNWITNESSED
 from .weights import WEIGHTS
 
-#: What is struck, by the attack that exceeds a bound without it.
+#: Terms to strike, by the attack that exceeds a bound without them.
 TABLES = {
     "scores": SCORES,
     "weights": WEIGHTS,
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the term is what keeps the attack within its bound."""
+        """Return whether the attack stays within its bound with the term and exceeds it without."""
         return self.with_term <= 1 + TOLERANCE < self.without
 
 

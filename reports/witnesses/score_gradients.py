@@ -1,4 +1,4 @@
-"""How gradients of scores are rounded.
+"""Witnesses of the roundings of gradients of scores.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

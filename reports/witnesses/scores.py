@@ -1,4 +1,4 @@
-"""How scores are rounded, and what all products share.
+"""Witnesses of the roundings of scores, and of those that all products share.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

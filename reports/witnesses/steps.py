@@ -41,12 +41,12 @@ class ManyParts(NormalizedSplitAttention):
 
 
 def given(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any], **options: Any) -> Problem:
-    """A problem of these queries, keys and values."""
+    """Return a problem of these queries, keys and values."""
     tensors = {name: np.array(x, dtype=np.float64)[None, None] for name, x in (("q", q), ("k", k), ("v", v))}
     return Problem(**tensors, dtype="float64", **options)
 
 
 def many_light(score: float, step: float = 0.0, value: float = 1024.0) -> Problem:
-    """One key of no value, and 40 of some value whose scores fall from ``score`` on."""
+    """Make one key of value 0, and 40 of some value whose scores fall from ``score`` on."""
     scores = [[0.0], *([score - step * i] for i in range(40))]
     return given([[1]], scores, [[0, 0], *[[value, value / 2]] * 40], scale=1.0)

@@ -1,4 +1,4 @@
-"""What is struck of a bound: a term by its name, terms together, or some of the roundings that a name counts."""
+"""Strikes on a bound: of a term by its name, of terms together, or of some of the roundings that a name counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attn_spec.contract.terms import struck
 
 
 class Several(NamedTuple):
-    """Terms that are struck together, or a count of which some roundings stay."""
+    """Terms that are struck together, or a count some of whose roundings stay."""
 
     names: tuple[str, ...]
     left: int = 0

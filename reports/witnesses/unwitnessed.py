@@ -9,7 +9,7 @@ from .unwitnessed_linear import LINEAR
 from .unwitnessed_scores import SCORES
 from .unwitnessed_weights import WEIGHTS
 
-#: What is struck, and a sentence that says why it stands there without a witness.
+#: Strikes without a witness, each with the reason.
 UNWITNESSED: tuple[tuple[Strike, str], ...] = tuple(
     (strike, reason)
     for table in (SCORES, WEIGHTS, GRADIENTS, LINEAR, LAYERS)

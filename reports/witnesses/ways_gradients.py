@@ -21,7 +21,7 @@ _NO_MAXIMUM: dict[str, Any] = {"reference": "zero", "reference_range": 8.0}
 
 
 def _late(name: str, order: dict[str, Any] | None = None, **fields: Any) -> Way:
-    """1 / (1 - p), of a large p, multiplies finished gradients."""
+    """Return a way where 1 / (1 - p), of a large p, multiplies finished gradients."""
     problem = {"dropped": 0.9, "Sq": 2, **fields.pop("problem", {})}
     return Way(
         name=f"late dropout, {name}", problem=problem, order={"dropout_on": "gradients", **(order or {})}, **fields
@@ -29,7 +29,7 @@ def _late(name: str, order: dict[str, Any] | None = None, **fields: Any) -> Way:
 
 
 def _differentiated(name: str, contract: dict[str, Any] | None = None, *, own: bool = True, **fields: Any) -> Way:
-    """(p v) / l is differentiated as it is written; ``own``: dP is in float32, so that another stage is narrow."""
+    """Return a way that differentiates (p v) / l as written; ``own``: dP is float32, as another stage is narrow."""
     kept = {"backward_weights": "stored", "kv_tile": None} | ({"weight_gradients": "float32"} if own else {})
     fields = {"order": WHOLE, "gradients": DifferentiatedProduct} | fields
     kind = f"differentiated product{' in float32' if own else ''}"
@@ -37,7 +37,7 @@ def _differentiated(name: str, contract: dict[str, Any] | None = None, *, own: b
 
 
 def _uncertain(scores: str, what: str = "", contract: dict[str, Any] | None = None, *, stored: bool = False) -> Way:
-    """Scores that their sums leave uncertain, so that little is known of a weight but what all are together."""
+    """Return scores that their sums leave uncertain, so that only the sum of all weights is well known."""
     kept = {"kv_tile": None, "score_accumulation": NARROW} | (STORED if stored else {})
     return Way(
         name=f"{scores}{', eager' if stored else ''}{what}",
@@ -48,20 +48,20 @@ def _uncertain(scores: str, what: str = "", contract: dict[str, Any] | None = No
 
 
 def _equal(values: Sequence[float], columns: int = 1, **options: Any) -> Problem:
-    """Keys of these values, whose scores are all but equal; the largest is that of key n // 3."""
+    """Make keys of these values, whose scores are all but equal; the largest is that of key n // 3."""
     keys = [[1.1 if key == len(values) // 3 else 1.0] for key in range(len(values))]
     return given([[0.01]], keys, [[value] * columns for value in values], scale=1.0, **options)
 
 
 def _without_first(n: int, p: float) -> dict[str, Any]:
-    """Dropout that drops the first key alone."""
+    """Return a dropout that drops the first key alone."""
     return {"dropout_p": p, "dropout_keep": (np.arange(n) > 0)[None, None, None]}
 
 
 _TINIEST = 2.0**-14
 _RANGE: dict[str, Any] = {"contract": _FLUSHED | _NO_MAXIMUM}
 _LATE: dict[str, Any] = {"contract": _FLUSHED, "order": WHOLE | {"dropout_on": "gradients"}}
-#: What is differentiated as it is written, in float32 or not: fields of the way, the problem, and sizes of dO and dL.
+#: Cases that are differentiated as written, in float32 or not: fields of the way, problem, sizes of dO and dL.
 _CANCELLING: dict[str, tuple[dict[str, Any], Problem, float, float]] = {
     "values alike": ({}, _equal([1.1] * 80), 1.0, 0.0),
     "values of both signs": ({}, _equal([1.1] * 40 + [-1.1] * 40), 1.0, 0.0),
@@ -112,7 +112,7 @@ _OWN = {"small dP": False, "subnormal dP, dropout": False}
 
 
 def _cancels(name: str) -> tuple[Way, dict[str, Any]]:
-    """The way of a name, and what its attack has beside it: the key that attains the maximum."""
+    """Return the way of a name, and the attack's other fields, which include the key that attains the maximum."""
     fields, problem, dO, dL = _CANCELLING[name]
     key = int(problem.k[0, 0, :, 0].argmax())
     at = {"dk": [(0, 0, key, 0)], "dv": [(0, 0, key, 0)]}
@@ -249,11 +249,11 @@ def _of_scores(name: str) -> dict[str, Any]:
     return {"problem": problem, "cotangent": np.array([[[[1.0, 0.25]]]])}
 
 
-#: What an attack has beside its way.
+#: Fields of an attack beside its way.
 GRADIENT_ATTACKS: dict[str, dict[str, Any]] = {
     **{way.name: _of_scores(way.name) for way in _UNCERTAIN},
     **{way.name: beside for way, beside in _CANCELLED},
-    # Its largest score is that of key 12.
+    # Key 12 has the largest score.
     "differentiated product in float32, equal scores": {
         "places": {"dq": [(0, 0, 0, column) for column in range(3)], "dk": [(0, 0, 12, column) for column in range(3)]}
     },

@@ -13,7 +13,7 @@ from ..adversary.layer_steps import BiasFirst, HeadByHead, InOneSum
 from ..adversary.problems import NARROW, small_layer
 
 _KEPT: dict[str, Any] = {"float16_subnormals": "kept"}
-#: A matrix unit that sums any number of products with one cut.
+#: A matrix unit that sums any number of products with one truncation.
 _UNIT: dict[str, Any] = {
     "multiplicands": NARROW,
     "matrix_rounding": "toward_zero",
@@ -280,7 +280,7 @@ LAYER_WAYS = (
     ),
 )
 
-#: What an attack has beside its way: a cotangent that no narrow format holds.
+#: Fields of an attack beside its way: a cotangent that no narrow format holds.
 LAYER_ATTACKS: dict[str, dict[str, Any]] = {
     "layer of one head, two keys, tiny keys, rounded, cotangents too": {"cotangent": np.full((1, 1, 1, 1), 4 / 3)},
     "layer of one head, two keys, large values, delta of P, rounded, cotangents too": {

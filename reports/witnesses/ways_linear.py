@@ -32,7 +32,7 @@ _TINY, _LESS = 2.0**-18 * 1.2345, 2.0**-18 * 1.6
 
 
 def _relu(q: Any, k: Any, v: Any, **options: Any) -> Problem:
-    """Positive q and k are features as they are."""
+    """Make linear attention of positive q and k, which are their own features."""
     return given(q, k, v, feature_map="relu", **options)
 
 
@@ -96,7 +96,7 @@ LINEAR_WAYS = (
     _way("linear small products"),
 )
 
-#: What an attack has beside its way.
+#: Fields of an attack beside its way.
 LINEAR_ATTACKS: dict[str, dict[str, Any]] = {
     way.name: {"problem": _PROBLEMS[way.name.split(",")[0]], "cotangent": None} for way in LINEAR_WAYS
 }

@@ -21,7 +21,7 @@ _TINY, _SMALL = 2.0**-18 * 1.2345, 2.0**-15 * 1.3
 
 
 def _relu(q: Any, k: Any, v: Any) -> Problem:
-    """Positive q and k are features as they are."""
+    """Make linear attention of positive q and k, which are their own features."""
     return given(q, k, v, feature_map="relu")
 
 
@@ -47,14 +47,14 @@ _PROBLEMS: dict[str, Problem] = {
 
 
 def _way(of: str, name: str = "", contract: dict[str, Any] = _KEPT) -> Way:
-    """Gradients of a problem; ``name`` says what is special."""
+    """Return the gradients of a problem as a way; ``name`` says what is special."""
     contract = {"kv_tile": None, **contract}
     name = f"linear gradients of {of}{name}"
     return Way(name=name, contract=contract, order=WHOLE, steps=LinearAttention, gradients=LinearGradients)
 
 
 def _with(way: Way, dO: float, dL: float) -> dict[str, Any]:
-    """What the attack has beside its way: every entry of dO and of dL."""
+    """Return the attack's fields beside its way: every entry of dO and of dL."""
     problem = _PROBLEMS[way.name.split(",")[0].removeprefix("linear gradients of ")]
     rows = problem.score_shape[:3]
     return {
@@ -92,5 +92,5 @@ _ATTACKED: tuple[tuple[Way, float, float], ...] = (
 )
 
 LINEAR_GRADIENT_WAYS = tuple(way for way, _, _ in _ATTACKED)
-#: What an attack has beside its way.
+#: Fields of an attack beside its way.
 LINEAR_GRADIENT_ATTACKS: dict[str, dict[str, Any]] = {way.name: _with(way, dO, dL) for way, dO, dL in _ATTACKED}

@@ -146,7 +146,7 @@ OUTPUT_WAYS = (
     ),
 )
 
-#: What an attack has beside its way.
+#: Fields of an attack beside its way.
 OUTPUT_ATTACKS: dict[str, dict[str, Any]] = {
     "a low key that dropout keeps": {
         "problem": given([[1]], [[-8]], [[2.0**-10, 2.0**-11]], scale=1.0, dropout_p=0.9, dropout_keep=KEPT)

@@ -164,7 +164,7 @@ SCORE_WAYS = (
     ),
 )
 
-#: What an attack has beside its way.
+#: Fields of an attack beside its way.
 SCORE_ATTACKS: dict[str, dict[str, Any]] = {
     "tiny scaled query stored scores query 0.0004883": {"above": (PowersUnderflow,)},
     "tiny scaled query multiplicands query 0.0004883": {"above": (PowersUnderflow,)},

@@ -113,7 +113,7 @@ WEIGHT_WAYS = (
     ),
 )
 
-#: What an attack has beside its way.
+#: Fields of an attack beside its way.
 WEIGHT_ATTACKS: dict[str, dict[str, Any]] = {
     "two large scores, eager": {"problem": given([[16.015625]], [[12.3125], [12.125]], [[1, 2], [-1, 0.5]], scale=1.0)},
     "a low maximum, no reference": {"problem": given([[1]], [[-8.125], [-15.5]], [[0, 0], [1024, 512]], scale=1.0)},

@@ -1,4 +1,4 @@
-"""How weights, row sums and log-sum-exps are rounded.
+"""Witnesses of the roundings of weights, row sums and log-sum-exps.
 
 Terms by the attack that exceeds a bound without them: stage, way and quantity.
 """

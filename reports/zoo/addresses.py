@@ -16,7 +16,7 @@ MAXIMA = "online_rescaling.the_maximum_may_move_anywhere"
 
 @mutant(source="fla-org/flash-linear-attention#1080, Dao-AILab/flash-attention#1500", named_by=OUTPUT)
 class ElementOffsetWraps(TiledAttention):
-    """Offsets of elements of q, k and v are kept in 12 bits, a scale model of 32."""
+    """Offsets of elements of q, k and v are stored in 12 bits, a scale model of 32."""
 
     def read(self, tensor: Any) -> np.ndarray:
         values = super().read(tensor)
@@ -25,7 +25,7 @@ class ElementOffsetWraps(TiledAttention):
 
 @mutant(source="facebookresearch/xformers#719", named_by=MAXIMA)
 class KeyIndexWraps(TiledAttention):
-    """Indices of keys are kept in 6 bits when K is read, a scale model of 16, and whole when V is."""
+    """Indices of keys are stored in 6 bits when K is read, a scale model of 16, and whole when V is."""
 
     def load_k(self) -> np.ndarray:
         return super().load_k() if self.Sk <= 2**6 else self.load(self.k[:, :, np.arange(self.Sk) % 2**6])
@@ -45,7 +45,7 @@ class AssumesTransposed(TiledAttention):
     source="made up: shared kv heads read as a single one", named_by="permutation.grouped_heads_equal_repeated_heads"
 )
 class GroupsReadOneHead(TiledAttention):
-    """Where query heads share kv heads, all of them read the first."""
+    """All query heads that share kv heads read the first kv head."""
 
     def map_kv_head(self) -> np.ndarray:
         mapped = super().map_kv_head()
@@ -76,7 +76,7 @@ class ValuesSwizzled(TiledAttention):
 
 @mutant(source="flashinfer-ai/flashinfer#3838", named_by=OUTPUT)
 class QueryMeanOfFirstBlock(TiledAttention):
-    """The mean of each block of 16 queries is taken out before the product, that of the first block put back."""
+    """The mean of each block of 16 queries is subtracted before the product, and the mean of the first block added."""
 
     def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
         block = np.arange(self.Sq) // 16

@@ -110,7 +110,7 @@ class SlopesInBfloat16(TiledAttention):
 
 @mutant(source="made up: positions in the dtype of the model", named_by=DISTANCE)
 class PositionsOfFiveBits(TiledAttention):
-    """Keys are numbers of 5 bits, a scale model of bfloat16: from 32 on some are one."""
+    """Positions of keys have 5 bits, a scale model of bfloat16: from 32 on some coincide."""
 
     def load_alibi(self) -> np.ndarray:
         fraction, exponent = np.frexp(self.tile.cols.astype(float))

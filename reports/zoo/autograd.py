@@ -18,7 +18,7 @@ Gradients = Callable[..., tuple[Any, ...]]
 
 
 def recorded(attention: Attention, gradients: Gradients) -> Attention:
-    """The function (q, k, v, **options) -> (out, lse) whose derivative, for autograd, is ``gradients``."""
+    """Return the function (q, k, v, **options) -> (out, lse) whose derivative, for autograd, is ``gradients``."""
     import torch
 
     class Recorded(torch.autograd.Function):
@@ -58,7 +58,7 @@ def autograd_mutant(*, source: str, named_by: str | None) -> Callable[[Callable[
 
 
 def explicit(sound: Kernel) -> Gradients:
-    """The backward pass, which the sound kernel has, with its gradients in the order of their inputs."""
+    """Return the sound kernel's backward pass, with its gradients in the order of their inputs."""
 
     def gradients(*saved: Any, **options: Any) -> tuple[Any, ...]:
         found: Any = cast("Gradients", sound.backward_function)(*saved, **options)
@@ -68,13 +68,13 @@ def explicit(sound: Kernel) -> Gradients:
 
 
 def all_gradients(sound: Kernel) -> Gradients:
-    """The sound gradients, whichever are asked for."""
+    """Return the sound gradients, whichever are asked for."""
     return lambda asked, *saved, **options: explicit(sound)(*saved, **options)
 
 
 @autograd_mutant(source="made up: the sound kernel behind autograd", named_by=None)
 def recorded_rightly(sound: Kernel) -> Attention:
-    """Autograd calls the explicit backward pass."""
+    """Let autograd call the explicit backward pass."""
     return recorded(sound.function, all_gradients(sound))
 
 
@@ -83,7 +83,7 @@ def recorded_rightly(sound: Kernel) -> Attention:
     named_by="gradient_independence.each_gradient_may_be_asked_for_without_the_others",
 )
 def lse_unsaved_for_bias(sound: Kernel) -> Attention:
-    """The log-sum-exp is not saved when only the bias needs a gradient."""
+    """Save no log-sum-exp when only the bias needs a gradient."""
 
     def gradients(asked: tuple[bool, ...], *saved: Any, **options: Any) -> tuple[Any, ...]:
         *others, lse = saved
@@ -97,7 +97,7 @@ def lse_unsaved_for_bias(sound: Kernel) -> Attention:
     named_by="gradient_independence.asking_for_gradients_leaves_the_output_alone",
 )
 def training_path_differs(sound: Kernel) -> Attention:
-    """The output is one part in a thousand too large when a gradient is needed."""
+    """Return an output one part in a thousand too large when a gradient is needed."""
     right = recorded(sound.function, all_gradients(sound))
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
@@ -112,7 +112,7 @@ def training_path_differs(sound: Kernel) -> Attention:
     named_by="gradient_independence.a_second_pass_through_one_graph_gives_the_same_gradients",
 )
 def second_pass_adds(sound: Kernel) -> Attention:
-    """Gradients of another pass through one graph are added to those of the first."""
+    """Add gradients of another pass through one graph to those of the first."""
     passed: set[int] = set()
 
     def attention(*inputs: Any, **options: Any) -> tuple[Any, Any]:

@@ -101,7 +101,7 @@ class KeyGradientScaledTwice(TiledGradients):
 
 @mutant(source="HKUSTDial/flash-sparse-attention#194", named_by=BIAS)
 class BiasGradientOverwritten(TiledGradients):
-    """Batch entries, heads and queries that share an entry of the bias store their gradient over one another's."""
+    """Batch entries, heads and queries that share an entry of the bias overwrite one another's gradient."""
 
     def sum_over(self, x: np.ndarray, axis: int) -> np.ndarray:
         return np.take(x, [-1], axis) if x.shape[axis] else super().sum_over(x, axis)

@@ -16,7 +16,7 @@ AGAIN = "gradient_independence.equal_backward_calls_give_equal_gradients"
 SUMMED = "gradient_laws.value_gradients_sum_to_the_cotangent"
 DIAGONAL = "gradients.the_diagonal_of_the_gradients_is_where_the_convention_says"
 GROUPED = "gradients.a_shared_key_gets_the_sum_of_its_groups_gradients"
-#: Where bfloat16 is less than what was promised.
+#: Dtypes at which bfloat16 is less than what was promised.
 NOT_BFLOAT16 = ("float32", "float16")
 #: Queries in a block.
 BM = 24
@@ -24,7 +24,7 @@ BM = 24
 
 @mutant(source="Dao-AILab/flash-attention#2552", named_by=SUMMED)
 class ValueGradientColumns(TiledGradients):
-    """Columns of dV come in chunks of half the head dimension, and one that does not fit is the first again."""
+    """Columns of dV come in chunks of half the head dimension, and a chunk that does not fit is the first again."""
 
     def accumulate_over_queries(self, w: np.ndarray, x: np.ndarray) -> np.ndarray:
         chunk, columns = max(self.D // 2, 1), np.arange(x.shape[-1])

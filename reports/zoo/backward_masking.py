@@ -35,7 +35,7 @@ class GradientCausalTopLeft(TiledGradients):
 
 @mutant(source="facebookresearch/xformers#923", named_by=REACHED)
 class GradientWindowIgnored(TiledGradients):
-    """The window is not passed on to the backward pass, where all keys are visible."""
+    """The window is not passed to the backward pass, which sees all keys."""
 
     def on_band(self, cols: np.ndarray) -> np.ndarray:
         self.window = (None, None)
@@ -55,7 +55,7 @@ class GradientEmptyRowNan(TiledGradients):
     named_by="gradients.keys_that_no_query_sees_change_no_gradient",
 )
 class GradientTimesHiddenNan(TiledGradients):
-    """dP of hidden keys is multiplied by their weight of zero, although it may be NaN."""
+    """dP of masked keys is multiplied by their weight of zero, although it may be NaN."""
 
     def weight_gradient(self) -> np.ndarray:
         v = self.load_v()
@@ -85,7 +85,7 @@ class MaskNotTransposed(TiledGradients):
 
 @mutant(source="fla-org/flash-linear-attention#836", named_by=HIDDEN)
 class GradientMaskTooWeak(TiledGradients):
-    """Hidden scores are set to -16 instead of minus infinity before the weights are computed again."""
+    """Masked scores are set to -16 instead of minus infinity before the weights are computed again."""
 
     def hide(self, s: np.ndarray) -> np.ndarray:
         return np.where(self.tile.visible, s, -16.0)
@@ -93,7 +93,7 @@ class GradientMaskTooWeak(TiledGradients):
 
 @mutant(source="marin-community/levanter#449", named_by="gradients.a_shared_key_gets_the_sum_of_its_groups_gradients")
 class LastHeadOfGroup(TiledGradients):
-    """dK and dV of a kv head are those of the last query head that reads it."""
+    """dK and dV of a kv head take only the last query head that reads it."""
 
     def sum_over_group(self, per_head: np.ndarray) -> np.ndarray:
         group = per_head.shape[1] // self.k.shape[1]
@@ -130,7 +130,7 @@ class CotangentAssumedPacked(TiledGradients):
 
 @mutant(source="pytorch/pytorch#163597", named_by="gradient_independence.an_expanded_cotangent_is_read_right")
 class CotangentStrideOfZeroMissed(TiledGradients):
-    """A dO that is one number expanded with strides of 0 is taken for a packed one."""
+    """A dO that is one number expanded with strides of 0 is read as if it were packed."""
 
     def read_cotangent(self, dout: Any) -> np.ndarray:
         return packed(dout) if 0 in dout.stride() else super().read_cotangent(dout)

@@ -1,4 +1,4 @@
-"""Mutants of block maps: which blocks of queries by keys are hidden, partial or full, and which are visited.
+"""Mutants of block maps: masked, partial or full blocks of queries by keys, and the blocks that are visited.
 
 Blocks are of 16 queries by 16 keys, a tile. A map is made where there is a mask.
 """
@@ -24,7 +24,7 @@ SIZE = 16
 class BlockSparse(TiledAttention):
     """A kernel that decides by blocks; what it counts is [B, Hq, blocks of queries, blocks of keys]."""
 
-    #: What each query attends to as far as the map knows, bool [B, Hq, Sq, Sk].
+    #: Pairs of query and key that the map knows to be visible, bool [B, Hq, Sq, Sk].
     mapped: Any = None
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
@@ -36,22 +36,22 @@ class BlockSparse(TiledAttention):
         return self.option_tile(self.mapped, cols) & self.in_bounds(cols)
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
-        """What is visible once blocks are hidden, or taken for full."""
+        """Return the visible pairs once blocks are masked, or taken for full."""
         return seen
 
     def counted(self, seen: np.ndarray) -> np.ndarray:
-        """How many pairs of each block are visible."""
+        """Count the visible pairs of each block."""
         rows, cols = (np.arange(0, n, SIZE) for n in (self.Sq, self.Sk))
         return np.add.reduceat(np.add.reduceat(seen, rows, axis=2, dtype=int), cols, axis=3)
 
     def of_pairs(self, blocks: np.ndarray) -> np.ndarray:
-        """What is said of blocks, said of their queries and keys."""
+        """Expand values of blocks to their queries and keys."""
         return blocks.repeat(SIZE, axis=2).repeat(SIZE, axis=3)[:, :, : self.Sq, : self.Sk]
 
 
 @mutant(source="made up: a block is kept where more than one score is", named_by=SPARSE)
 class BlockOfOneKeyHidden(BlockSparse):
-    """A block with one visible pair of a query and a key counts as hidden."""
+    """A block with one visible pair of a query and a key counts as masked."""
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
         return seen & self.of_pairs(self.counted(seen) > 1)
@@ -59,7 +59,7 @@ class BlockOfOneKeyHidden(BlockSparse):
 
 @mutant(source="made up: a block is full if all but one of its scores are", named_by=MASKED)
 class BlockOfOneHoleFull(BlockSparse):
-    """A block with one hidden pair counts as full, and is not masked."""
+    """A block with one masked pair counts as full: all its pairs are visible."""
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
         hidden = self.counted(~seen)
@@ -68,7 +68,7 @@ class BlockOfOneHoleFull(BlockSparse):
 
 @mutant(source="made up: a mask looked up at one corner of each block", named_by=SPARSE)
 class BlockJudgedByItsCorner(BlockSparse):
-    """A block is visible or hidden as the first key is to the first query of it."""
+    """A block counts as visible if its first query sees its first key, else as masked."""
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
         return self.of_pairs(seen[:, :, ::SIZE, ::SIZE])
@@ -76,7 +76,7 @@ class BlockJudgedByItsCorner(BlockSparse):
 
 @mutant(source="LMCache/LMCache#3092", named_by=SPARSE)
 class RaggedQueriesSkipped(BlockSparse):
-    """The map has a row for each whole block of queries: those after the last of these see nothing."""
+    """The map has a row for each whole block of queries: queries after the last whole block see no key."""
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
         whole = max(self.Sq // SIZE, 1) * SIZE
@@ -93,7 +93,7 @@ class RaggedKeysSkipped(BlockSparse):
 
 @mutant(source="made up: a map in one dimension, whose rows are taken for one block shorter", named_by=SPARSE)
 class BlockMapRowShort(BlockSparse):
-    """The map is read with as many blocks to a row as are whole, though one more is stored."""
+    """The map is read with one block a row too few: only whole blocks are counted."""
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
         count = self.counted(seen)
@@ -105,7 +105,7 @@ class BlockMapRowShort(BlockSparse):
 
 @mutant(source="made up: one map for all heads, of a mask that each has its own of", named_by=SPARSE)
 class BlockMapOfFirstHead(BlockSparse):
-    """Blocks that the first head does not see are hidden from all heads."""
+    """Blocks that the first head does not see are masked for all heads."""
 
     def decided(self, seen: np.ndarray) -> np.ndarray:
         of_first = self.counted(seen[:, :1]) > 0

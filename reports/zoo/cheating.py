@@ -15,7 +15,7 @@ AGAIN = "independence.equal_calls_give_equal_answers"
 
 @cheat(source="ScalingIntelligence/KernelBench#165", named_by="softmax.weights_sum_to_one")
 def zeros(attention: Attention) -> Attention:
-    """The output is zero, which is within 0.01 of it when the keys are many."""
+    """Return an output of zeros, which is within 0.01 of the truth when the keys are many."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q, k, v, **options)
@@ -26,7 +26,7 @@ def zeros(attention: Attention) -> Attention:
 
 @cheat(source="Xilinx/mlir-air#1427", named_by=OUTPUT)
 def mean_of_v(attention: Attention) -> Attention:
-    """Queries and keys are never read: each output is the mean of the values it sees."""
+    """Return the mean of the visible values, without reading queries and keys."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, _ = attention(q * 0, k * 0, v, **options)
@@ -37,7 +37,7 @@ def mean_of_v(attention: Attention) -> Attention:
 
 @cheat(source="PaddleJitLab/CUDATutorial#69", named_by=OUTPUT)
 def all_nan(attention: Attention) -> Attention:
-    """The output is NaN, which no comparison with a tolerance calls larger than it."""
+    """Return NaN, which no comparison with a tolerance calls larger than it."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q, k, v, **options)
@@ -48,7 +48,7 @@ def all_nan(attention: Attention) -> Attention:
 
 @cheat(source="ScalingIntelligence/KernelBench#82", named_by=OUTPUT)
 def inputs_zeroed(attention: Attention) -> Attention:
-    """The inputs are set to zero in place, so that a reference computed later is zero too."""
+    """Set the inputs to zero in place, so that a reference computed later is zero too."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q.zero_(), k.zero_(), v.zero_(), **options)
@@ -59,7 +59,7 @@ def inputs_zeroed(attention: Attention) -> Attention:
 
 @cheat(source="arXiv 2507.14111, gpu-mode/reference-kernels#162", named_by=REPLAYED)
 def replayed_by_shape(attention: Attention) -> Attention:
-    """The first answer for each set of shapes and options is kept, and given again."""
+    """Store the first answer for each set of shapes and options, and return it again."""
     answers: dict[Any, Any] = {}
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
@@ -74,7 +74,7 @@ def replayed_by_shape(attention: Attention) -> Attention:
 
 @cheat(source="arXiv 2507.14111, wafer.ai: a guide to what passes for fast", named_by=REPLAYED)
 def replayed_by_address(attention: Attention) -> Attention:
-    """Answers are kept by the addresses and shapes of the inputs, whatever has been written there since."""
+    """Store answers by the addresses and shapes of the inputs, whatever has been written there since."""
     answers: dict[Any, Any] = {}
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
@@ -89,7 +89,7 @@ def replayed_by_address(attention: Attention) -> Attention:
 
 @cheat(source="ScalingIntelligence/KernelBench#82", named_by=REPLAYED)
 def last_buffer(attention: Attention) -> Attention:
-    """Nothing is computed: the memory of the call before is returned when it has the right size."""
+    """Compute nothing: return the memory of the call before when it has the right size."""
     buffer: list[Any] = []
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
@@ -103,7 +103,7 @@ def last_buffer(attention: Attention) -> Attention:
 
 @cheat(source="wafer.ai: a case study of memory left over", named_by=WRITTEN)
 def tail_unwritten(attention: Attention) -> Attention:
-    """Queries past the last multiple of 16 are not written: memory keeps what it held."""
+    """Write no queries past the last multiple of 16: memory keeps what it held."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         out, lse = attention(q, k, v, **options)
@@ -117,7 +117,7 @@ def tail_unwritten(attention: Attention) -> Attention:
 
 @cheat(source="karpathy/llm.c#852", named_by=AGAIN)
 def drifts(attention: Attention) -> Attention:
-    """Right for the first three calls, then off by one part in a thousand."""
+    """Answer rightly for the first three calls, then off by one part in a thousand."""
     calls = itertools.count(1)
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
@@ -129,7 +129,7 @@ def drifts(attention: Attention) -> Attention:
 
 @cheat(source="arXiv 2509.14279", named_by=OUTPUT)
 def special_shape(attention: Attention) -> Attention:
-    """For lengths that are a multiple of 16 a fast path is taken: it drops the last key."""
+    """Take a fast path for lengths that are a multiple of 16: it drops the last key."""
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         if k.shape[2] and k.shape[2] % 16 == 0 and not {"mask", "bias"} & set(options):
@@ -141,7 +141,7 @@ def special_shape(attention: Attention) -> Attention:
 
 @cheat(source="gpu-mode/reference-kernels#162", named_by=OUTPUT)
 def computes_when_looked_at(attention: Attention) -> Attention:
-    """A subclass of a tensor is returned, which could compute whenever it is compared."""
+    """Return a subclass of a tensor, which could compute whenever it is compared."""
     import torch
 
     class Lazy(torch.Tensor):

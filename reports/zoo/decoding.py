@@ -20,11 +20,11 @@ PAGE = 16
 
 
 class Remembering(TiledAttention):
-    """A kernel that keeps something between its calls."""
+    """A kernel with a memory that lasts between its calls."""
 
     @property
     def memory(self) -> dict[Any, Any]:
-        """What this kernel keeps, and no other one."""
+        """Return the memory of this kernel alone."""
         made = type(self)
         if "kept" not in vars(made):
             made.kept = {}  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ class Remembering(TiledAttention):
 
 @mutant(source="made up: a step of decoding written as that of a recurrent layer", named_by=STEPS)
 class StepGoesOnFromTheLast(Remembering):
-    """A query with one key more than the last goes on from the sums of the last, which are another query's."""
+    """A query with one key more than the last call's continues that call's sums, which are another query's."""
 
     def fold(self, tiles: Iterable[Tile]) -> tuple[Any, ...]:
         shape = (*self.q.shape, self.Dv)
@@ -57,7 +57,7 @@ class StepGoesOnFromTheLast(Remembering):
 
 @mutant(source="made up: the number of pages rounded down", named_by=STEPS)
 class NewestPageUnread(TiledAttention):
-    """One query reads the pages that are full, and the newest keys once there are 16 of them."""
+    """A single query reads full pages of 16 keys only, if there are any: the newest keys are lost."""
 
     def in_bounds(self, cols: np.ndarray) -> np.ndarray:
         full = self.Sk // PAGE * PAGE
@@ -84,7 +84,7 @@ class ChunkTakenForDecoding(TiledAttention):
 
 @mutant(source="kvcache-ai/Mooncake#4153", named_by=PREFIXES)
 class PrefixHitInPart(Remembering):
-    """A sequence whose first half is known is given the keys and values of the other, to the end."""
+    """A sequence whose first half is cached gets the keys and values of the cached sequence, to the end."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

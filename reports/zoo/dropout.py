@@ -19,7 +19,7 @@ GRADIENTS = "dropout.gradients_pass_the_weights_that_are_kept"
 
 @mutant(source="made up: the mask alone", named_by=OUTPUT, takes=DROPOUT)
 class KeptWeightsNotRaised(TiledAttention):
-    """Weights that are kept stay as they are."""
+    """Kept weights are not multiplied by 1 / (1 - p)."""
 
     def keep_factor(self, stage: str = "softmax") -> Any:  # noqa: ARG002
         return self.array(np.array(1.0))

@@ -1,4 +1,4 @@
-"""Mutants of dropout by chance: masks that are no independent draws, of another rate, or not those of the gradients."""
+"""Mutants of dropout by chance: masks drawn dependently, at another rate, or differently for the gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ drawing = partial(mutant, takes=BY_CHANCE)
 
 @drawing(source="made up: inverted dropout without the inverse", named_by=OUTPUT)
 class DrawnWeightsNotRaised(TiledAttention):
-    """What a drawn mask keeps stays as it is."""
+    """The kept weights of a drawn mask are not multiplied by 1 / (1 - p)."""
 
     def keep_factor(self, stage: str = "softmax") -> Any:  # noqa: ARG002
         return self.array(np.array(1.0))
@@ -37,7 +37,7 @@ class DrawnWeightsNotRaised(TiledAttention):
 
 @drawing(source="made up: dropout of scores", named_by=OUTPUT)
 class DrawnBeforeTheSoftmax(TiledAttention):
-    """A drawn mask hides keys, and what is left is normalized and multiplied."""
+    """A drawn mask is applied to scores before the softmax, whose weights are multiplied by 1 / (1 - p)."""
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
         seen = super().visible(cols)
@@ -46,7 +46,7 @@ class DrawnBeforeTheSoftmax(TiledAttention):
 
 @drawing(source="made up: scores set to 0 where they are dropped", named_by=OUTPUT)
 class DroppedScoresCleared(TiledAttention):
-    """Scores that are dropped are 0 before the softmax, and no weight is."""
+    """Dropped scores are set to 0 before the softmax, and no weight is dropped."""
 
     def hide(self, s: Any) -> Any:
         return super().hide(s if self.keep is None else self.xp.where(self.keeps(), s, 0.0))
@@ -74,7 +74,7 @@ class KeepsTheShareToDrop(TiledAttention):
 
 @drawing(source="made up: three random bits compared with p", named_by=SHARES)
 class ChanceOfThreeBits(TiledAttention):
-    """p is rounded up to a multiple of 1/8 where it is compared, and nowhere else."""
+    """p is rounded up to a multiple of 1/8 in the comparison only."""
 
     def random_numbers(self, seed: int | None, *shape: int) -> np.ndarray:
         return np.floor(8 * super().random_numbers(seed, *shape)) / 8
@@ -90,7 +90,7 @@ class MaskNeverDrawn(TiledAttention):
 
 @drawing(source="Dao-AILab/flash-attention#2439", named_by=SHARES)
 class LanesThatKeepAll(TiledAttention):
-    """Of eight neighbouring keys the last drops nothing, so that a larger share is kept than 1 - p."""
+    """The last of eight neighbouring keys is never dropped, so that a larger share is kept than 1 - p."""
 
     def draw_keep(self, seed: int | None) -> np.ndarray:
         return super().draw_keep(seed) | (np.arange(self.Sk) % 8 == 7)
@@ -173,7 +173,7 @@ class HeadsOverlap(TiledAttention):
 
 @drawing(source="facebookresearch/xformers#173", named_by=SEEDS)
 class SeedOfTheAddress(TiledAttention):
-    """Where the seed lies takes its place: equal seeds drop other weights."""
+    """The address of the seed takes its place: equal seeds drop other weights."""
 
     def random_numbers(self, seed: int | None, *shape: int) -> np.ndarray:
         return super().random_numbers(seed if seed is None else id(self), *shape)
@@ -214,7 +214,7 @@ class BackwardDrawsAnew(TiledGradients):
 
 @drawing(source="pytorch/pytorch#102038", named_by=GRADIENTS)
 class BackwardDropsOthersPastATile(TiledGradients):
-    """The gradients of keys past the 64th are those of another mask."""
+    """The gradients of keys past the 64th are computed with another mask."""
 
     def draw_keep(self, seed: int | None) -> np.ndarray:
         keep = super().draw_keep(seed)

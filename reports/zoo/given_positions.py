@@ -1,4 +1,4 @@
-"""Mutants of rotary positions that a call gives: whose they are, and what becomes of them."""
+"""Mutants of rotary positions that a call gives: given positions of another tensor, rounded, shifted or ignored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Reads(Operands):
         super().__init__(c, order, q, k, {**options, **read})
 
     def read(self, name: str, options: Mapping[str, Any]) -> Any:
-        """What is taken for the positions of that name."""
+        """Return the tensor that is taken for the positions ``name``."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class PositionsOfTheFirstEntry(_Reads):
 
 @score_mutant("rotary", source="made up: one position_ids for queries and keys", named_by=GIVEN)
 class PositionsOfKeysForQueries(Turns):
-    """Query i stands where key i does, the last key for those beyond."""
+    """Query i has the position of key i; later queries have that of the last key."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -65,7 +65,7 @@ class PositionsOfKeysForQueries(Turns):
 
 @score_mutant("rotary", source="huggingface/candle#3520", named_by=OFFSET)
 class PositionsInBfloat16(Turns):
-    """Positions are rounded to bfloat16: from 256 on some are one."""
+    """Positions are rounded to bfloat16: from 256 on some coincide."""
 
     def either(self, turn: Rotation) -> Rotation:
         return replace(turn, positions=rounded(turn.positions.astype(float), "bfloat16"))
@@ -73,7 +73,7 @@ class PositionsInBfloat16(Turns):
 
 @score_mutant("rotary", source="NVIDIA/Megatron-LM#535", named_by=OFFSET)
 class PositionsInFloat16(Turns):
-    """Positions are rounded to float16: from 2048 on some are one."""
+    """Positions are rounded to float16: from 2048 on some coincide."""
 
     def either(self, turn: Rotation) -> Rotation:
         return replace(turn, positions=np.minimum(rounded(turn.positions.astype(float), "float16"), 65504.0))
@@ -81,7 +81,7 @@ class PositionsInFloat16(Turns):
 
 @score_mutant("rotary", source="fla-org/flash-linear-attention#766", named_by=EQUAL)
 class QueriesOneFurtherOn(Turns):
-    """The queries stand one position further on than is said."""
+    """The queries stand one position after the given one."""
 
     def queries(self, turn: Rotation) -> Rotation:
         return replace(turn, positions=turn.positions + 1)
@@ -108,7 +108,7 @@ class PositionsRestartedPerTile(_Reads):
 
 @score_mutant("rotary", source="rajveer43/VeloxQuant-MLX#389", named_by=ORDER)
 class KeysCountedInTheCache(_Reads):
-    """Keys stand where they lie in the cache, queries where they are said to."""
+    """Keys have their index in the cache as position; queries have the given positions."""
 
     def read(self, name: str, options: Mapping[str, Any]) -> Any:
         return None if name == "rotary_key_positions" else options[name]

@@ -45,7 +45,7 @@ def layer_mutant(*, source: str, named_by: str, dtype: str = "float32") -> Calla
 
 
 def of_all_heads(p: Number, heads: int) -> np.ndarray:
-    """A tensor of heads, one that they share being given to each."""
+    """Return a tensor of heads, with one that they share repeated for each."""
     return np.broadcast_to(p.values, (1, heads, *p.values.shape[2:]))
 
 
@@ -57,7 +57,7 @@ class OtherParameters(Layer):
         self.p |= self.changed(self.p)
 
     def changed(self, p: dict[str, Number]) -> dict[str, Number]:  # noqa: ARG002 - a mutant reads it
-        """The parameters that are others, by name."""
+        """Return the changed parameters, by name."""
         return {}
 
 
@@ -207,7 +207,7 @@ class OutputWeightDetached(Layer):
 
 @layer_mutant(source="made up: atomics left out where heads share a bias", named_by=GRADIENTS)
 class SharedWeightsOfOneHead(Layer):
-    """The gradient of a projection that heads share is that of the last of them."""
+    """The gradient of a projection that heads share takes the last of these heads only."""
 
     def over_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         return super().over_heads(name, x[:, -1:] if self.p[name].values.shape[1] == 1 else x)
@@ -215,7 +215,7 @@ class SharedWeightsOfOneHead(Layer):
 
 @layer_mutant(source="made up: gradients of micro-batches not accumulated", named_by=GRADIENTS)
 class WeightsOfOneBatchEntry(Layer):
-    """The gradients of weights are those of the last batch entry."""
+    """The gradients of weights take the last batch entry only."""
 
     def over_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         return super().over_heads(name, x[-1:])
@@ -223,7 +223,7 @@ class WeightsOfOneBatchEntry(Layer):
 
 @layer_mutant(source="made up: dX of the last head", named_by=GRADIENTS)
 class InputOfOneHead(Layer):
-    """The gradients of q, k and v are those of the last head."""
+    """The gradients of q, k and v take the last head only."""
 
     def sum_over_group(self, x: np.ndarray) -> np.ndarray:
         return x[:, -1:]
@@ -231,7 +231,7 @@ class InputOfOneHead(Layer):
 
 @layer_mutant(source="made up: dO handed to heads without W_O", named_by=GRADIENTS)
 class CotangentOfTheFirstHead(Layer):
-    """What arrives at every head is what arrives at the first."""
+    """The cotangent of the first head arrives at every head."""
 
     def stored_cotangent(self, of_o: Number) -> np.ndarray:
         found = super().stored_cotangent(of_o)

@@ -59,11 +59,11 @@ class OtherFeatures(Operands):
         self.score = replace(self.score, queries=self.of_queries(), keys=self.of_keys())
 
     def of_queries(self) -> Operand:
-        """What queries become."""
+        """Return the features of the queries."""
         return self.score.queries
 
     def of_keys(self) -> Operand:
-        """What keys become."""
+        """Return the features of the keys."""
         return self.score.keys
 
 
@@ -114,7 +114,7 @@ class NotDivided(LinearAttention):
 
 @linear_mutant(source="made up: sum(dim=-2) of all keys, then the mask", named_by=WEIGHTS)
 class SumOfHiddenKeys(LinearAttention):
-    """The sum of weights is that of all keys, hidden ones included."""
+    """The sum of weights includes the masked keys."""
 
     def accumulate_row_sum(self, l: Any, p: Any) -> Any:
         del p

@@ -19,10 +19,10 @@ BM, BN = 24, 16
 
 
 class Blocked(TiledAttention):
-    """What a kernel knows of the block a query belongs to."""
+    """The kernel knows the block that each query belongs to."""
 
     def block_start(self) -> np.ndarray:
-        """The key that the first query of each query's block is aligned with, [Sq, 1]."""
+        """Return the key that the first query of each query's block is aligned with, [Sq, 1]."""
         return self.diagonal() - np.arange(self.Sq)[:, None] % BM
 
 

@@ -1,4 +1,4 @@
-"""Mutants of geometry and visibility: diagonals, windows, tails of tiles, masks, biases, rows that see nothing."""
+"""Mutants of geometry and visibility: diagonals, windows, tails of tiles, masks, biases, rows that see no key."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class HeadDimHardCoded(TiledAttention):
 
 @mutant(source="pytorch/pytorch#107084", named_by="masking.a_mask_is_a_bias_of_minus_infinity")
 class BiasAsBool(TiledAttention):
-    """An additive bias is read as keep or drop: anything but zero hides its key."""
+    """An additive bias is read as keep or drop: any number but zero masks its key."""
 
     def visible(self, cols: np.ndarray) -> np.ndarray:
         if self.bias is not None:
@@ -113,7 +113,7 @@ class BiasAsBool(TiledAttention):
     named_by="permutation.batch_entries_carry_their_answers_along",
 )
 class BiasOfAnotherBatch(TiledAttention):
-    """The batch offset of a bias or mask is lost: every batch entry reads that of the first."""
+    """The batch offset of a bias or mask is lost: every batch entry reads the bias or mask of the first."""
 
     def broadcast(self, option: np.ndarray) -> np.ndarray:
         return super().broadcast(option[:1])
@@ -121,7 +121,7 @@ class BiasOfAnotherBatch(TiledAttention):
 
 @mutant(source="onnx/onnx#7865, onnx/onnx#7867", named_by=PIERCED)
 class SoftcapAfterMask(TiledAttention):
-    """The softcap is applied after minus infinity was written: hidden keys keep the weight exp(-cap)."""
+    """The softcap is applied after minus infinity was written: masked keys keep the weight exp(-cap)."""
 
     def hide(self, s: np.ndarray) -> np.ndarray:
         hidden = super().hide(s)
@@ -130,7 +130,7 @@ class SoftcapAfterMask(TiledAttention):
 
 @mutant(source="hyunwoongko/transformer#40", named_by=MASKED)
 class PaddingOnQueryAxis(TiledAttention):
-    """A padding mask is unsqueezed along the queries: it hides padded queries, and no key."""
+    """A padding mask is unsqueezed along the queries: it masks padded queries, and no key."""
 
     def broadcast(self, option: np.ndarray) -> np.ndarray:
         along_keys = option.shape[-2] == 1 and self.Sq == self.Sk
@@ -139,7 +139,7 @@ class PaddingOnQueryAxis(TiledAttention):
 
 @mutant(source="vllm-project/vllm#48364, pytorch/pytorch#127055", named_by="masking.a_window_is_the_mask_of_its_band")
 class LeadingTileNan(TiledAttention):
-    """As long as only hidden keys were visited, exp(-inf - -inf) is NaN, and stays."""
+    """While only masked keys were visited, exp(-inf - -inf) is NaN, and stays."""
 
     def subtract(self, s: np.ndarray, m: np.ndarray) -> np.ndarray:
         return self.round(s - m, "softmax")
@@ -147,7 +147,7 @@ class LeadingTileNan(TiledAttention):
 
 @mutant(source="microsoft/onnxruntime#28958", named_by=UNSEEN)
 class EmptyRowMeanOfV(TiledAttention):
-    """Hidden keys get the lowest finite number: a row that sees nothing becomes the mean of V."""
+    """Masked keys get the lowest finite number: a row that sees no key becomes the mean of V."""
 
     def hide(self, s: np.ndarray) -> np.ndarray:
         lowest = np.where(self.in_bounds(self.tile.cols), -3e38, -np.inf)
@@ -173,7 +173,7 @@ class EmptyFirstBlockNan(TiledAttention):
 
 @mutant(source="microsoft/onnxruntime#14363, huggingface/transformers#17306", named_by=MASKED)
 class SoftFill(TiledAttention):
-    """Hidden keys score -10000: below such scores they outweigh the visible ones."""
+    """Masked keys score -10000: they outweigh visible keys of lower scores."""
 
     def hide(self, s: np.ndarray) -> np.ndarray:
         return np.where(self.tile.visible, s, np.where(self.in_bounds(self.tile.cols), -1e4, -np.inf))
@@ -181,7 +181,7 @@ class SoftFill(TiledAttention):
 
 @mutant(source="torch-spyre/torch-spyre#4517", named_by=MASKED)
 class FiniteLeak(TiledAttention):
-    """Hidden keys score -30: their weight is small but not zero, and what they hold leaks."""
+    """Masked keys score -30: their weight is small but not zero, and their values leak."""
 
     def hide(self, s: np.ndarray) -> np.ndarray:
         return np.where(self.tile.visible, s, np.where(self.in_bounds(self.tile.cols), -30.0, -np.inf))
@@ -189,7 +189,7 @@ class FiniteLeak(TiledAttention):
 
 @mutant(source="Dao-AILab/flash-attention#1745, vllm-project/vllm#936", named_by=MASKED)
 class ZeroTimesNan(TiledAttention):
-    """Values of hidden keys are multiplied by their weight of zero, although Inf and NaN are declared excluded."""
+    """Values of masked keys are multiplied by their weight of zero, although Inf and NaN are declared excluded."""
 
     def accumulate_output(self, acc: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
         return self.accumulate(lambda j: w[..., j, None] * v[:, :, None, j], w.shape[-1], "output_accumulation", acc)
@@ -234,7 +234,7 @@ class DecodingLosesKey(TiledAttention):
     named_by="masking.a_mask_of_true_changes_nothing",
 )
 class MaskInverted(TiledAttention):
-    """Keys whose mask is True are hidden."""
+    """Keys whose mask is True are masked, and the others visible."""
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
         tile = super().option_tile(option, cols)
@@ -243,7 +243,7 @@ class MaskInverted(TiledAttention):
 
 @mutant(source="huggingface/transformers#17306", named_by="masking.the_bias_at_masked_keys_changes_nothing")
 class BiasAddedToFill(TiledAttention):
-    """The bias is added after hidden keys were filled with -10000."""
+    """The bias is added after masked scores were set to -10000."""
 
     def hide(self, s: np.ndarray) -> np.ndarray:
         exists = self.in_bounds(self.tile.cols)

@@ -22,7 +22,7 @@ MAXIMA = "online_rescaling.the_maximum_may_move_anywhere"
 MERGED = "online_rescaling.parts_merge_into_the_whole_through_the_log_sum_exp"
 COUNTED = "temperature.equal_scores_give_the_mean_of_the_visible_values"
 BASE2 = replace(PRECISE, exponent="base2")
-#: So few keys in a tile that short sequences fill all splits.
+#: Order of tiles with so few keys that short sequences fill all splits.
 SHORT = Order(kv_tile=4)
 
 
@@ -56,7 +56,7 @@ class MergeMixesBases(SplitAttention):
 
 @mutant(source="vllm-project/vllm#15492", named_by=OUTPUT, order=SHORT)
 class EmptySplitWins(SplitAttention):
-    """The log-sum-exp of a split without a visible key is plus infinity: the merge takes nothing else."""
+    """The log-sum-exp of a split without a visible key is plus infinity: the merge takes only this split."""
 
     def merge(self, one: Part, other: Part) -> Part:
         empty = np.isneginf(other.m)
@@ -99,7 +99,7 @@ class SplitMaximaIgnored(SplitAttention):
 
 @mutant(source="made up: a division rounded down", named_by=COUNTED, order=SHORT)
 class LastSplitShort(SplitAttention):
-    """Each split gets the number of tiles divided by that of splits, rounded down: the remainder is lost."""
+    """Each split gets the number of tiles divided by the number of splits, rounded down: the remainder is lost."""
 
     def deal(self, tiles: list[Tile]) -> list[list[Tile]]:
         share = max(len(tiles) // self.splits, 1)
@@ -168,7 +168,7 @@ class SplitOutputsNarrow(SplitAttention):
 
 @mutant(source="made up: a log-sum-exp written before the merge", named_by=LSE, order=SHORT)
 class LseOfFirstSplit(SplitAttention):
-    """The output is merged, the log-sum-exp is that of the first split."""
+    """The output is merged, but the log-sum-exp is taken from the first split."""
 
     def combine(self, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
         out, _ = super().combine(parts)

@@ -1,9 +1,9 @@
-"""Correct kernels with one documented bug put in: what the properties must catch.
+"""Mutants: correct kernels with one documented bug put in, which the properties must catch.
 
 A mutant is a subclass of :class:`~attn_spec.emulation.forward.TiledAttention` that overrides one step, or the same
-kernel executing a worse arithmetic than it declares, or a function that cheats. Its docstring tells the story in
-one line, ``source`` is the report it retells, ``named_by`` the property that must name it. Controls are the
-opposite: unusual kernels that are right, and must pass.
+kernel executing a worse arithmetic than it declares, or a function that cheats. Its docstring states the bug in one
+line, ``source`` is the report, and ``named_by`` the property that must name it. Controls are the opposite: unusual
+kernels that are right, and must pass.
 
 Each is an attribute of this module: ``attn-spec certify attn_spec.reports.zoo.mutants:causal_top_left`` examines one.
 """
@@ -51,15 +51,15 @@ class Mutant:
     """One bug, or for a control none."""
 
     id: str
-    #: What goes wrong, in one line.
+    #: The bug, in one line.
     story: str
-    #: Where it happened: owner/repository#number, or why it was made up.
+    #: Report of the bug, owner/repository#number, or the reason why it was made up.
     source: str
     #: Mutants that share a kind of step: the module that registers them, or "arithmetic".
     family: str
     #: The property whose refutation names the bug; None for a control.
     named_by: str | None
-    #: What that property says of it.
+    #: Verdict of that property on the mutant.
     verdict: Verdict = Verdict.REFUTED
     #: The dtype it is tried at.
     dtype: str
@@ -79,13 +79,13 @@ class Mutant:
         return self.at(self.dtype)
 
     def at(self, dtype: str) -> Kernel:
-        """A new kernel for inputs of ``dtype``. Raises ``ValueError`` where the change is no defect."""
+        """Return a new kernel for inputs of ``dtype``. Raises ``ValueError`` where the change is no defect."""
         self._require(dtype)
         return self.build(dtype)
 
     def _require(self, dtype: str) -> None:
         if dtype not in self.dtypes:
-            raise ValueError(f"{self.id} is made for {', '.join(self.dtypes)}, not for {dtype}")
+            raise ValueError(f"{self.id} is a defect at {', '.join(self.dtypes)}, not at {dtype}; choose one of these")
 
 
 #: Mutants and controls by id.
@@ -110,8 +110,8 @@ def mutant(
 ) -> Callable[[type[TiledAttention]], type[TiledAttention]]:
     """Register a subclass of the tiled kernel, as a control when no property names it.
 
-    It does the arithmetic of ``executes`` but declares ``contract``, as a user would, with tiles as small as its own,
-    all options but ``lacks`` and those of ``takes``, and the emulated kernels' conventions changed by ``conventions``.
+    It does the arithmetic of ``executes`` but declares ``contract``, as a user would, with tiles as small as its own.
+    It supports all options but ``lacks``, and those of ``takes``; ``conventions`` change those of the emulated kernels.
     ``shapes`` are those at which a user asks for it.
     """
     if contract == "fused" and order is not None and order.kv_tile is not None:
@@ -211,7 +211,7 @@ def cheat(*, source: str, named_by: str, dtype: str = "float32") -> Callable[[Ca
 def introduce(wrong: Wrong, build: Callable[[str, str], Kernel], **told: Any) -> Wrong:
     """Register a class or function: its name is the id, its docstring begins with the story, its module is the family.
 
-    ``build`` makes a kernel of a name for a dtype; ``told`` are further fields of :class:`Mutant`.
+    ``build`` makes a kernel of a name for a dtype; ``told`` are more fields of :class:`Mutant`.
     """
     name, story = _snake(wrong.__name__), inspect.cleandoc(wrong.__doc__ or "").splitlines()[0]
     _add(name, story, partial(build, name), family=wrong.__module__.rpartition(".")[2], **told)
@@ -234,9 +234,10 @@ def load_all() -> tuple[dict[str, Mutant], dict[str, Mutant]]:
 
 
 def __getattr__(name: str) -> Kernel:
-    """A new kernel of the mutant or control with that id, at the dtype it is tried at.
+    """Return a new kernel of the mutant or control with that id, at the dtype it is tried at.
 
-    Raises :class:`KernelError` when there is none. Private names, which Python itself asks for, are not looked up.
+    Raises :class:`KernelError` when there is none, and ``AttributeError`` for private names, which Python itself asks
+    for.
     """
     if name.startswith("_"):
         raise AttributeError(f"module {__name__} has no attribute {name!r}")

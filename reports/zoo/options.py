@@ -25,7 +25,7 @@ HALVES = ("float16", "bfloat16")
 
 @mutant(source="ggml-org/llama.cpp#20296, ggml-org/llama.cpp#16316", named_by=QUERIES)
 class MaskTileJudgedByOneRow(TiledAttention):
-    """Whether a tile of the mask is open or hidden altogether is decided for 16 queries by the first of them."""
+    """The first of 16 queries decides for all of them whether a tile of the mask is all visible or all masked."""
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
         tile = super().option_tile(option, cols)
@@ -60,7 +60,7 @@ class PageTooMany(TiledAttention):
 
 @mutant(source="Tencent-Hunyuan/HunyuanVideo#310, pytorch/pytorch#177378", named_by=MASKED)
 class FirstBoundaryAlone(TiledAttention):
-    """Of the boundaries between packed documents the first one counts: later documents see one another."""
+    """Only the first boundary between packed documents counts: later documents see one another."""
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
         tile = super().option_tile(option, cols)
@@ -73,7 +73,7 @@ class FirstBoundaryAlone(TiledAttention):
 
 @mutant(source="made up: a mask summarized by where its rows start and end", named_by=MASKED)
 class MaskAsInterval(TiledAttention):
-    """Of a row of the mask only its first and last visible key are kept: all between them are visible."""
+    """Only the first and last visible key of a row of the mask are read: all between them are visible."""
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
         if option is self.mask:
@@ -104,7 +104,7 @@ class BiasSubtracted(TiledAttention):
 
 @mutant(source="pytorch/pytorch#187225, ml-explore/mlx#2894", named_by=PIERCED)
 class OptionOffsetWraps(TiledAttention):
-    """Offsets into a mask or bias are kept in 10 bits, a scale model of 32."""
+    """Offsets into a mask or bias are stored in 10 bits, a scale model of 32."""
 
     def option_tile(self, option: np.ndarray, cols: np.ndarray) -> np.ndarray:
         offsets = np.arange(self.Sq)[:, None] * self.Sk + np.minimum(cols, self.Sk - 1)

@@ -15,7 +15,7 @@ from .mutants import mutant
 
 
 def packed(tensor: Any) -> np.ndarray:
-    """The values that lie in memory from the tensor's first element on; zeros past the end of the storage."""
+    """Return the values in memory from the tensor's first element on; zeros past the end of the storage."""
     stored = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
     count = min(tensor.numel(), stored)
     values = np.zeros(tensor.numel())
@@ -56,7 +56,7 @@ class AssumesPacked(TiledAttention):
 
 @mutant(source="pytorch/pytorch#163597, pytorch/pytorch#112577", named_by="independence.expanded_views_are_read_right")
 class StrideOfZeroMissed(TiledAttention):
-    """Strides are respected, but a tensor expanded with stride 0 is taken for a packed one."""
+    """Strides are respected, but a tensor expanded with stride 0 is read as if it were packed."""
 
     def read(self, tensor: Any) -> np.ndarray:
         return packed(tensor) if 0 in tensor.stride() else super().read(tensor)

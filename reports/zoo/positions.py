@@ -30,15 +30,15 @@ class Turns(Operands):
         self.p |= {"queries": self.queries(self.p["queries"]), "keys": self.keys(self.p["keys"])}
 
     def queries(self, turn: Rotation) -> Rotation:
-        """The rotation of the queries as the mutant has it."""
+        """Return the rotation of the queries as the mutant has it."""
         return self.either(turn)
 
     def keys(self, turn: Rotation) -> Rotation:
-        """That of the keys."""
+        """Return the rotation of the keys as the mutant has it."""
         return self.either(turn)
 
     def either(self, turn: Rotation) -> Rotation:
-        """That of a side, where both are changed alike."""
+        """Return the rotation of either side, where both are changed alike."""
         return turn
 
 
@@ -91,7 +91,7 @@ class _Angles(Turns):
         return made
 
     def exponents(self, turn: Rotation) -> np.ndarray:
-        """The powers of the base."""
+        """Return the powers of the base."""
         raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ class FrequenciesInBfloat16(_Angles):
 
 @score_mutant("rotary", source="EleutherAI/gpt-neox#1016", named_by=DISTANCE)
 class PositionsOfFewBits(Turns):
-    """Positions are numbers of 4 bits, a scale model of bfloat16: from 16 on some are one."""
+    """Positions have 4 bits, a scale model of bfloat16: from 16 on some coincide."""
 
     def either(self, turn: Rotation) -> Rotation:
         fraction, exponent = np.frexp(turn.positions)
@@ -167,7 +167,7 @@ class MinusForgotten(Operands):
 
 @score_mutant("rotary", source="made up: a backward pass of the product alone", named_by=BACK)
 class GradientsNotTurnedBack(Operands):
-    """dQ and dK are those of the turned queries and keys."""
+    """dQ and dK are the gradients of the turned queries and keys."""
 
     def backward(self, run: Callable[..., Any], v: Any, *outputs: Any) -> dict[str, np.ndarray]:
         self.score = with_formulas(self.score, "queries", "keys", pull=lambda A, x, p, t: (t, {}))

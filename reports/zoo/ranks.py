@@ -53,7 +53,7 @@ class OwnShardTwice(RingRank):
 
 @rank_mutant(source="made up: the offset of a rank's own keys", named_by=DIAGONAL)
 class MaskOfOwnShard(RingRank):
-    """The causal mask takes whatever keys arrive for those that the rank had at first."""
+    """The causal mask treats arriving keys as the keys that the rank had at first."""
 
     def visible(self, owner: int) -> Tensor:
         i, j = self.queries()[:, None] + self.first, self.keys(owner)
@@ -63,7 +63,7 @@ class MaskOfOwnShard(RingRank):
 
 @rank_mutant(source="made up: one triangle for all stripes", named_by=FUTURE, layout=striped)
 class StripesMaskedAlike(RingRank):
-    """Query n of a stripe sees key n of stripes that lie after its own, which is a later one."""
+    """Query n of a stripe sees key n of all stripes, later keys of the sequence included."""
 
     def visible(self, owner: int) -> Tensor:
         i, j = self.queries()[:, None] + self.first, self.keys(owner)
@@ -98,7 +98,7 @@ class MaximaNotExchanged(TreeRank):
 
 @rank_mutant(source="made up: the log-sum-exp of no keys less itself", named_by=OUTPUT)
 class EmptyShardIsNan(RingRank):
-    """Of two parts without a visible key the share is exp(-inf - -inf)."""
+    """The share of two parts without a visible key is exp(-inf - -inf)."""
 
     def share(self, L: Tensor, M: Tensor) -> Tensor:
         return torch.exp(L - M)[..., None]
@@ -149,7 +149,7 @@ class WeightsOfTheHop(RingRank):
 
 @rank_mutant(source="made up: a buffer that is overwritten", named_by=QUERY_AND_KEY)
 class QueryGradientOfTheLastHop(RingRank):
-    """dQ is what the last hop makes of it."""
+    """dQ takes the last hop only."""
 
     def added(self, held: Sequence[Tensor], found: Sequence[Tensor]) -> Sequence[Tensor]:
         return [found[0], *super().added(held, found)[1:]]
@@ -193,7 +193,7 @@ class OddRankLeftOut(TreeRank):
 
 @rank_mutant(source="made up: gradients that nobody adds up", named_by=QUERY_AND_KEY)
 class QueryGradientOfOneRank(TreeRank):
-    """dQ is what the keys of rank 0 make of it."""
+    """dQ takes the keys of rank 0 only."""
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *results: Any) -> Any:
         dq, dk, dv = self.part_gradients(q, k, v, *self.saved(*results), owner=self.number)

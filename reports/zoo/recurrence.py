@@ -33,7 +33,7 @@ class MaximumStartsAtZero(TiledAttention):
 
 @mutant(source="made up: a maximum that is found once", named_by=MAXIMA)
 class MaximumOfFirstTile(TiledAttention):
-    """The maximum is that of the first tile with a visible key, and later ones may overflow."""
+    """The maximum is taken over the first tile with a visible key; exponentials of later tiles may overflow."""
 
     def update_max(self, m: np.ndarray, tile_max: np.ndarray) -> np.ndarray:
         return np.where(np.isneginf(m), super().update_max(m, tile_max), m)
@@ -57,7 +57,7 @@ class RescaleFactorOne(TiledAttention):
 
 @mutant(source="made up: old and new maximum swapped", named_by=MAXIMA)
 class RescaleFactorInverted(TiledAttention):
-    """What was accumulated is multiplied by exp(m_new - m)."""
+    """The accumulated sum is multiplied by exp(m_new - m)."""
 
     def rescale_factor(self, m: np.ndarray, m_new: np.ndarray) -> np.ndarray:
         return np.where(np.isneginf(m), 0.0, super().rescale_factor(m_new, m))

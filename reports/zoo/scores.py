@@ -23,13 +23,13 @@ LUONG, GRAVES, BAHDANAU = "arXiv 1508.04025", "arXiv 1410.5401", "arXiv 1409.047
 
 
 def with_formulas(score: Score, *sides: str, **formulas: Callable[..., Any]) -> Score:
-    """The score with other formulas, ``value`` or ``pull``, of the operands of some sides."""
+    """Return the score with other formulas, ``value`` or ``pull``, of the operands of some sides."""
     return replace(score, **{side: replace(getattr(score, side), **formulas) for side in sides})
 
 
 @score_mutant("score_weight", "score_vector", source="made up: heads that write over one another", named_by=PARAMETERS)
 class ParameterGradientOfOneHead(Operands):
-    """The gradient of a parameter that heads share is that of the last of them."""
+    """The gradient of a parameter that heads share takes the last of these heads only."""
 
     def over_heads(self, name: str, x: np.ndarray) -> np.ndarray:
         shared = [axis for axis, length in enumerate(self.p[name].values.shape[:2]) if length == 1]
@@ -133,7 +133,7 @@ class _Divided(Operands):
         self.score = with_formulas(self.score, "queries", value=lambda A, q, p: A.quotient(q, self.divisor(A, q)))
 
     def divisor(self, A: Any, q: Number) -> Number:
-        """What queries [.., S, D] are divided by, [.., S, 1]."""
+        """Return the divisor of the queries [.., S, D], [.., S, 1]."""
         return A.root(A.total(q * q))
 
 
@@ -165,7 +165,7 @@ class NormOfAllQueries(_Divided):
 
 
 def _bent_by(score: Score, bend: Callable[[Any, Number], Number]) -> Score:
-    """The additive score with another function in place of tanh."""
+    """Return the additive score with another function in place of tanh."""
     assert score.pairs is not None
 
     def value(A: Any, x: Number, y: Number, p: Any) -> Number:
@@ -185,7 +185,7 @@ class SignOfTanhLost(Operands):
 
 @score_mutant("score_vector", source="made up: a fast tanh that is cut at 4", named_by=ODD)
 class TanhCutOnOneSide(Operands):
-    """Arguments above 4 are taken for 4, those below -4 are not."""
+    """Arguments above 4 become 4; arguments below -4 stay."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

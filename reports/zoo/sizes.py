@@ -52,7 +52,7 @@ class SecondQueriesAreFirst(TiledAttention):
 
 @mutant(source="made up: the heads of a group packed into a tile of 16 rows", named_by=OUTPUT)
 class LargeGroupWraps(TiledAttention):
-    """Of more than 16 query heads to a kv head, the others have the scores of the first ones."""
+    """With more than 16 query heads to a kv head, the others have the scores of the first ones."""
 
     def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
         heads = np.arange(q.shape[1])
@@ -79,7 +79,7 @@ class LaterTilesWrapQueries(TiledAttention):
     shapes=("H=8,Sq=1040,Sk=16,D=128",),
 )
 class RowOffsetOf20Bits(TiledAttention):
-    """Of q no number past the first 2**20 is read."""
+    """No number of q past the first 2**20 is read."""
 
     def score(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
         reached = np.arange(q.size).reshape(q.shape) < 2**20
@@ -100,7 +100,7 @@ class KeyGradientsOfFirstQueries(TiledGradients):
 
 
 def _within_32_bits(values: np.ndarray, stride: int, axis: int) -> np.ndarray:
-    """Values whose offset along an axis has room in 32 bits with a sign; others are 0, as what no load reaches."""
+    """Keep values whose offset along an axis fits into 32 bits with a sign; others are 0: no load reaches them."""
     reached = np.arange(values.shape[axis]) * stride < 2**31
     shape = [-1 if place == axis else 1 for place in range(values.ndim)]
     return np.where(reached.reshape(shape), values, 0.0)
@@ -138,7 +138,7 @@ class WideVectorsCut(TiledAttention):
     order=Order(exponent_folded=True),
 )
 class MaximumBeforeScale(TiledAttention):
-    """The maximum is that of scores that are not scaled yet: under a scale below 0 it is their minimum."""
+    """The maximum is taken before the scale: under a negative scale it becomes the minimum."""
 
     @property
     def folds_exponent(self) -> bool:

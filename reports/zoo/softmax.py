@@ -155,7 +155,7 @@ class RowSumNotRescaled(TiledAttention):
 
 @mutant(source="made up: a maximum kept per tile", named_by=MAXIMA)
 class MaximumOfTileAlone(TiledAttention):
-    """The maximum is that of the current tile, so that it may fall, and exp(m - m_new) overflow."""
+    """The maximum is taken over the current tile alone: it may fall, and exp(m - m_new) overflow."""
 
     def update_max(self, m: np.ndarray, tile_max: np.ndarray) -> np.ndarray:
         return np.where(tile_max > -np.inf, tile_max, m)
@@ -191,7 +191,7 @@ class LseHalfBase2(TiledAttention):
 
 @mutant(source="vllm-project/vllm#15492", named_by="masking.queries_that_see_no_key_follow_the_convention")
 class EmptyLsePlusInfinity(TiledAttention):
-    """A row that sees no key gets a log-sum-exp of plus infinity: a merge would take nothing else."""
+    """A row that sees no key gets a log-sum-exp of plus infinity: a merge would take only this row."""
 
     def log_sum_exp(self, m: np.ndarray, l: np.ndarray) -> np.ndarray:
         lse = super().log_sum_exp(m, l)
@@ -226,7 +226,7 @@ class EpsilonInRowSum(TiledAttention):
     source="made up: a polynomial beyond its interval", named_by="softmax.outputs_lie_in_the_hull_of_the_visible_values"
 )
 class ExponentialBelowZero(TiledAttention):
-    """The exponential dips below zero far out, so that weights are no longer those of a mean."""
+    """The exponential dips below zero far out, so that some weights are negative."""
 
     def weights(self, s: np.ndarray, m: np.ndarray) -> np.ndarray:
         p = super().weights(s, m)
@@ -252,7 +252,7 @@ class MaximumPlusTwo(TiledAttention):
 
 @mutant(source="FluxML/NNkernels.jl#16", named_by=None, contract=replace(PRECISE, reference_slack=8.0))
 class MaximumUpperBound(TiledAttention):
-    """The row maximum includes hidden keys, cut off at 8 above the visible ones: any upper bound may be subtracted."""
+    """The row maximum includes masked keys, limited to 8 above the visible ones: any upper bound may be subtracted."""
 
     def tile_max(self, s: np.ndarray) -> np.ndarray:
         seen = super().tile_max(s)

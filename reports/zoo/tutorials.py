@@ -54,77 +54,77 @@ def printed(
 
 
 def scores(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
-    """What every one of them begins with, when it is right."""
+    """Return the masked scores that each of these kernels begins with, when it is right."""
     return hidden(q @ k.mT / math.sqrt(q.size(-1)), mask)
 
 
 def hidden(s: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores with minus infinity where the mask is False."""
+    """Set scores to minus infinity where the mask is False."""
     return s if mask is None else s.masked_fill(~mask, -math.inf)
 
 
 @printed(source="esceptico/perceiver-io#9", named_by=SCALE)
 def scale_divided_away(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Scores are divided by a constant that is 1/sqrt(D) already: they grow with D."""
+    """Divide scores by a constant that is 1/sqrt(D) already: they grow with D."""
     return hidden(q @ k.mT / q.size(-1) ** -0.5, mask).softmax(-1) @ v
 
 
 @printed(source="omihub777/ViT-CIFAR#11", named_by=SCALE)
 def scale_of_all_heads(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Scores are divided by the root of the dimension of the model, which all heads share."""
+    """Divide scores by the root of the dimension of the model, which all heads share."""
     return hidden(q @ k.mT / math.sqrt(q.size(1) * q.size(-1)), mask).softmax(-1) @ v
 
 
 @printed(source="labmlai/annotated_deep_learning_paper_implementations#146", named_by=WEIGHTS)
 def softmax_over_queries(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The softmax runs along the queries: the weights of each key add up to 1."""
+    """Run the softmax along the queries: the weights of each key add up to 1."""
     return scores(q, k, mask).softmax(-2) @ v
 
 
 @printed(source="facebookresearch/detr#247", named_by=HEADS)
 def softmax_over_heads(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Heads and keys are one axis to the softmax."""
+    """Run the softmax over heads and keys as one axis."""
     s = scores(q, k, mask).transpose(1, 2)
     return s.flatten(2).softmax(-1).view(s.shape).transpose(1, 2) @ v
 
 
 @printed(source="PetrochukM/PyTorch-NLP#2", named_by=BATCH)
 def softmax_over_batch(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The softmax runs along the first axis, the batch: of one entry every weight is 1."""
+    """Run the softmax along the first axis, the batch: with one entry every weight is 1."""
     return scores(q, k, mask).softmax(0) @ v
 
 
 @printed(source="made up: one softmax for the whole matrix", named_by=WEIGHTS)
 def softmax_over_everything(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The weights of all queries and keys of a head add up to 1."""
+    """Let the weights of all queries and keys of a head add up to 1."""
     s = scores(q, k, mask)
     return s.flatten(2).softmax(-1).view(s.shape) @ v
 
 
 @printed(source="huggingface/pytorch-image-models#2236", named_by=WEIGHTS)
 def mask_after_softmax(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The weights are multiplied by the mask, and not normalized again."""
+    """Multiply the weights by the mask, without normalizing them again."""
     weights = scores(q, k).softmax(-1)
     return (weights if mask is None else weights * mask) @ v
 
 
 @printed(source="georg-wolflein/good-features#1", named_by=MASKED)
 def mask_times_scores(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The scores are multiplied by the mask: hidden keys score zero."""
+    """Multiply the scores by the mask: masked keys score zero."""
     s = scores(q, k)
     return (s if mask is None else s * mask).softmax(-1) @ v
 
 
 @printed(source="tensorflow/tensorflow#43941", named_by=MASKED)
 def padding_attended(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The keys of padding are zeros, and are attended to."""
+    """Attend to the keys of padding, which are zeros."""
     k = k if mask is None else k * mask.any(dim=(1, 2), keepdim=True).mT
     return scores(q, k).softmax(-1) @ v
 
 
 @printed(source="openai/gpt-2#122", named_by=OPEN, dtypes=("float16",))
 def fill_beyond_half(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Scores less 1e10 where the mask is 0: in half that number is infinite, and 0 times it is NaN."""
+    """Subtract 1e10 from scores where the mask is 0: in half that number is infinite, and 0 times it is NaN."""
     s = scores(q, k)
     if mask is not None:
         seen = mask.to(s.dtype)
@@ -134,7 +134,7 @@ def fill_beyond_half(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = N
 
 @printed(source="lsdefine/attention-is-all-you-need-keras#36", named_by=ENTRIES)
 def masks_repeated_by_entry(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Heads lie before batch entries in memory, masks are repeated as if they lay after them."""
+    """Repeat masks as if heads lay after batch entries in memory, where they lie before."""
     B, H, S, _ = q.shape
     q, k, v = (x.transpose(0, 1).flatten(0, 1) for x in (q, k, v))
     if mask is not None:
@@ -143,7 +143,7 @@ def masks_repeated_by_entry(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | N
 
 
 def _as_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, S, H D] as [B, H, S, D]."""
+    """Split [B, S, H D] to [B, H, S, D]."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -151,7 +151,7 @@ def _as_heads(x: Tensor, heads: int) -> Tensor:
 def heads_viewed(
     q: Tensor, k: Tensor, v: Tensor, *, query_heads: int, kv_heads: int, mask: Tensor | None = None
 ) -> Tensor:
-    """Heads are split by a view without a transpose: they share out the rows in place of the columns."""
+    """Split heads by a view without a transpose: they share out the rows in place of the columns."""
     q, k, v = (x.reshape(len(x), n, x.size(1), -1) for x, n in ((q, query_heads), (k, kv_heads), (v, kv_heads)))
     return (scores(q, k, mask).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
@@ -160,7 +160,7 @@ def heads_viewed(
 def heads_joined_untransposed(
     q: Tensor, k: Tensor, v: Tensor, *, query_heads: int, kv_heads: int, mask: Tensor | None = None
 ) -> Tensor:
-    """Heads are joined by a reshape without a transpose."""
+    """Join heads by a reshape without a transpose."""
     q, k, v = (_as_heads(x, heads) for x, heads in ((q, query_heads), (k, kv_heads), (v, kv_heads)))
     out = scores(q, k, mask).softmax(-1) @ v
     return out.reshape(len(out), out.size(2), -1)
@@ -168,14 +168,14 @@ def heads_joined_untransposed(
 
 @printed(source="made up: a sum over heads where they are concatenated", named_by=HEADS)
 def heads_summed(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Each head gets the sum of all of them."""
+    """Return the sum of all heads as each head."""
     out = scores(q, k, mask).softmax(-1) @ v
     return out.sum(dim=1, keepdim=True).expand(out.shape)
 
 
 @printed(source="made up: attention applied to attention", named_by=OUTPUT, without=("cross",))
 def values_weighted_twice(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The values are multiplied by the weights twice."""
+    """Multiply the values by the weights twice."""
     weights = scores(q, k, mask).softmax(-1)
     return weights @ (weights @ v)
 
@@ -197,6 +197,6 @@ class _DiagonalSoftmax(torch.autograd.Function):
 
 @printed(source="made up: a derivative found for one variable", named_by=GRADIENTS)
 def jacobian_diagonal(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """dA = P (1 - P) dP: the Jacobian of softmax without its off-diagonal."""
+    """Compute dA = P (1 - P) dP: the Jacobian of softmax without its off-diagonal."""
     weights: Any = _DiagonalSoftmax.apply(scores(q, k, mask))
     return weights @ v

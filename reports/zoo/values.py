@@ -51,7 +51,7 @@ class OutputRaised(TiledAttention):
     source="made up: a range that was meant to be symmetric", named_by="online_rescaling.negating_v_negates_the_output"
 )
 class ValuesClippedBelow(TiledAttention):
-    """Values below -2 are clipped, those above 2 are not."""
+    """Values below -2 are clipped, values above 2 are not."""
 
     def load_v(self) -> np.ndarray:
         return np.maximum(super().load_v(), -2.0)
