@@ -24,12 +24,12 @@ INPUTS = ("q", "k", "v")
 
 
 def no_heads(subject: Subject) -> str:
-    """Why the shapes mean nothing to a kernel."""
+    """Return the reason why the shapes mean nothing to a kernel; empty if they mean something."""
     return OF_A_LAYER if "query_projection" in subject.kernel.limits.always else ""
 
 
 def judged_whole(subject: Subject) -> str:
-    """Why gradients of a kernel cannot be looked at in part."""
+    """Return the reason why gradients of a kernel cannot be judged in part; empty if they can."""
     if subject.dtype == "float64":
         return WHOLE.format("float64")
     return no_heads(subject)

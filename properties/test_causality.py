@@ -16,12 +16,12 @@ VASWANI = "Vaswani et al., Attention Is All You Need (arXiv 1706.03762), section
 
 
 def causal_problems(subject: Subject) -> SearchStrategy[Problem]:
-    """Causal problems of at least one query, without a window."""
+    """Draw causal problems of at least one query, without a window."""
     return problems(subject, needs=("causal",), without=("window", "empty"))
 
 
 def prefilled(subject: Subject) -> SearchStrategy[Problem]:
-    """Causal problems that a decoding step can be cut out of.
+    """Draw causal problems of which a decoding step can be taken out.
 
     Its one query is aligned with the last key from the bottom-right corner, and with the first from the other.
     """

@@ -25,12 +25,12 @@ MOST, MOST_COMPILED = 4, 2
 
 
 def from_the_end(subject: Subject) -> bool:
-    """Whether the last query can be aligned with the last key, as it is beside a cache."""
+    """Return whether the last query can be aligned with the last key, as it is beside a cache."""
     return subject.conventions.causal_alignment == "bottom_right" or subject.supports("causal_alignment")
 
 
 def cached(subject: Subject) -> SearchStrategy[Problem]:
-    """Causal problems of which some queries and the keys up to them make a problem of the same kind.
+    """Draw causal problems of which some queries and the keys up to them make a problem of the same kind.
 
     From the bottom-right corner the last of these queries is aligned with the last of these keys. From the other, one
     query alone sees all keys up to it without the diagonal, and what is counted from there is left out.
@@ -47,7 +47,7 @@ def cached(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def up_to(problem: Problem, rows: range) -> Problem:
-    """Some neighbouring queries with the keys up to the last of them."""
+    """Return some neighbouring queries with the keys up to the last of them."""
     first = problem.key_length - problem.query_length if problem.causal_alignment == "bottom_right" else 0
     keys = min(rows[-1] + first + 1, problem.key_length)
     part = problem.take("Q", rows).take("K", range(keys))
@@ -55,13 +55,13 @@ def up_to(problem: Problem, rows: range) -> Problem:
 
 
 def rows_with_keys(problem: Problem) -> range:
-    """The queries before which, or at which, there is a key."""
+    """Return the queries before which, or at which, there is a key."""
     before = problem.query_length - problem.key_length if problem.causal_alignment == "bottom_right" else 0
     return range(max(before, 0), problem.query_length)
 
 
 def most(subject: Subject) -> int:
-    """How many parts of one sequence a kernel is asked for."""
+    """Return the number of parts of one sequence that a kernel is called with."""
     return MOST if subject.kernel.signatures is None else MOST_COMPILED
 
 

@@ -18,17 +18,17 @@ SRIVASTAVA = "Srivastava et al., Dropout (2014), section 10; torch.ops.aten._sca
 
 
 def dropping(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
-    """Problems with dropout."""
+    """Draw problems with dropout."""
     return problems(subject, needs=("dropout_keep",), without=("empty",), **drawn)
 
 
 def differentiable_with_dropout(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with dropout that have gradients."""
+    """Draw problems with dropout that have gradients."""
     return differentiable(subject, needs=("dropout_keep",), without=("empty",))
 
 
 def half_kept(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose queries keep some keys and drop some, of numbers that overflow nothing."""
+    """Draw problems whose queries keep some keys and drop some, of numbers that overflow nothing."""
     keeps = named(("half", "most", "checkerboard"))
     asked = {"needs": ("dropout_keep",), "without": ("empty", projects), "dropout_keep": keeps, "regimes": TAME}
     return problems(subject, where=lambda recipe: recipe.key_length > 1, **asked)

@@ -41,12 +41,12 @@ PAST_TILES = (2, 17, 65, 80, 100, 129)
 
 
 def any_scores(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose answers show what is kept."""
+    """Draw problems whose answers show which weights are kept."""
     return showing(subject, without=("empty", changes_weights, projects), regimes=TAME)
 
 
 def differentiable_scores(subject: Subject) -> SearchStrategy[Problem]:
-    """The same that have gradients, of weights that do not underflow."""
+    """Draw problems with gradients whose answers show which weights are kept; no weight underflows."""
     without = ("bias", "empty", changes_weights, projects)
     return showing(subject, PAST_TILES, draw=differentiable, without=without, regimes=["normal", "ties"])
 

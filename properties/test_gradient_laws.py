@@ -35,13 +35,13 @@ Weighted = tuple[np.ndarray | float, np.ndarray, np.ndarray]
 
 
 def with_dense_bias(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with a bias that varies along the keys."""
+    """Draw problems with a bias that varies along the keys."""
     names = [f"{name}@{axes}" for name in BIASES for axes in BROADCASTS if axes.endswith("K")]
     return differentiable(subject, needs=("bias",), without=("empty",), bias=st.sampled_from(names))
 
 
 def far_from_zero(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose scores were moved by up to 120 either way, of all lengths: the LSE is below -88.7 in many."""
+    """Draw problems of all lengths whose scores are moved by up to 120 either way: the LSE is below -88.7 in many."""
     return differentiable(
         subject,
         without=("empty", changes_scores),
@@ -51,7 +51,7 @@ def far_from_zero(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def moderate(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with numbers near 1."""
+    """Draw problems with numbers near 1."""
     regimes = ("uniform+v_one_hot", "integers", "normal+v_one")
     return differentiable(subject, without=("empty", changes_scores), regimes=regimes)
 

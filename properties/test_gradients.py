@@ -25,14 +25,14 @@ CHAIN_RULE = "the derivative of a function with respect to an argument it ignore
 
 
 def hiding(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems that overflow nothing, with some way of hiding keys if the kernel has one."""
+    """Draw problems that overflow nothing, with some way of masking keys if the kernel has one."""
     ways = [name for name, row in OPTIONS.items() if hides_keys(row) and subject.supports(name)]
     choices = [differentiable(subject, needs=(way,), without=("empty",), regimes=TAME) for way in ways]
     return st.one_of(choices) if choices else differentiable(subject, without=("empty",), regimes=TAME)
 
 
 def with_unseen_keys(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems in which some keys are hidden from every query, in most of them."""
+    """Draw problems in most of which some keys are masked for every query."""
     drawn = partial(differentiable, subject, without=("empty",), regimes=TAME)
     masks = named(("padding", "leading_hidden", "random", "all_hidden"))
     ways = [name for name, row in OPTIONS.items() if hides_keys(row) and subject.supports(name)]
@@ -41,18 +41,18 @@ def with_unseen_keys(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def capped(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose scores are of the size of the softcap, where its slope is neither 0 nor 1."""
+    """Draw problems whose scores are of the size of the softcap, where its slope is neither 0 nor 1."""
     return differentiable(subject, needs=("softcap",), without=("empty",), regimes=("large", "normal", "activations"))
 
 
 def structured(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems of low rank with outlier channels, in batches, as the layers of a trained model see them."""
+    """Draw problems of low rank with outlier channels, in batches, as the layers of a trained model see them."""
     regimes = ("activations", "activations+v_offset", "offset_q", "large")
     return differentiable(subject, without=("empty", adds_to_scores), regimes=regimes, batch=st.sampled_from((2, 1, 3)))
 
 
 def large_cotangent(subject: Subject, problem: Problem) -> np.ndarray:
-    """dO [B, Hq, Sq, Dv] of size 16: nothing overflows in float16, and nothing hidden is lost in rounding."""
+    """Draw dO [B, Hq, Sq, Dv] of size 16: float16 does not overflow, and rounding loses no masked gradient."""
     shape = problem.output_shape
     return bits.nearest(16.0 * randomness(problem).standard_normal(shape).clip(-4, 4), subject.contract.output)
 
@@ -119,7 +119,7 @@ def test_bias_gradients_are_within_their_bounds(subject: Subject, problem: Probl
 
 
 def _scores(subject: Subject) -> list[str]:
-    """Scores with parameters that the kernel has; the one that it always uses, if there is one."""
+    """Return the scores with parameters that the kernel has, or only those that it always uses, if there are any."""
     found = [name for name, row in OPTIONS.items() if row.kind == SCORE and row.tensor and subject.supports(name)]
     return [name for name in found if name in subject.kernel.limits.always] or found
 

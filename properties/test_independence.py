@@ -26,12 +26,12 @@ CALLS = 4
 
 
 def in_batches(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems of two or three batch entries that overflow nothing."""
+    """Draw problems of two or three batch entries that overflow nothing."""
     return problems(subject, without=("empty", adds_to_scores), regimes=TAME, batch=st.sampled_from((2, 3)))
 
 
 def rewritten(problem: Problem, keep: int | None = None) -> Problem:
-    """The problem with other N(0, 1) values of the same shape, but for one batch entry that keeps its own.
+    """Return the problem with other N(0, 1) values of the same shape, except for the batch entry ``keep``.
 
     One time in two, only one of q, k, v has other values.
     """

@@ -21,19 +21,19 @@ from attn_spec.search.cotangents import cotangent, randomness
 from attn_spec.search.property import Refutation, attention_property
 from attn_spec.search.strategies import TAME, problems
 
-#: What a kernel of a layer takes.
+#: Options that a kernel of a layer takes.
 LAYER = ("query_projection", "key_projection", "value_projection", "output_projection")
 VASWANI = "Vaswani et al., Attention is all you need (2017), section 3.2.2"
 
 
 def layers(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
-    """Layers of several heads, of numbers that overflow nothing."""
+    """Draw layers of several heads, of numbers that overflow nothing."""
     asked = {"needs": LAYER, "without": ("empty",), "regimes": TAME, **drawn}
     return problems(subject, where=lambda recipe: recipe.query_heads > 1, **asked)
 
 
 def of_head(problem: Problem, head: int, **changed: np.ndarray) -> Problem:
-    """The layer with other numbers in tensors of one head, and every projection given to each head on its own."""
+    """Return the layer with other numbers in tensors of one head, and every projection repeated for each head."""
     given = {name: np.asarray(getattr(problem, name)) for name in LAYER}
     whole = {name: np.array(np.broadcast_to(x, (1, problem.query_heads, *x.shape[2:]))) for name, x in given.items()}
     for name, values in changed.items():

@@ -18,19 +18,19 @@ KATHAROPOULOS = "Katharopoulos et al., Transformers are RNNs, arXiv 2006.16236"
 
 
 def linear(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
-    """Problems of linear attention."""
+    """Draw problems of linear attention."""
     return problems(subject, needs=("feature_map",), without=("empty",), **drawn)
 
 
 def without_epsilon(subject: Subject) -> SearchStrategy[Problem]:
-    """Those of features that a factor comes out of, with nothing added to their sum."""
+    """Draw linear problems with features that a factor comes out of, and nothing added to their sum."""
     maps = st.sampled_from(("relu", "exp"))
     without = ("empty", adds_to_row_sum)
     return problems(subject, needs=("feature_map",), without=without, feature_map=maps, regimes=("normal", "offset_q"))
 
 
 def in_order(subject: Subject) -> SearchStrategy[Problem]:
-    """Causal problems of lengths around the edges of tiles."""
+    """Draw causal problems of lengths around the edges of tiles."""
     lengths = [length * subject.kernel.limits.step("K") for length in (1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 129)]
     drawn = {"key_length": st.sampled_from(lengths), "regimes": TAME}
     return problems(subject, needs=("feature_map", "causal"), without=("empty", "window", "mask"), **drawn)

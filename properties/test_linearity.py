@@ -22,17 +22,17 @@ LINEAR = "O = P V with weights P that do not depend on V"
 
 
 def _without_keys(problem: Problem) -> np.ndarray:
-    """Rows of the output that a head, in a layer any of them, sees no key for."""
+    """Return the rows of the output for which a head, or any head of a layer, sees no key."""
     return np.any(problem.empty_rows, axis=1, keepdims=True) if problem.projects else problem.empty_rows
 
 
 def tame(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems that overflow nothing, with outputs linear in v."""
+    """Draw problems that overflow nothing, with outputs linear in v."""
     return problems(subject, without=("empty", adds_to_values), regimes=TAME)
 
 
 def with_more_or_fewer_columns(subject: Subject) -> SearchStrategy[Problem]:
-    """The same, with another number of columns in V than in K wherever the kernel allows it."""
+    """Draw problems like :func:`tame`, with another number of columns in V than in K wherever the kernel allows it."""
     needs = ("dv",) if subject.supports("dv") else ()
     return problems(subject, needs=needs, without=("empty", projects), regimes=TAME)
 

@@ -28,12 +28,12 @@ EMPTY = "problem.Conventions.empty_row and empty_lse, which the kernel declares"
 
 
 def visible_of(problem: Problem) -> np.ndarray:
-    """The mask that the problem has, [B, Hq, Sq, Sk]."""
+    """Return the mask that the problem has, [B, Hq, Sq, Sk]."""
     return np.broadcast_to(np.asarray(problem.mask), problem.score_shape)
 
 
 def masked(subject: Subject, *without: Trait) -> SearchStrategy[Problem]:
-    """Problems with a bool mask that hides something, without options of some traits."""
+    """Draw problems with a bool mask that masks some keys, without options of some traits."""
     names = (
         "padding",
         "random",
@@ -48,7 +48,7 @@ def masked(subject: Subject, *without: Trait) -> SearchStrategy[Problem]:
 
 
 def padded(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose batch entries have lengths of their own, and no diagonal that would move with them.
+    """Draw problems whose batch entries have lengths of their own, and no diagonal that would move with them.
 
     Nor queries whose answer is the mean of all values, those of the padding included.
     """
@@ -59,35 +59,35 @@ def padded(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def windowed(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with a narrow window and enough keys for it to hide some."""
+    """Draw problems with a narrow window and enough keys for it to mask some."""
     sides = st.sampled_from((0, 1, 2, 5, 16, None))
     windows = st.tuples(sides, sides).filter(lambda window: window != (None, None))
     return problems(subject, needs=("window",), without=("empty",), window=windows)
 
 
 def pierced(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose bias holds -inf."""
+    """Draw problems whose bias holds -inf."""
     return problems(subject, needs=("bias",), without=("empty",), bias=named(("minus_inf", "leading_minus_inf")))
 
 
 def filled(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose bias is a low number at some keys, or at all that a query sees."""
+    """Draw problems whose bias is a low number at some keys, or at all that a query sees."""
     return problems(subject, needs=("bias",), without=("empty",), bias=named(("finite_fill",)))
 
 
 def blinded(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with a mask that leaves some queries without any key."""
+    """Draw problems with a mask that leaves some queries without any key."""
     names = ("empty_first_rows", "empty_middle_rows", "empty_last_rows", "all_hidden")
     return problems(subject, needs=("mask",), without=("empty",), mask=named(names))
 
 
 def blinded_by_bias(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with a bias of -inf everywhere, or at most places of few keys."""
+    """Draw problems with a bias of -inf everywhere, or at most places of few keys."""
     return problems(subject, needs=("bias",), without=("empty",), bias=named(("all_minus_inf", "minus_inf")))
 
 
 def without_keys(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems of no queries, no keys, or neither."""
+    """Draw problems of no queries, no keys, or neither."""
     return problems(subject, needs=("empty",))
 
 

@@ -28,7 +28,7 @@ SIGNS = "rounding to nearest, and toward zero, commute with negation"
 
 
 def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose running maximum moves by 1, 25 or 100, at lengths beside tile edges."""
+    """Draw problems whose running maximum moves by 1, 25 or 100, at lengths beside tile edges."""
     step = subject.kernel.limits.step("K")
     scores = ("rising", "rising_25", "rising_100", "falling", "falling_100", "first_key_dominates", "one_hot")
     regimes = [name + values for values in ("", "+v_counterweight", "+v_wide") for name in scores]
@@ -37,7 +37,7 @@ def moving_maxima(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def splittable(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose keys can be cut in parts."""
+    """Draw problems whose keys can be split into parts."""
     step = subject.kernel.limits.step("K")
     lengths = st.sampled_from([length * step for length in (2, 3, 5, 17, 33, 64, 65, 129)])
     regimes = ("normal", "large", "rising", "rising_100", "falling_100", "one_hot", "ties", "rising_25+v_counterweight")
@@ -85,7 +85,7 @@ def test_parts_merge_into_the_whole_through_the_log_sum_exp(subject: Subject, pr
 
 
 def partition(subject: Subject, problem: Problem) -> list[np.ndarray]:
-    """Two to four parts of the keys, two for a compiled kernel; without those that hold none, if it takes no such."""
+    """Split the keys into two to four parts, two for a compiled kernel; empty parts only if the kernel takes them."""
     rng, step = randomness(problem), subject.kernel.limits.step("K")
     blocks = np.arange(problem.key_length).reshape(-1, step)
     count = 2 if subject.kernel.signatures is not None else int(rng.integers(2, 5))
@@ -121,7 +121,7 @@ def assert_merged(truth: Enclosed, parts: list[tuple[Measurement, ...]], subject
 
 
 def merge_weights(L: list[np.ndarray]) -> list[np.ndarray]:
-    """exp(L_t - LSE) of parts, each [B, Hq, Sq, 1]; all 0 where no part has a visible key."""
+    """Return exp(L_t - LSE) of parts, each [B, Hq, Sq, 1]; all 0 where no part has a visible key."""
     top = np.maximum.reduce(L)
     with np.errstate(invalid="ignore", over="ignore"):
         raised = [np.exp(x - np.where(np.isneginf(top), 0.0, top))[..., None] for x in L]

@@ -25,18 +25,18 @@ PRESS = "Press et al., Train short, test long (arXiv 2108.12409)"
 
 
 def turned(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
-    """Problems with rotary positions."""
+    """Draw problems with rotary positions."""
     return problems(subject, needs=("rotary", *drawn.pop("needs", ())), **drawn)
 
 
 def placed(subject: Subject, *, without: tuple[str | Trait, ...] = (), **drawn: Any) -> SearchStrategy[Problem]:
-    """Problems with rotary positions that are given, of queries and of keys."""
+    """Draw problems with given rotary positions, of queries and of keys."""
     patterns = {name: st.sampled_from([pattern for pattern in OPTIONS[name].draws if pattern]) for name in GIVEN}
     return problems(subject, needs=("rotary", *GIVEN), without=("empty", *without), **patterns, **drawn)
 
 
 def shifted(subject: Subject, option: str) -> SearchStrategy[Problem]:
-    """Problems with one kind of positions and a mask that is open, of two queries and keys or more."""
+    """Draw problems with one kind of positions and a mask that is open, of two queries and keys or more."""
     without = ("empty", hides_keys, positional_absolutely)
     asked = {"needs": (option, "mask"), "without": without, "mask": "all@11QK", "regimes": TAME}
     return problems(subject, where=lambda recipe: min(recipe.query_length, recipe.key_length) > 1, **asked)
@@ -56,7 +56,7 @@ def assert_distance_alone_counts(subject: Subject, problem: Problem) -> None:
 
 
 def with_alibi(subject: Subject, **drawn: Any) -> SearchStrategy[Problem]:
-    """Problems whose scores fall with the distance, every second one with groups of heads if there may be any."""
+    """Draw problems whose scores fall with the distance, every second one with groups of heads if there may be any."""
     alone = ("alibi_slopes",)
     kinds = (alone, (*alone, "gqa")) if subject.supports("gqa") else (alone,)
     return st.one_of([problems(subject, needs=needs, without=("empty",), **drawn) for needs in kinds])

@@ -19,12 +19,12 @@ SAMPLES = 640
 
 
 def of_equal_keys(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems in which all keys are equal, so that the log-sum-exp is the score plus log Sk."""
+    """Draw problems in which all keys are equal, so that the log-sum-exp is the score plus log Sk."""
     return problems(subject, without=("empty", all_but("scale")), regimes=["constant_keys"])
 
 
 def of_two_keys(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with one key at even places, zero at odd ones, and V = 1 and 0: outputs are logistic in the score."""
+    """Draw problems of one key at even places, zero at odd ones, V = 1 and 0: outputs are logistic in the score."""
     lengths = st.sampled_from([n * subject.kernel.limits.step("K") for n in (2, 3, 16, 17, 64)])
     plain = problems(subject, without=("empty", all_but("scale")), regimes=["constant_keys"], key_length=lengths)
 
@@ -36,7 +36,7 @@ def of_two_keys(subject: Subject) -> SearchStrategy[Problem]:
 
 
 def of_random_signs(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with q and k of independent signs, D >= 16, and SAMPLES scores, each shared by all keys of its query."""
+    """Draw problems with q and k of independent signs, D >= 16, and SAMPLES scores, each shared by a query's keys."""
     step = subject.kernel.limits.step("QK")
     length = step * max(16 // step, 1)
     pairs = -(-SAMPLES // length)
@@ -68,7 +68,7 @@ def applied_scale(dot: np.ndarray, score: np.ndarray) -> float:
 
 
 def with_scale(problem: Problem, applied: float, error: Refutation) -> Refutation:
-    """The same refutation, naming the scale that the kernel seems to have applied."""
+    """Return the refutation with the scale that the kernel seems to have applied."""
     asked = (
         f"1/sqrt({problem.head_dim}) = {problem.scale_value:.6g}" if problem.scale is None else f"{problem.scale:.6g}"
     )
@@ -77,7 +77,7 @@ def with_scale(problem: Problem, applied: float, error: Refutation) -> Refutatio
 
 
 def first_dot(problem: Problem) -> np.ndarray:
-    """q.k of every query with the first key, [B, Hq, Sq]."""
+    """Return q.k of every query with the first key, [B, Hq, Sq]."""
     first = np.repeat(problem.k[:, :, 0], problem.group, axis=1)
     return np.einsum("bhid,bhd->bhi", problem.q, first)
 

@@ -15,31 +15,31 @@ from attn_spec.search.strategies import TAME, problems
 
 
 def chosen(subject: Subject, option: str, **fixed: Any) -> SearchStrategy[Problem]:
-    """Problems of the score that an option chooses."""
+    """Draw problems of the score that an option chooses."""
     return problems(subject, needs=(option,), without=("empty",), **fixed)
 
 
 def permuting_weights(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose W permutes the axes of k, all heads alike, and may multiply them by powers of two."""
+    """Draw problems whose W permutes the axes of k, all heads alike, and may multiply them by powers of two."""
     drawn = chosen(subject, "score_weight", score_weight="permutation@11DD")
     return drawn.filter(lambda problem: is_representable(changed_keys(problem)[1], problem.dtype))
 
 
 def changed_keys(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """That W with powers of two, and the keys W k."""
+    """Return the problem's W with rows times powers of two, and the keys W k."""
     sizes = 2.0 ** randomness(problem).integers(-1, 2, size=(problem.head_dim, 1))
     W = sizes * np.asarray(problem.score_weight)
     return W, problem.k @ W.swapaxes(-1, -2)
 
 
 def cosines(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose q and k may be multiplied by powers of two."""
+    """Draw problems whose q and k may be multiplied by powers of two."""
     drawn = chosen(subject, "score_gamma", regimes=TAME)
     return drawn.filter(lambda problem: all(is_representable(x, problem.dtype) for x in lengthened(problem).values()))
 
 
 def lengthened(problem: Problem) -> dict[str, np.ndarray]:
-    """q and k, each vector multiplied by a power of two of its own."""
+    """Return q and k, each vector multiplied by a power of two of its own."""
     rng = randomness(problem)
     return {
         name: tensor * 2.0 ** rng.integers(-4, 5, size=(*tensor.shape[:3], 1))

@@ -14,14 +14,14 @@ from attn_spec.search.strategies import problems
 
 
 def shifted(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems whose scores are all moved by the same constant, from 30 to 6e4 either way."""
+    """Draw problems whose scores are all moved by the same constant, from 30 to 6e4 either way."""
     regimes = ("normal", "one_hot", "rising", "falling", "ties", "normal+v_one", "normal+v_one_hot")
     shifts = st.sampled_from(SHIFTS[1:])
     return problems(subject, without=("softcap", "empty"), regimes=regimes, shift=shifts)
 
 
 def constant_values(subject: Subject) -> SearchStrategy[Problem]:
-    """Problems with V = 1."""
+    """Draw problems with V = 1."""
     scores = ("uniform", "normal", "large", "huge", "ties", "rising", "falling", "falling_100", "activations")
     return problems(subject, without=("empty", changes_weights), regimes=[f"{name}+v_one" for name in scores])
 
@@ -72,7 +72,7 @@ def test_outputs_lie_in_the_hull_of_the_visible_values(subject: Subject, problem
 
 
 def hull(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """Largest and smallest visible value for each output element, [B, Hq, Sq, Dv]."""
+    """Return the largest and smallest visible value for each output element, [B, Hq, Sq, Dv]."""
     v = np.repeat(problem.v, problem.group, axis=1)
     shape = problem.output_shape
     high, low = np.full(shape, -np.inf), np.full(shape, np.inf)

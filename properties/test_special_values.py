@@ -16,12 +16,12 @@ IEEE = "IEEE 754-2019, sections 6.2 and 7: NaN propagates through sums and produ
 
 
 def of(*regimes: str, subject: Subject) -> SearchStrategy[Problem]:
-    """Problems of these regimes with at least one query and one key."""
+    """Draw problems of these regimes with at least one query and one key."""
     return problems(subject, without=("empty",), regimes=regimes)
 
 
 def rows_that_see(problem: Problem, b: int, g: int, j: int) -> np.ndarray:
-    """True for each row [B, Hq, Sq] that sees key j of kv head g of batch entry b."""
+    """Return True for each row [B, Hq, Sq] that sees key j of kv head g of batch entry b."""
     of_head = np.arange(problem.query_heads) // problem.group == g
     sees = np.zeros(problem.visible.shape[:3], dtype=bool)
     sees[b, of_head] = problem.visible[b, of_head][..., j]

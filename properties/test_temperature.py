@@ -15,7 +15,7 @@ VALUES = ("", "+v_one_hot", "+v_offset", "+v_alternating", "+v_wide")
 
 
 def under(subject: Subject, regime: str, **fixed: Any) -> SearchStrategy[Problem]:
-    """Problems of one score regime and any plain values."""
+    """Draw problems of one score regime and any plain values."""
     return problems(subject, without=("empty", adds_to_scores), regimes=[regime + values for values in VALUES], **fixed)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of attn-spec share: running the command in a folder of its own, kernels from source text."""
+"""Fixtures that the tests of attn-spec share: running the command in a folder of its own, kernels from source text."""
 
 import os
 import random
@@ -17,7 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working directory, whose modules are forgotten with it."""
+    """Change to an empty working directory, whose modules are forgotten with it."""
     monkeypatch.chdir(tmp_path)
     known = set(sys.modules)
     yield tmp_path
@@ -42,17 +42,17 @@ def attn_spec(folder: Path) -> Run:
 
 @pytest.fixture(autouse=True)
 def own_seeds(request: pytest.FixtureRequest) -> None:
-    """Each test draws the same numbers whatever ran before it."""
+    """Seed each test, so that it draws the same numbers whatever ran before it."""
     begin_draws(request.config)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """So does each module, which draws when it is imported."""
+    """Seed each module, which may draw when it is imported."""
     begin_draws(collector.config)
 
 
 def begin_draws(config: pytest.Config) -> None:
-    """Every generator that is shared by the process begins at the seed of this run."""
+    """Set every generator that the process shares to the seed of this run."""
     seed = int(config.getoption("--hypothesis-seed") or 0) % 2**32
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 -- the state that kernels under test may use
@@ -62,5 +62,5 @@ def begin_draws(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def own_path(monkeypatch):
-    """To find a kernel in a file puts its folder in front of the path, where a json.py of one test waits for others."""
+    """Restore sys.path: finding a kernel in a file puts its folder in front, where a json.py would shadow a library."""
     monkeypatch.setattr(sys, "path", list(sys.path))

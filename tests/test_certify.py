@@ -1,4 +1,4 @@
-"""What certify asks its processes for."""
+"""Requests of certify to its processes."""
 
 import pytest
 

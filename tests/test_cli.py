@@ -41,7 +41,7 @@ def toy(folder):
 
 
 def screen(done):
-    """What the user sees, without what differs from one kernel file or machine to the next."""
+    """Return the user's screen, without what differs from one kernel file or machine to the next."""
     text = re.sub(r"(source|replay|cases/)( ?)[0-9a-f]{8}\b", r"\1\2<id>", done.stdout)
     return re.sub(r"\d+ (properties|verdicts|others|not exercised)", r"<n> \1", text) + done.stderr
 
@@ -62,7 +62,7 @@ def test_a_refuted_kernel_is_shown_with_its_smallest_case(toy, attn_spec, snapsh
 
 
 def test_a_kernel_is_examined_at_a_shape_asked_for(toy, attn_spec):
-    """Which defects of other sizes do not hide; the case replays at its own shape."""
+    """Defects of other sizes do not hide a defect of this one; the case replays at its own shape."""
     words = "B=1,Hq=2,Hkv=2,Sq=60,Sk=70,D=8 normal+v_waves: all 120 rows"
     asked = ("--property", "sampled_rows", "--shape", "H=2,Sq=60,Sk=70,D=8")
     held = attn_spec("certify", "toy.py:sound", *asked)

@@ -21,7 +21,7 @@ output = "found.json"
 
 
 def read(table):
-    """What the certify command is given where a table stands in this folder and no kernel is named."""
+    """Return certify's kernels and defaults where a table stands in this folder and no kernel is named."""
     configuration.FILE.write_text(table)
     context = click.Context(cli.certify)
     kernels = configuration.kernels(context, cli.certify.params[0], ())
@@ -30,7 +30,7 @@ def read(table):
 
 @pytest.fixture
 def examined(monkeypatch):
-    """What would be examined, with what; the second kernel is refuted."""
+    """Return what would be examined, with its options; the second kernel is refuted."""
     found = []
 
     def examine(kernel, output, report, **chosen):

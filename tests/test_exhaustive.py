@@ -1,4 +1,4 @@
-"""What ``make test`` leaves to ``make exhaustive``: of a property all kernels and dtypes of a framework but one."""
+"""Tests that ``make test`` leaves to ``make exhaustive``: per property and framework all kernels and dtypes but one."""
 
 import re
 from collections import defaultdict
@@ -40,7 +40,7 @@ test_narrow = made("test_narrow", not_applicable=lambda subject: "" if subject.d
 
 @pytest.fixture
 def collected(pytester):
-    """The dtypes that are examined, by property and kernel."""
+    """Return the dtypes that are examined, by property and kernel."""
     conftest = Path(__file__).parents[1].joinpath("conftest.py").read_text(encoding="utf-8")
     rows = {name: f"{name} = declared({name!r}, {COSTS.get(name, {})})\n" for names in FILES.values() for name in names}
     toys = {f: KERNELS + "".join(map(rows.__getitem__, names)) for f, names in FILES.items()}

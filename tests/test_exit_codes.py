@@ -1,4 +1,4 @@
-"""How the command ends after several runs, and where nobody reads what it says."""
+"""Exit codes of the command after several runs, and with a closed stdout."""
 
 import subprocess
 import sys

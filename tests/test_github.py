@@ -1,4 +1,4 @@
-"""What GitHub is told: commands as its documentation has them, and a summary of the step."""
+"""Output for GitHub: commands as its documentation has them, and a summary of the step."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What starting pytest or the command must not import: an unrelated run pays for nothing heavy."""
+"""Modules that starting pytest or the command must not import: an unrelated run pays for nothing heavy."""
 
 import ast
 import os

@@ -20,7 +20,7 @@ FOLDERS = ("attn_spec", "properties", "implementations", "reports")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built from a copy of what git tracks."""
+    """Build the wheel from a copy of what git tracks."""
     copy, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
     for name in tracked():
         target = copy / name
@@ -34,7 +34,7 @@ def wheel(tmp_path_factory):
 
 
 def tracked():
-    """Paths that git tracks, or would once they are added."""
+    """Return the paths that git tracks, or would once they are added."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     return [name for name in listed if (ROOT / name).is_file()]
@@ -90,7 +90,7 @@ LINUX = {"platform_system": "Linux", "platform_machine": "x86_64", "sys_platform
 
 
 def pins(release):
-    """The versions that a release of PyTorch pins on Linux, its own among them."""
+    """Return the versions that a release of PyTorch pins on Linux, its own among them."""
     listed = [Requirement(line) for line in OF_TORCH[release].split("\n") if line.strip()]
     pinned = [each for each in listed if "==" in str(each.specifier) and applies(each)]
     return {"torch": release, **{each.name: str(each.specifier).removeprefix("==") for each in pinned}}
@@ -101,7 +101,7 @@ def applies(requirement, extra=""):
 
 
 def refused(requirements, pinned, extra=""):
-    """Those requirements that exclude a version that is pinned."""
+    """Return the requirements that exclude a pinned version."""
     active = [Requirement(each) for each in requirements]
     return [
         str(each)
@@ -172,7 +172,7 @@ def attention(q, k, v):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """Python of a fresh environment with the wheel; dependencies come from this one, by a path file."""
+    """Return Python of a fresh environment with the wheel; dependencies come from this one, by a path file."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, with_pip=False)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))

@@ -27,7 +27,7 @@ SENTENCES = {
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_the_commands_of_the_readme(folder, whole):
-    """As they stand; or with accuracy for all properties."""
+    """The commands run unchanged, or with accuracy for all properties."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     said = ""

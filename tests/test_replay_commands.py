@@ -12,7 +12,7 @@ from attn_spec.sessions.replay import Replay
 
 @pytest.fixture
 def stored(folder):
-    """Two cases, the first with its script."""
+    """Store two cases, the first with its script."""
     made = [
         Case(property_id="p.one", kernel=f"mine.py:{name}", problem=Recipe(key_length=2).problem()) for name in "fg"
     ]

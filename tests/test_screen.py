@@ -1,4 +1,4 @@
-"""What is shown while a kernel is examined: each property once, the first failures as they come, a line that fits."""
+"""The screen during an examination: each property once, the first failures as they come, a line that fits."""
 
 import sys
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """What tests draw, with these arguments of pytest."""
+    """Return the draws of tests, with these arguments of pytest."""
     fixture = (
         ROOT.joinpath("tests/conftest.py").read_text(encoding="utf-8").replace('pytest_plugins = ["pytester"]', "")
     )

@@ -1,4 +1,4 @@
-"""assert_attention: sound answers of any framework pass, wrong ones fail with the element, bad arguments are told."""
+"""assert_attention: sound answers of any framework pass, wrong ones fail with the element, bad arguments are named."""
 
 import re
 import subprocess
@@ -138,7 +138,7 @@ def test_nothing_to_judge_is_no_pass():
 
 
 def far_rows(size):
-    """float16, of whose first head every second row has products q.k up to ``size``, the scale being 1/8."""
+    """Make float16 tensors: every second row of the first head has products q.k up to ``size``, for the scale 1/8."""
     generator = torch.Generator().manual_seed(0)
     q, k, v, dO = (torch.randn(1, 2, 32, 64, generator=generator) for _ in range(4))
     q[0, 0, ::2] *= size / q[0, 0, ::2].norm(dim=-1, keepdim=True)
@@ -325,7 +325,7 @@ def test_the_fixture_tells_the_summary(pytester):
 
 
 def differentiated(dtype=torch.float32, heads=2, **words):
-    """Gradients of PyTorch's own attention, with grouped heads."""
+    """Return gradients of PyTorch's own attention, with grouped heads."""
     tensors = [x.to(dtype).clone().requires_grad_() for x in (q, k[:, :heads], v[:, :heads, :, :5])]
     dout = torch.randn(2, 4, 40, 5).to(dtype)
     sdpa(*tensors, enable_gqa=True, **words).backward(dout)
@@ -406,7 +406,7 @@ def test_what_are_no_gradients_is_refused(change, words, text):
 
 
 def other_readings():
-    """Answers that are right for another call than the one that the test makes, with what the hint says."""
+    """Yield answers that are right for another call than the test's, each with its hint."""
     x = [torch.randn(2, 3, 3, 16) for _ in range(3)]
     rows_first = sdpa(*(each.transpose(1, 2) for each in x)).transpose(1, 2)
     yield rows_first, x, {}, "as presentation='BSHD'"
@@ -439,7 +439,7 @@ def test_a_failure_names_the_call_that_was_meant(number):
 
 
 def pulled_back(q, k, v, dout, attention):
-    """Gradients by name."""
+    """Return gradients by name."""
     tensors = [x.clone().requires_grad_() for x in (q, k, v)]
     attention(*tensors).backward(dout)
     return {f"d{name}": x.grad for name, x in zip("qkv", tensors, strict=True)}

@@ -1,4 +1,4 @@
-"""What works where no library of tensors but NumPy is installed, as in an environment that brings its own."""
+"""Features that work where no library of tensors but NumPy is installed, as in an environment that brings its own."""
 
 import os
 import subprocess

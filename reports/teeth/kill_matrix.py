@@ -56,7 +56,7 @@ class Kill:
 
 
 def row_of_matrix(mutant: Mutant, profile: Profile, seed: int = 0) -> list[Cell]:
-    """Try one mutant on every property it declares, each with the profile's budget and without shrinking."""
+    """Try one mutant on every property that applies to it, each with the profile's budget and without shrinking."""
     plain = replace(profile, shrink_seconds=0.0)
     cells = []
     for property_ in catalogue():

@@ -1,4 +1,4 @@
-"""Count false alarms: sound kernels drawn at random, each examined by every property it declares.
+"""Count false alarms: sound kernels drawn at random, each examined by every property that applies to it.
 
     python -m attn_spec.reports.validation.false_alarms --examples 20000 --seed 0
 

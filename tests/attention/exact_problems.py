@@ -28,13 +28,13 @@ TAME = ("normal", "ties", "shifted")
 
 
 def examples(count):
-    """Settings for ``count`` draws of problems that no deadline and no health check interrupts."""
+    """Return settings for ``count`` draws of problems that no deadline and no health check interrupts."""
     return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 @st.composite
 def problems(draw, kinds=tuple(KINDS)):
-    """Small problems with every option, in every dtype, of lengths from 0; each tensor of a kind of its own."""
+    """Draw small problems with every option, in every dtype, of lengths from 0; each tensor of a kind of its own."""
     dtype = draw(st.sampled_from(DTYPES))
     batch, kv_heads, group, D, Dv = (draw(st.integers(1, n)) for n in (2, 2, 3, 5, 3))
     Sq, Sk = draw(st.sampled_from([1, 2, 3, 0])), draw(st.sampled_from([1, 2, 3, 6, 0]))
@@ -67,7 +67,7 @@ def problems(draw, kinds=tuple(KINDS)):
 
 @st.composite
 def backward_problems(draw, kinds=tuple(KINDS), lse=True):
-    """(problem, dO, dL): a problem and its cotangents; dL is None in half the draws, and in all unless ``lse``."""
+    """Draw (problem, dO, dL): a problem and its cotangents; dL is None in half the draws, and in all unless ``lse``."""
     problem = draw(problems(kinds))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     dO, dL = (
@@ -78,7 +78,7 @@ def backward_problems(draw, kinds=tuple(KINDS), lse=True):
 
 
 def outside(enclosed: Enclosed, truth: np.ndarray, slack=0):
-    """Indices where ``truth``, an array of mpf correct within ``slack``, is not inside."""
+    """Return the indices where ``truth``, an array of mpf correct within ``slack``, is not inside."""
     missed = []
     slack = np.broadcast_to(slack, truth.shape)
     with mp.workprec(EXACT):
@@ -91,7 +91,7 @@ def outside(enclosed: Enclosed, truth: np.ndarray, slack=0):
 
 
 def magnitudes(problem, dO, dL=None):
-    """The formulas of gradients with every factor replaced by its magnitude, every difference by a sum, as mpf."""
+    """Evaluate the formulas of gradients with factors replaced by magnitudes, and differences by sums, as mpf."""
     q, k, v, dO = (np.abs(definition.exact(x)) for x in (problem.q, problem.k, problem.v, dO))
     k, v = (x.repeat(problem.group, axis=1) for x in (k, v))
     dL = 0 if dL is None else np.abs(definition.exact(dL))[..., None]
@@ -110,5 +110,5 @@ def magnitudes(problem, dO, dL=None):
 
 
 def contract(subscripts, x, y):
-    """numpy.einsum of two object arrays."""
+    """Run numpy.einsum on two object arrays."""
     return np.einsum(subscripts, x, y, optimize=False)

@@ -30,7 +30,7 @@ def with_slopes(**fields):
 
 
 def written_out(problem):
-    """The terms of ALiBi as a bias, by loops of their own."""
+    """Write the terms of ALiBi as a bias, by loops of their own."""
     offset = problem.key_length - problem.query_length if problem.causal_alignment == "bottom_right" else 0
     bias = np.zeros(problem.score_shape)
     for b, h, i, j in np.ndindex(bias.shape):
@@ -126,7 +126,7 @@ def test_a_contract_of_distances_refutes_what_counts_from_the_first_key():
 
 
 def test_rows_among_others_are_held_to_their_bound_where_distances_are_multiplied():
-    """Where keys are counted from any key, hidden ones may make products as large as no bound of the row counts."""
+    """If keys are counted from any key, hidden ones may make products as large as no bound of the row counts."""
     problem = with_slopes(causal=True, causal_alignment="bottom_right", query_length=1)
     rows = {"output": intermediates(problem).O + 0.01}
     for alibi in ("positions", "distance"):

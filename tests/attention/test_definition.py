@@ -19,7 +19,7 @@ CLOSE = mp.mpf(2) ** -150
 
 @pytest.fixture(autouse=True)
 def precision():
-    """Expected values are written with mpmath, at 160 bits."""
+    """Write expected values with mpmath, at 160 bits."""
     with mp.workprec(BITS):
         yield
 

@@ -1,4 +1,4 @@
-"""Error-free products enclose what balls enclose, sharply, for every option they take, or say that they cannot tell."""
+"""Error-free products enclose what balls enclose, sharply, for every option they take, or refuse."""
 
 import tracemalloc
 
@@ -19,7 +19,7 @@ PRECISION = 200
 
 
 def assert_encloses(found, truth):
-    """Every truth, balls of radii that are far smaller, lies inside; both say of the same what is no number."""
+    """Assert that every truth, in balls of far smaller radii, lies inside, and that NaN is at the same places."""
     assert found.keys() == truth.keys()
     for name, known in truth.items():
         x = found[name]

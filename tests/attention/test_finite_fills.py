@@ -21,7 +21,7 @@ STORED = {
     ("float32", -1e9): -1e9,
     ("float64", -1e9): -1e9,
 }
-#: How far below the maximum a key's score may be for its weight to be seen: log of half the smallest number.
+#: Distance below the maximum within which a key's weight is seen: log of half the smallest number.
 REACH = {"float16": 17.33, "bfloat16": 92.88, "float32": 103.97, "float64": 745.13}
 
 

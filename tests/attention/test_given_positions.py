@@ -42,7 +42,7 @@ def near(one, other):
 
 
 def by_hand(**positions):
-    """One query (1, 0), keys (1, 0) and (0, 1)."""
+    """Compute the scores of one query (1, 0) and keys (1, 0) and (0, 1)."""
     problem = one_head([[1.0, 0.0]], np.eye(2), [[0.0], [0.0]], rotary="half", scale=1.0, **positions)
     return definition.scores(problem, BITS)[0, 0, 0]
 

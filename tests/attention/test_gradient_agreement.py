@@ -31,7 +31,7 @@ OPTIONS = {
 
 
 def grid_problem(options):
-    """Multiples of 1/16 within 2, two kv heads for four query heads; a bias of the given shape, with some -inf."""
+    """Draw multiples of 1/16 within 2, two kv heads for four query heads; a bias of the given shape, with some -inf."""
     rng = np.random.default_rng(7)
     shapes = {"q": (2, 4, 3, 2), "k": (2, 2, 4, 2), "v": (2, 2, 4, 3), "dO": (2, 4, 3, 3), "dL": (2, 4, 3)}
     q, k, v, dO, dL = (rng.integers(-32, 33, shape) / 16 for shape in shapes.values())
@@ -84,7 +84,9 @@ def test_agrees_with_differences_of_the_definition_entry_by_entry():
 
 
 def slope_along(problem, name, direction, dO, dL):
-    """d/dt of the objective with t * direction added to one input, within STEP**6 / 140 of its seventh derivative."""
+    """Return d/dt of the objective with t * direction added to one input, within STEP**6 / 140 of its seventh
+    derivative.
+    """
     array = getattr(problem, name)
 
     def objective(t):
@@ -96,7 +98,7 @@ def slope_along(problem, name, direction, dO, dL):
 
 
 def cotangents_on_the_definition(problem, dO, dL):
-    """<dO, o> + <dL, L>, L taken where it is finite."""
+    """Return <dO, o> + <dL, L>, L taken where it is finite."""
     seen = ~problem.empty_rows
     o, L = definition.attention(problem, BITS), definition.log_sum_exp(problem, BITS)
     with mp.workprec(BITS):
@@ -115,7 +117,7 @@ def test_agrees_with_autograd_in_float64(options):
 
 
 def autograd(problem, dO, dL):
-    """What torch derives from a plain forward pass."""
+    """Return the gradients that torch derives from a plain forward pass."""
     names = ["q", "k", "v"] + ["bias"] * (problem.bias is not None)
     leaves = {name: torch.tensor(getattr(problem, name), requires_grad=True) for name in names}
     k, v = (leaves[name].repeat_interleave(problem.group, dim=1) for name in "kv")

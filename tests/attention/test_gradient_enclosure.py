@@ -65,7 +65,7 @@ def test_more_precision_never_widens(drawn):
 
 
 def normal_problem(**options):
-    """A problem with a head group of two, its dO and its dL."""
+    """Make a problem with a head group of two, its dO and its dL."""
     rng = np.random.default_rng(3)
     shapes = {"q": (1, 4, 6, 8), "k": (1, 2, 8, 8), "v": (1, 2, 8, 3), "dO": (1, 4, 6, 3), "dL": (1, 4, 6)}
     q, k, v, dO, dL = (bits.nearest(rng.standard_normal(shape), "float32") for shape in shapes.values())

@@ -18,7 +18,7 @@ BITS = 100
 
 @pytest.fixture(autouse=True)
 def precision():
-    """The laws are evaluated with far more bits than the gradients have."""
+    """Evaluate the laws with far more bits than the gradients have."""
     with mp.workprec(1000):
         yield
 
@@ -32,24 +32,24 @@ def sizes(problem, dO, dL=None):
 
 
 def assert_close(actual, expected, size):
-    """Equal within the errors of two gradients of that size."""
+    """Assert that values are equal within the errors of two gradients of that size."""
     assert np.all(abs(actual - expected) <= mp.ldexp(2, -BITS) * size)
 
 
 def assert_same(actual, expected, *size):
-    """Equal within the errors of gradients of these sizes, name by name."""
+    """Assert that gradients are equal, name by name, within the errors of gradients of these sizes."""
     assert actual.keys() == expected.keys()
     for name in expected:
         assert_close(actual[name], expected[name], sum(x[name] for x in size))
 
 
 def sum_groups(problem, x):
-    """[B, Hq, ..] -> [B, Hkv, ..]."""
+    """Sum over head groups: [B, Hq, ..] -> [B, Hkv, ..]."""
     return x.reshape(problem.batch, problem.kv_heads, problem.group, *x.shape[2:]).sum(axis=2)
 
 
 def inner(x, y):
-    """Inner products of the matrices of each head."""
+    """Return the inner products of the matrices of each head."""
     return (exact(x) * y).sum(axis=(2, 3))
 
 
@@ -167,7 +167,7 @@ def test_gradients_of_the_scores_scale_with_v(drawn):
 @given(drawn=backward_problems(kinds=("ties",)))
 @examples(25)
 def test_a_bias_that_is_constant_along_each_row_changes_no_gradient(drawn):
-    """It multiplies e^a_ij and their sum alike: P remains, and with it everything that P determines."""
+    """Such a bias multiplies e^a_ij and their sum alike: P remains, and with it everything that P determines."""
     problem, dO, dL = drawn
     bias = np.zeros((1, 1, 1, 1)) if problem.bias is None else problem.bias
     constant = np.arange(problem.query_length)[:, None] * 8.0 - 5.0

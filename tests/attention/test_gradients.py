@@ -15,7 +15,7 @@ from tests.one_head import one_head
 
 
 def found(problem, dO, dL=None):
-    """{name: flat list of floats}, for cotangents given as rows of numbers of the only head."""
+    """Return {name: flat list of floats}, for cotangents given as rows of numbers of the only head."""
     dO, dL = (None if x is None else np.array(x, dtype=np.float64)[None, None] for x in (dO, dL))
     return {name: x.astype(float).ravel().tolist() for name, x in gradients(problem, dO, 80, dL).items()}
 
@@ -53,12 +53,12 @@ def test_the_cotangent_of_the_log_sum_exp():
 
 
 def test_scale_multiplies_dq_and_dk():
-    """As in test_equal_scores, with scale 1/4 on dK."""
+    """The problem is that of test_equal_scores, with scale 1/4 on dK."""
     assert found(one_head([[3]], [[5], [5]], [[0], [1]], scale=0.25), [[8]])["dk"] == [-1.5, 1.5]
 
 
 def test_the_default_scale_is_the_real_number_one_over_the_square_root_of_d():
-    """As in test_equal_scores, with a second column of zeros: dK = 1/sqrt(2) * (-+6, 0)."""
+    """The problem is that of test_equal_scores, with a second column of zeros: dK = 1/sqrt(2) * (-+6, 0)."""
     dk = gradients(one_head([[3, 0]], [[5, 0], [5, 0]], [[0], [1]]), np.full((1, 1, 1, 1), 8.0), 200)["dk"]
 
     with mp.workprec(220):
@@ -119,7 +119,7 @@ def test_a_hidden_key_and_an_empty_row_have_gradients_of_exactly_zero_even_when_
 @pytest.mark.parametrize("hide", ["mask", "bias"])
 @pytest.mark.parametrize("softcap", [None, 1e300])
 def test_a_key_hidden_by_mask_or_bias_may_be_nan(hide, softcap):
-    """As in test_equal_scores, with a third key; a softcap of 1e300 has slope 1 in 80 bits."""
+    """The problem is that of test_equal_scores, with a third key; a softcap of 1e300 has slope 1 in 80 bits."""
     visible = np.array([[[[True, True, False]]]])
     option = {"mask": visible} if hide == "mask" else {"bias": np.where(visible, 0.0, -np.inf)}
     problem = one_head([[3]], [[5], [5], [np.nan]], [[0], [1], [np.inf]], softcap=softcap, **option)

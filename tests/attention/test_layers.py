@@ -20,17 +20,17 @@ PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output
 
 
 def tensor(*rows):
-    """[1, 1, rows, columns]."""
+    """Return rows as a tensor [1, 1, rows, columns]."""
     return np.array(rows, dtype=float)[None, None]
 
 
 def by_head(*matrices):
-    """[1, H, rows, columns]."""
+    """Return matrices as a tensor [1, H, rows, columns]."""
     return np.array(matrices, dtype=float)[None]
 
 
 def random_layer(seed, *, heads=3, batch=2, queries=4, keys=5, widths=(2, 3, 4), **changes):
-    """A layer of model width 6 and value width 5, with all biases, of widths A, U and O."""
+    """Draw a layer of model width 6 and value width 5, with all biases, of widths A, U and O."""
     rng, (A, U, O) = np.random.default_rng(seed), widths
 
     def normal(*shape):
@@ -51,7 +51,7 @@ def random_layer(seed, *, heads=3, batch=2, queries=4, keys=5, widths=(2, 3, 4),
 
 
 def values_of(problem):
-    """The output [B, 1, Sq, O] in float64."""
+    """Return the output [B, 1, Sq, O] in float64."""
     return attention(problem, 100).astype(float)
 
 
@@ -134,7 +134,7 @@ def test_float64_intermediates_are_within_their_bound_of_the_truth():
 
 
 def test_slices_of_the_model_are_plain_heads():
-    """Where head h takes columns 2h and 2h + 1, and its output those, a layer is attention of the heads apart."""
+    """If head h takes columns 2h and 2h + 1, and its output goes there, a layer is attention of the heads apart."""
     rng = np.random.default_rng(2)
     q, k, v = (rng.integers(-16, 17, (2, 1, n, 6)) / 8 for n in (3, 4, 4))
     slices = np.eye(6).reshape(1, 3, 2, 6)
@@ -238,7 +238,7 @@ def test_a_row_that_no_head_sees_a_key_for_is_the_bias_of_the_output():
 
 @pytest.mark.parametrize("convention", ["zero", "nan", "mean_of_v"])
 def test_conventions_for_rows_without_keys_are_those_of_heads(convention):
-    """What heads add without a key is 0, or NaN, which is that of the sum, or their mean where all have none."""
+    """Heads without a key add 0, or NaN, which makes the sum NaN, or their mean if no head sees a key."""
     problem = random_layer(10, dtype="float64", mask=np.zeros((1, 3, 4, 5), dtype=bool))
     open_ = problem.replace(mask=None, query_projection=np.zeros(problem.query_projection.shape))
     answers = {"zero": values_of(problem), "mean_of_v": values_of(open_.replace(query_projection_bias=None))}

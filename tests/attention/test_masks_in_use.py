@@ -74,7 +74,7 @@ def test_a_prefix_is_the_same_before_every_continuation():
 
 
 def leaked(scores, padded):
-    """The weight that keys of zeros take which no mask hides: each scores 0, whatever the query."""
+    """Return the weight of unmasked keys of zeros: each scores 0, whatever the query."""
     return padded / (padded + math.fsum(map(math.exp, scores)))
 
 

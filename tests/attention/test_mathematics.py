@@ -49,7 +49,7 @@ def test_the_variance_of_a_scaled_score_is_one_for_every_d_by_induction():
 
 
 def expectation(polynomial, variances):
-    """Mean of a polynomial, at most quadratic in each variable, in independent variables of mean 0."""
+    """Return the mean of a polynomial, at most quadratic in each variable, in independent variables of mean 0."""
     powers = {x: (1, 0, variance) for x, variance in variances.items()}
     terms = sp.Poly(polynomial, *variances).terms()
     means = [c * sp.prod(powers[x][n] for x, n in zip(variances, exponents, strict=True)) for exponents, c in terms]
@@ -91,7 +91,7 @@ def test_two_keys_expose_the_score_through_values_0_and_1():
 
 
 def tile(scores, values):
-    """(m, l, o) of one tile: greatest score, sum of exp(s - m), sum of exp(s - m) v."""
+    """Return (m, l, o) of one tile: greatest score, sum of exp(s - m), sum of exp(s - m) v."""
     m = sp.Max(*scores)
     return (
         m,
@@ -101,7 +101,7 @@ def tile(scores, values):
 
 
 def merge(left, right):
-    """The state of two tiles together: both sums rescaled to the greater maximum."""
+    """Merge the states of two tiles: both sums rescaled to the greater maximum."""
     (m1, l1, o1), (m2, l2, o2) = left, right
     m = sp.Max(m1, m2)
     return m, sp.exp(m1 - m) * l1 + sp.exp(m2 - m) * l2, sp.exp(m1 - m) * o1 + sp.exp(m2 - m) * o2

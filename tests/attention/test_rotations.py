@@ -26,7 +26,7 @@ def scores(problem):
 
 
 def by_hand(*, rotary, **options):
-    """One query (1, 0) at position 2 and keys (1, 0), (0, 1) at 0 and 1."""
+    """Compute the scores of one query (1, 0) at position 2 and keys (1, 0), (0, 1) at 0 and 1."""
     queries = [[9.0, 9.0], [9.0, 9.0], [1.0, 0.0]]
     return scores(one_head(queries, [[1.0, 0.0], [0.0, 1.0]], [[0.0], [0.0]], rotary=rotary, scale=1.0, **options))[2]
 

@@ -1,4 +1,4 @@
-"""What scores can and cannot represent, by constructions with exact weights: numbers a reader can check by hand."""
+"""Limits of what scores can represent, by constructions with exact weights: numbers a reader can check by hand."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_an_additive_score_represents_xor():
 
 
 def test_no_bilinear_score_represents_xor():
-    """Of q = 0 every W makes the scores 0, so that 0 attends to both keys alike."""
+    """With q = 0 every W makes the scores 0, so that 0 attends to both keys alike."""
     W, k = sp.symbols("W k")
     q, bits = sp.Integer(0), {0: 0, 1: 1}
     assert {(q * W * k).subs(k, bit) for bit in bits} == {0}
@@ -76,7 +76,7 @@ def test_products_are_even_and_sums_odd():
 
 
 def normalized(x):
-    """Layer normalization without an epsilon."""
+    """Normalize a layer without an epsilon."""
     centered = x - x.mean(axis=-1, keepdims=True)
     return centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True))
 
@@ -97,7 +97,7 @@ def test_layer_normalized_products_are_cosines_times_the_root_of_d(length):
 
 
 def saturated(bias):
-    """One query of 6 and keys of 6 and 6.5: without b the argument of tanh is at 12."""
+    """Make one query of 6 and keys of 6 and 6.5: without b the argument of tanh is at 12."""
     return one_head(
         [[6.0]], [[6.0], [6.5]], [[0.0], [1.0]], dtype="float32", score_vector=ONE, score_query_weight=ONE,
         score_key_weight=ONE, score_bias=bias * ONE,

@@ -99,7 +99,7 @@ def test_the_cosine_of_a_zero_vector_is_zero():
 
 
 def additive(w, W1, W2, b=None):
-    """The parameters of an additive score."""
+    """Return the parameters of an additive score."""
     bias = {} if b is None else {"score_bias": weight(b)}
     return {"score_vector": weight(w), "score_key_weight": weight(*W1), "score_query_weight": weight(*W2), **bias}
 
@@ -133,7 +133,7 @@ def test_gradients_of_the_parameters_of_an_additive_score():
 
 
 def test_gradients_of_a_bilinear_score():
-    """As in test_gradients.test_equal_scores with W = 2: dS = (-2, 2), dK = W dS q = (-12, 12), dQ = W dS.k = 0."""
+    """With W = 2 in test_gradients.test_equal_scores, dS = (-2, 2), dK = W dS q = (-12, 12), dQ = W dS.k = 0."""
     problem = one_head([[3]], [[5], [5]], [[0], [1]], score_weight=weight((2,)))
     found = gradients(problem, np.full((1, 1, 1, 1), 8.0), 80)
     assert found["dk"].astype(float).ravel().tolist() == [-12, 12]

@@ -16,29 +16,30 @@ from attn_spec.attention import definition
 from tests.one_head import one_head
 
 BITS = 120
-#: Those of section 3.5, for eight columns.
+#: Periods of section 3.5, for eight columns.
 PERIODS = tuple(2 * math.pi * 10000 ** (m / 4) for m in range(4))
 
 
 def encoded(positions, periods, amplitude=1.0):
-    """Encodings [S, 2 periods] in float64, equal at positions that lie whole periods apart."""
+    """Return encodings [S, 2 periods] in float64, equal at positions that are whole periods apart."""
     turns = [[Fraction(i) / Fraction(T) % 1 for T in periods] for i in positions]
     angles = 2 * math.pi * np.array(turns, dtype=float)
     return amplitude * np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(positions), -1)
 
 
 def scores(q, k):
-    """In mpmath, [Sq, Sk]."""
+    """Compute scores in mpmath, [Sq, Sk]."""
     return definition.scores(one_head(q, k, np.eye(len(k))), BITS)[0, 0]
 
 
 def heaviest(q, k):
-    """The key of the largest score of each query."""
+    """Return the key of the largest score of each query."""
     return scores(q, k).argmax(axis=1)
 
 
 def test_a_score_has_four_terms():
-    """Of content and position on either side; the rows are dyadic, so that their sums are exact."""
+    """The terms are products of content and position on either side; the rows are dyadic, so that their sums are exact.
+    """
     rng = np.random.default_rng(0)
     x, y, p, r = (rng.integers(-64, 65, (n, 8)) / 32 for n in (3, 5, 3, 5))
 

@@ -1,4 +1,4 @@
-"""What softmax attention also is: a regression, a positive definite kernel, a Gibbs distribution; and its extremes."""
+"""Softmax attention as a regression, a positive definite kernel, a Gibbs distribution; and its extremes."""
 
 import math
 
@@ -17,19 +17,19 @@ BITS = 120
 
 
 def numbers(x):
-    """An array of mpf in float64."""
+    """Convert an array of mpf to float64."""
     return np.array(x, dtype=float)
 
 
 def regression(problem, kernel):
-    """Nadaraya-Watson: the mean of the values under the weights ``kernel(q, k)``, of the one head of a problem."""
+    """Compute Nadaraya-Watson: the mean of the values under the weights ``kernel(q, k)``, of a problem's one head."""
     q, k, v = (definition.exact(x[0, 0]) for x in (problem.q, problem.k, problem.v))
     weights = np.array([[kernel(qi, kj) for kj in k] for qi in q], dtype=object)
     return weights @ v / weights.sum(axis=1, keepdims=True)
 
 
 def gaussian(problem):
-    """exp(-scale |q - k|^2 / 2)."""
+    """Return exp(-scale |q - k|^2 / 2) as a function of q and k."""
     return lambda q, k: mp.exp(-definition.real_scale(problem) * sum((q - k) ** 2) / 2)
 
 
@@ -68,7 +68,7 @@ def arb_dot(x, y):
 
 
 def pivots(rows):
-    """The squared pivots of a Cholesky factorization without square roots."""
+    """Return the squared pivots of a Cholesky factorization without square roots."""
     a, found = [list(row) for row in rows], []
     for i, row in enumerate(a):
         found.append(row[i])
@@ -79,7 +79,7 @@ def pivots(rows):
 
 
 def free_energy(w, s, T):
-    """Mean energy less T times the entropy, for energies -s."""
+    """Return the mean energy less T times the entropy, for energies -s."""
     entropy = -sum(p * mp.log(p) for p in w if p)
     return -sum(p * x for p, x in zip(w, s, strict=True)) - T * entropy
 
@@ -130,7 +130,7 @@ def test_cold_attention_shares_among_the_best_and_hot_attention_is_the_mean():
 
 
 def test_equal_keys_share_and_a_small_disturbance_favors_none():
-    """Of independent disturbances no key is special: each weight is 1/n on average, and 1/n in none of the draws.
+    """Independent disturbances favor no key: each weight is 1/n on average, and 1/n in none of the draws.
 
     Weights are in [0, 1], so that a mean over N draws is off by more than t with probability 2 exp(-2 N t^2) at most
     (Hoeffding), here 1e-9 for each key.
@@ -155,7 +155,7 @@ def test_weights_saturate_without_the_scale_and_do_not_with_it():
 
 
 def mean_slope(D, scale):
-    """The mean size of dS for a cotangent on one value, over many rows of independent N(0, 1) inputs."""
+    """Return the mean size of dS for a cotangent on one value, over many rows of independent N(0, 1) inputs."""
     problem = Recipe(query_length=64, key_length=16, head_dim=D, value_dim=16, dtype="float64", seed=4).problem()
     problem = problem.replace(v=np.eye(16)[None, None], scale=scale)
     dO = np.eye(16)[np.arange(64) % 16][None, None]

@@ -13,7 +13,7 @@ class Edge(NamedTuple):
     inside: float
 
     def check(self, what, found):
-        """``found`` tells of a size which rows are in the domain."""
+        """Assert that ``found``, which returns the rows in the domain for a size, has its limit at this edge."""
         assert not found(self.outside).any(), (
             f"{what} may overflow at {self.outside:g}: a condition of domain.py is gone"
         )

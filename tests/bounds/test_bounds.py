@@ -24,7 +24,7 @@ from tests.sound_subjects import SOUND_SUBJECTS
 
 #: Everything in float64 with perfect elementary functions: a field that is changed is the only error left to see.
 PERFECT = replace(PRECISE, exp_error=0.0, log_error=0.0, tanh_error=0.0).at("float64")
-#: What float64 leaves of such a bound, and INFLATION.
+#: Tolerance of such a bound: float64's roundoff, and INFLATION.
 TINY = 1e-8
 
 
@@ -38,7 +38,7 @@ U = 2.0**-8  # the unit roundoff of bfloat16
 
 
 def by_hand():
-    """Contract fields, the bound on |O_hat - o| = 2 and on |LSE_hat - L| that they give for TWO_KEYS."""
+    """Return contract fields, and the bounds on |O_hat - o| = 2 and on |LSE_hat - L| that they give for TWO_KEYS."""
     L = 1.1 + math.log(2)
     return {
         # One rounding of o = 2.

@@ -13,7 +13,7 @@ from tests.one_head import float32_head as head
 
 
 def light(v):
-    """A value of weight e^-40 beside one of 0: neither a sum nor the output is as large."""
+    """Make a value of weight e^-40 beside one of 0: neither a sum nor the output is as large."""
     return head([1.0], [40.0, 0.0], [0.0, v])
 
 
@@ -21,7 +21,7 @@ def bias(x):
     return np.full((1, 1, 1, 1), x)
 
 
-#: What could overflow: a problem of some size, the contract, a size outside the domain and one inside.
+#: Cases that could overflow: a problem of some size, the contract, a size outside the domain and one inside.
 CASES = {
     "sums of values": Edge(lambda v: head([1.0], [0.0, 0.0], [v, -v]), {}, outside=2.0**127, inside=1.875 * 2.0**126),
     "sums of values whose weights pass 1": Edge(
@@ -207,7 +207,7 @@ def test_rows_that_could_overflow_are_outside_the_domain(what):
     edge.check(what, found)
 
 
-#: How far from the maximum a reference may lie: the contract, too far and near enough.
+#: Distances of a reference from the maximum: the contract, too far and near enough.
 DISTANCES = {
     "row sums below their format": Edge(
         lambda r: {"reference_range": r}, {"row_sum": "float16", "reference": "zero"}, outside=9.8, inside=9.6

@@ -19,7 +19,7 @@ def test_rows_that_see_no_key_are_outside_the_domain():
 
 
 BLIND = np.array([[[[True, True], [False, False]]]])
-#: What is hidden from a query that sees no key, and overflows: as CASES.
+#: Masked numbers that overflow, for a query that sees no key: entries as in CASES.
 HIDDEN = {
     "scores": Edge(
         lambda k: head([1.0, 1.0], [k, 0.0], [1.0, 1.0], mask=BLIND), {"softmax": "float16"}, 2.0**16, 6.5e4

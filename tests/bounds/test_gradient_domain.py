@@ -11,7 +11,7 @@ from attn_spec.emulation.sound import PRECISE
 from tests.bounds.edge import Edge
 from tests.one_head import float32_head as head
 
-#: What a score gradient passes through.
+#: Stages that a score gradient passes through.
 STAGES = (
     *("multiplicands", "score_accumulation", "stored_scores", "softmax", "score_gradients"),
     *("inner_accumulation", "gradient_accumulation"),
@@ -19,7 +19,7 @@ STAGES = (
 
 
 def opposite(z, **options):
-    """Two keys of one score and opposite values: each score gradient is z / 2 for a cotangent of 1."""
+    """Make two keys of one score and opposite values: each score gradient is z / 2 for a cotangent of 1."""
     return head([0.0], [0.0, 0.0], [z, -z], **options)
 
 
@@ -58,7 +58,7 @@ OPTIONS = {
 
 
 def backward(problem, contract, cotangent):
-    """The bound for a cotangent with all its entries the same."""
+    """Return the bound for a cotangent with all its entries the same."""
     x = intermediates(problem)
     return gradient_bound(x, gradient_intermediates(x, np.full(x.O.shape, cotangent), None), contract)
 
@@ -100,7 +100,8 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
 
 
 def test_a_row_outside_the_domain_leaves_dq_of_others_inside():
-    """Its own is anything, and so are dK and dV of its group, to which it adds infinity times 0 at least."""
+    """The dQ of that row is arbitrary, and so are dK and dV of its group, to which it adds infinity times 0 at least.
+    """
     q = np.ones((1, 4, 3, 1))
     q[0, 1, 2] = 7e4
     problem = head(np.ones(3), [1.0, 2.0], [1.0, 2.0]).replace(

@@ -28,7 +28,7 @@ PROBLEMS = {
 
 @pytest.fixture
 def no_collector():
-    """Reference counts alone: whatever waits for the collector would fill the memory of a long run before it comes."""
+    """Use reference counts alone: garbage that waits for the collector would fill the memory of a long run."""
     gc.disable()
     yield
     gc.enable()

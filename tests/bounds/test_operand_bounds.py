@@ -62,7 +62,7 @@ CASES = [(option, pattern, order) for option, (pattern, orders) in ORDERS.items(
 
 
 def answered(problem, option, order, dtype):
-    """Output and gradients of plain PyTorch, with the scores in one order of evaluation."""
+    """Return output and gradients of plain PyTorch, with the scores in one order of evaluation."""
     q, k, v, p = (torch.tensor(getattr(problem, name), dtype=dtype) for name in ("q", "k", "v", option))
     for tensor in (q, k, v):
         tensor.requires_grad_()
@@ -116,7 +116,8 @@ def test_a_plain_score_has_no_error_of_its_operands():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_results_may_be_stored_on_the_way_to_operands_that_are(dtype):
-    """Of a projection and its bias little may be left of what is stored in between. One key, so that out is v'."""
+    """A projection and its bias may cancel, and leave little of what is stored in between. One key, so that out is v'.
+    """
     rng, half = torch.Generator().manual_seed(0), getattr(torch, dtype)
     q, k = (torch.randn(1, 1, n, 2, generator=rng).to(half) for n in (8, 1))
     v, W = (1 + torch.rand(*shape, generator=rng).to(half) / 8 for shape in ((1, 1, 1, 2), (1, 1, 2, 2)))

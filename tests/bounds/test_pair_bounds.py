@@ -50,14 +50,14 @@ ORDERS = (product, sum_of_products, one_width_after_the_other)
 
 
 def side_by_side(q, k, W1, W2):
-    """W2 q and W1 k as one product, of q and k concatenated."""
+    """Compute W2 q and W1 k as one product, of q and k concatenated."""
     shape = (*q.shape[:3], k.shape[2], q.shape[3])
     both = torch.cat([q[..., :, None, :].expand(shape), k[..., None, :, :].expand(shape)], dim=-1)
     return both @ torch.cat([W2.expand(*q.shape[:2], -1, -1), W1.expand(*q.shape[:2], -1, -1)], dim=-1).mT[:, :, None]
 
 
 def answered(problem, order, dtype, narrowed=lambda s: s):
-    """Output and gradients of plain PyTorch, with the scores in one order of evaluation."""
+    """Return output and gradients of plain PyTorch, with the scores in one order of evaluation."""
     names = ("q", "k", "v", "score_key_weight", "score_query_weight", "score_bias", "score_vector")
     q, k, v, W1, W2, b, w = (torch.tensor(getattr(problem, name), dtype=dtype) for name in names)
     for tensor in (q, k, v):

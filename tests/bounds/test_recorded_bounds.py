@@ -22,7 +22,7 @@ from attn_spec.search.regimes import Recipe
 
 
 def recorded(attacks: Iterable[tuple[str, str, Attack]]) -> str:
-    """A line for each attack: the sums of the bounds of its quantities; NaN is outside the domain."""
+    """Write a line for each attack: the sums of the bounds of its quantities; NaN is outside the domain."""
     lines = []
     for stage, way, attack in attacks:
         sums = (f"{name} {shown(np.sum(bound))}" for name, bound in allowed(attack).items())
@@ -31,7 +31,7 @@ def recorded(attacks: Iterable[tuple[str, str, Attack]]) -> str:
 
 
 def shown(total: float) -> str:
-    """Six digits; two of what float64's own roundoff makes, whose last digits are those of the machine's BLAS."""
+    """Write six digits, or two of float64's own roundoff, whose last digits depend on the machine's BLAS."""
     return f"{total:.1e}" if 1e-18 < total < 1e-12 else f"{total:.5e}"
 
 

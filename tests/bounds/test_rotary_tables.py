@@ -22,13 +22,13 @@ def single(x):
 
 
 def powers(turn):
-    """The power rounded, its reciprocal, and the product with the position."""
+    """Compute the power rounded, its reciprocal, and the product with the position."""
     power = single(np.power(turn.base, -turn.exponents))
     return single(turn.positions[:, None] * single(1 / power))
 
 
 def exponentials(turn):
-    """exp(e log base), of an exponent, a logarithm and a product that are rounded."""
+    """Compute exp(e log base), with exponent, logarithm and product rounded."""
     of_log = single(single(turn.exponents) * single(np.log(turn.base)))
     return single(turn.positions[:, None] * single(np.exp(of_log)))
 
@@ -38,13 +38,13 @@ def exact(turn):
 
 
 def truth(turn):
-    """cos and sin of every angle, in float64 [S, pairs]."""
+    """Return cos and sin of every angle, in float64 [S, pairs]."""
     with mp.workprec(120):
         return [table[:, : turn.turned // 2].astype(float) for table in REALS.tables(turn)]
 
 
 def ratio(turn, contract, angles, dtype="float32", off=0.0):
-    """The largest error over its bound, of tables that are ``off`` before they are rounded to ``dtype``."""
+    """Return the largest error over its bound, of tables that are ``off`` before they are rounded to ``dtype``."""
     of_bound = [table.error[:, : turn.turned // 2] for table in RunningErrors(contract).tables(turn)]
     found = [bits.nearest(single(of(angles) + off), dtype) for of in (np.cos, np.sin)]
     return max(

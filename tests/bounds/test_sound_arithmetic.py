@@ -29,21 +29,21 @@ def f32(x):
 
 
 def ratio(problem, contract, **answer):
-    """The largest error over bound; above 1 where the answer is refuted for certain."""
+    """Return the largest error over bound; above 1 where the answer is refuted for certain."""
     judgement = measure.judge(problem, contract.at(problem.dtype), **answer)
     assert judgement.refuted == (judgement.ratio > 1)
     return judgement.ratio
 
 
 def emulated_ratio(problem, contract, declared=None, order=None, **arguments):
-    """Of the answer of an emulated kernel to a problem."""
+    """Return the ratio of an emulated kernel's answer to a problem."""
     made = emulate("k", contract, order, dtypes=(problem.dtype,), **arguments)
     answer = Subject(made, problem.dtype)(problem)
     return ratio(problem, declared or contract, **answer)
 
 
 def softmax(problem, s, cast=lambda w: w, base2=False):
-    """Output and log-sum-exp of scores in float32, the output in the problem's dtype."""
+    """Compute output and log-sum-exp of scores in float32, the output in the problem's dtype."""
     m = s.max(-1, keepdims=True)
     w = f32(np.exp2(f32(s - m)) if base2 else np.exp(f32(s - m)))
     l = f32(w.sum(-1, keepdims=True))
@@ -140,7 +140,8 @@ UNITS = {"V100": (4, 0), "A100": (8, 1), "H100": (16, 2)}
 
 
 def cut_sum(terms, block, extra):
-    """Sum over the last axis as a matrix unit does: aligned to the largest, cut, added and cut to 24 bits."""
+    """Sum over the last axis as a matrix unit does: aligned to the largest, truncated, added and truncated to 24 bits.
+    """
     total = np.zeros(terms.shape[:-1])
     for start in range(0, terms.shape[-1], block):
         x = np.concatenate([total[..., None], terms[..., start : start + block]], -1)

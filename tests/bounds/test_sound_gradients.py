@@ -30,7 +30,7 @@ def f32(x):
 
 
 def backward(p, dO, *, delta="output", cast=False):
-    """dQ, dK and dV of weights exp(s - LSE), all in float32 but for the casts of P and dS to the problem's dtype."""
+    """Compute dQ, dK and dV of weights exp(s - LSE) in float32, with P and dS cast to the problem's dtype."""
     half = lambda x: bits.nearest(x, p.dtype)  # noqa: E731
     s = f32(f32(p.q @ p.k.mT) * f32(p.scale_value))
     m = s.max(-1, keepdims=True)
@@ -65,7 +65,7 @@ def test_score_gradients_may_be_made_of_cast_weights():
 
 
 def of_torch(backward_weights):
-    """Softmax and logsumexp, both differentiated by torch: dS = P (dP - D) + dL exp(s - LSE)."""
+    """Return softmax and logsumexp, both differentiated by torch: dS = P (dP - D) + dL exp(s - LSE)."""
     return replace(softmax_and_logsumexp, contract=replace(WHOLE, backward_weights=backward_weights))
 
 

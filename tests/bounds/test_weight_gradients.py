@@ -9,7 +9,7 @@ from attn_spec.bounds.backward.reference_gradients import reach
 
 
 def counted(low, high):
-    """How many keys directly before each are not above it, one by one."""
+    """Count, one by one, the keys directly before each that are not above it."""
     found = []
     for j in range(len(low)):
         i = j - 1

@@ -9,7 +9,7 @@ from attn_spec.bounds.forward.weighted_means import largest_mean, mean_error, sh
 
 
 def drawn(rng, n):
-    """Weights of any sizes, the ends of their intervals, and numbers of which some are equal or nearly so."""
+    """Draw weights of any sizes, the ends of their intervals, and numbers of which some are equal or nearly so."""
     P = np.exp(-rng.random(n) * rng.choice([1, 30, 200]))
     alpha = rng.random(n) * rng.choice([0.01, 1, 10, 100])
     t = np.round(rng.standard_normal(n) * rng.choice([1, 4]), rng.integers(0, 6))
@@ -19,7 +19,8 @@ def drawn(rng, n):
 
 
 def exact(low, high, t):
-    """The largest mean: weights of the largest t at their upper ends, others at their lower, for each threshold."""
+    """Return the largest mean: weights of the largest t at their upper ends, others at their lower, for each threshold.
+    """
     low, high, t = ([Fraction(float(x)) for x in each] for each in (low, high, t))
     order = sorted(range(len(t)), key=lambda j: -t[j])
     found = []

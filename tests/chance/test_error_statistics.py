@@ -21,7 +21,7 @@ SHAPE = {"query_heads": 4, "kv_heads": 2, "query_length": 32, "key_length": 128,
 
 
 def model(x, contract):
-    """Roundings, systematic errors and variance proxies in the first reading."""
+    """Return roundings, systematic errors and variance proxies in the first reading."""
     c = readings(contract)[0]
     r, e = rounding_model.roundings(x, c), rounding_model.systematic(x, c)
     return r, e, rounding_model.variance(x, r, rounding_model.log_weight_variance(x, r, e))

@@ -102,7 +102,7 @@ def test_counts_are_those_of_loops():
 
 
 def repeated(axis, of=0, onto=1):
-    """A mask with one index of an axis twice."""
+    """Draw a mask with one index of an axis twice."""
     kept = drawn(0.5)
     np.moveaxis(kept, axis, 0)[onto] = np.moveaxis(kept, axis, 0)[of]
     return kept

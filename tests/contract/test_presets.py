@@ -1,4 +1,4 @@
-"""Which contract to declare: the answers of each kind of kernel are within the bound of the contract chosen for it."""
+"""Choice of a contract: the answers of each kind of kernel are within the bound of the contract chosen for it."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from attn_spec.contract.presets import CHOOSER, PRESETS, describe
 
 
 def tiled(q, k, v, *, size=16, product=None):
-    """A flash kernel: a running maximum and row sum in float32, products of the inputs' dtype or of another."""
+    """Run a flash kernel: a running maximum and row sum in float32, products of the inputs' dtype or of another."""
     entering, work = product or q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
     m = torch.full((*q.shape[:-1], 1), -torch.inf, dtype=work)
     l, acc = torch.zeros_like(m), torch.zeros(*q.shape[:-1], v.shape[-1], dtype=work)
@@ -28,7 +28,7 @@ def tiled(q, k, v, *, size=16, product=None):
 
 
 def cut(x):
-    """float32 with the bits that tf32 lacks cut off."""
+    """Truncate float32 to the bits of tf32."""
     return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
@@ -69,7 +69,7 @@ KINDS = {
     "fp32": (widened, torch.bfloat16),
     "fp64": (lambda *x: tiled(*x)[0], torch.float64),
 }
-#: What is chosen by more than an output without options tells.
+#: Contracts of the chooser that an output without options cannot show.
 DIFFERENTIATED, ALIBI_MATRIX = (describe(made) for says, made in CHOOSER if "differentiated" in says or "ALiBi" in says)
 CHOSEN = {describe(made): made for _, made in CHOOSER}
 
@@ -104,12 +104,12 @@ def test_every_preset_is_chosen_by_some_kernel():
 
 
 def cast_before_the_product(q, k, v):
-    """Weights of float32, cast for p.v, as most people write attention."""
+    """Cast weights of float32 for p.v, as most people write attention."""
     return (q.float() @ k.float().mT * q.shape[-1] ** -0.5).softmax(-1).to(v.dtype) @ v
 
 
 def in_chunks(q, k, v):
-    """The same in chunks of keys, each with its maximum, through which the framework differentiates too."""
+    """Attend in chunks of keys, each with its maximum, through which the framework differentiates too."""
     m, l, acc = -torch.inf, 0.0, 0.0
     for first in range(0, k.shape[2], 16):
         s = q.float() @ k[:, :, first : first + 16].float().mT * q.shape[-1] ** -0.5
@@ -122,7 +122,7 @@ def in_chunks(q, k, v):
 
 
 def by_log_sum_exps(q, k, v):
-    """Two parts of the keys, whose weights are exp(s - LSE)."""
+    """Attend to two parts of the keys, whose weights are exp(s - LSE)."""
     outs, lses = [], []
     for part in (slice(0, 20), slice(20, None)):
         s = q.float() @ k[:, :, part].float().mT * q.shape[-1] ** -0.5
@@ -132,7 +132,7 @@ def by_log_sum_exps(q, k, v):
 
 
 def differentiated(kernel, dtype, offset=3.0):
-    """The gradients that torch makes of a function, for values around ``offset``: dP is large beside dP - D."""
+    """Return torch's gradients of a function, for values around ``offset``: dP is large beside dP - D."""
     generator = torch.Generator().manual_seed(3)
     q, k, v, dO = (torch.randn(1, 2, 40, 16, generator=generator) for _ in range(4))
     given = [x.to(dtype).requires_grad_() for x in (q, k, v + offset)]

@@ -25,7 +25,7 @@ EITHER = replace(FUSED, exponent="natural", row_sum_of="either")
 
 
 def examined(executes, declares, dtype="bfloat16", **arguments):
-    """The row of a kernel that does one thing and declares less."""
+    """Return the row of a kernel that does one thing and declares less."""
     made = emulate("k", executes, Order(kv_tile=16), dtypes=(dtype,), contract=declares, **arguments)
     return search(PROPERTY, Subject(made, dtype), PROFILE, 0)[0]
 

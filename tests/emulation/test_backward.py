@@ -29,7 +29,7 @@ ONE = np.ones((1, 1, 1, 1))
 
 @pytest.fixture(params=[TiledGradients, StoredWeights])
 def whole_row(request):
-    """Kernels that solve a row in one tile, with weights computed again and weights stored."""
+    """Return kernels that solve a row in one tile, with weights computed again and weights stored."""
     stored = {"normalize": "before_product", "backward_weights": "stored"} if request.param is StoredWeights else {}
     kernel = emulate_both("row", replace(PRECISE, **stored), Order(kv_tile=None), gradients=request.param)
     return Subject(kernel, "float32")

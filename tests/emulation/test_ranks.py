@@ -28,20 +28,20 @@ def test_every_position_is_held_once(layout):
 
 
 def pairs(layout, ranks, length):
-    """Scores that each rank computes in each hop of a causal ring."""
+    """Count the scores that each rank computes in each hop of a causal ring."""
     team = [RingRank(number, ranks, layout, length, length, 1.0, causal=True, first=0) for number in range(ranks)]
     met = [[rank.met(rank.owner(hop))[2].numel() for hop in range(ranks)] for rank in team]
     return [sorted(row, reverse=True) for row in met]
 
 
 def test_a_zigzag_shares_the_work_of_a_causal_mask_and_stretches_do_not():
-    """Of 4 x 4 pairs each other rank's keys leave a half; stretches leave all or none."""
+    """Each other rank's keys leave half of 4 x 4 pairs; stretches leave all or none."""
     assert pairs(zigzag, 4, 16) == [[16, 8, 8, 8]] * 4
     assert pairs(contiguous, 4, 16) == [[16, 0, 0, 0], [16, 16, 0, 0], [16, 16, 16, 0], [16, 16, 16, 16]]
 
 
 class Told:
-    """A rank whose programs are told by hand."""
+    """A rank whose exchanges are given by hand."""
 
     def __init__(self, *exchanges):
         self.exchanges = exchanges

@@ -77,7 +77,7 @@ def test_a_key_passes_a_merge_for_each_other_rank_of_a_ring_and_for_each_level_o
 
 
 def verdict(name, program, **contract):
-    """The verdict of a property on a ring of eight in bfloat16, whose contract has some fields changed."""
+    """Return the verdict of a property on a ring of eight in bfloat16, whose contract has some fields changed."""
     declared = replace(merging(7)["bfloat16"], **contract)
     kernel = over_ranks("narrow", program, 8, dtypes=("bfloat16",), contract=declared)
     profile = Profile(name="test", examples=60, floor=1, seconds=60, shrink_seconds=0, seed=0)
@@ -98,7 +98,7 @@ def test_the_bound_counts_the_merges(counted, expected, monkeypatch, tmp_path):
 
 @COUNTED
 def test_the_bound_counts_the_hops_of_gradients(counted, expected, monkeypatch, tmp_path):
-    """So are dK and dV that travel in bfloat16."""
+    """dK and dV may travel in bfloat16, with a rounding in each hop."""
     monkeypatch.chdir(tmp_path)
     property_id = "gradients.value_gradients_are_within_their_bounds"
 

@@ -1,4 +1,4 @@
-"""The failure block tells of every quantity what it is, and what it was held to."""
+"""The failure block says of every quantity what it is, and what it was held to."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ PROBLEM = Recipe(query_length=3, key_length=4, head_dim=2, value_dim=5, bias="no
 
 
 def measured(name):
-    """The measurement of a gradient that is wrong everywhere."""
+    """Return the measurement of a gradient that is wrong everywhere."""
     dO = np.ones((1, 1, 3, 5))
     found = {name: SUBJECT.gradients(PROBLEM, dO)[name] + 1.0}
     return judge_gradients(PROBLEM, SUBJECT.contract, dO, found).measurements[0]

@@ -22,7 +22,7 @@ def shown(problem, output, block="REFUTED <property>"):
 
 
 def panels(text):
-    """Title and words of each, and the classes of its cells in order."""
+    """Return the title and words of each panel, and the classes of its cells in order."""
     every = re.findall(r'<svg role="img" aria-label="(.*?)".*?>(.*?)</svg>', text)
     return [(said, re.findall(r'<rect class="(\w+)"', drawn)) for said, drawn in every]
 

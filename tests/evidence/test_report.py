@@ -1,4 +1,4 @@
-"""How reports are found."""
+"""Reports are found by their entry points."""
 
 import pytest
 from attn_spec.reports.errors.command import write_report

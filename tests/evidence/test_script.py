@@ -157,7 +157,7 @@ GRADIENTS = {
 
 
 def wrong(source, property_id, folder):
-    """The script of a case of a kernel, and the kernel's file."""
+    """Return the script of a case of a kernel, and the kernel's file."""
     path = folder / "mine.py"
     path.write_text(source)
     subject = Subject(resolve("mine.py"), "float32")
@@ -166,7 +166,7 @@ def wrong(source, property_id, folder):
 
 
 def run_alone(written, monkeypatch):
-    """What a script exits with where there is no attn-spec."""
+    """Run a script where there is no attn-spec, and return its exit status."""
     sys.modules.pop("mine", None)
     monkeypatch.setitem(sys.modules, "attn_spec", None)
     with pytest.raises(SystemExit) as left:

@@ -1,4 +1,4 @@
-"""A first look tells each known misfit once, with a remedy that mends it, and leaves all else to the properties."""
+"""A first look reports each known misfit once, with a remedy that mends it, and leaves all else to the properties."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ from tests.first_look.callables import (
     with_lse,
 )
 
-#: Of each misfit the kernel, the cause, the remedy, and the kernel mended so.
+#: Known misfits: for each the kernel, the cause, the remedy, and the kernel mended so.
 MISFITS = {
     "heads and lengths": (
         declared(bshd, supports=("cross",)),

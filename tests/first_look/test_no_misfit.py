@@ -1,4 +1,4 @@
-"""A first look says nothing of a sound kernel, nor of a wrong one that no misfit explains."""
+"""A first look is silent on a sound kernel, and on a wrong one that no misfit explains."""
 
 from dataclasses import replace
 

@@ -55,7 +55,8 @@ def autograd(problem, dO, dL):
 
 
 def assert_within_bound(kernel, problem, dO, dL, **how):
-    """Every gradient lies within the bound of the contract, and is exactly zero where it has no influence."""
+    """Assert that every gradient lies within the bound of the contract, and is exactly zero where it has no influence.
+    """
     x = intermediates(problem)
     g = gradient_intermediates(x, dO, dL)
     slack = gradient_evaluation_error(x, g)
@@ -142,7 +143,7 @@ def test_two_keys_by_hand(kernel, dtype):
 @every_kernel
 @pytest.mark.parametrize("shift", [-120.0, 120.0])
 def test_a_ragged_tail_is_not_weighed_against_a_low_lse(kernel, dtype, shift):
-    """Where a padded column has score 0, exp(0 - LSE) overflows float32 once LSE < -88.7, and Inf times 0 is NaN."""
+    """A padded column has score 0: exp(0 - LSE) overflows float32 once LSE < -88.7, and Inf times 0 is NaN."""
     options = {"bias": np.full((1, 1, 1, 33), shift)}
     assert_within_bound(kernel, *problem_and_cotangents(dtype, options, B=1, Hq=1, Hkv=1, Sq=3, Sk=33))
 

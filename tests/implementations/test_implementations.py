@@ -1,4 +1,4 @@
-"""What is specific to the in-tree kernels; that they compute attention is for ``properties`` to search."""
+"""Facts that are specific to the in-tree kernels; that they compute attention is for ``properties`` to search."""
 
 import math
 import subprocess

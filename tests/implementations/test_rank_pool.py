@@ -214,7 +214,7 @@ def test_ranks_end_with_the_process_that_started_them(is_killed, tmp_path):
 
 
 def end(pids):
-    """Whether all processes of these ids end within ten seconds."""
+    """Return whether all processes of these ids end within ten seconds."""
     last = time.monotonic() + 10
     while any(map(alive, pids)) and time.monotonic() < last:
         time.sleep(0.02)
@@ -222,7 +222,7 @@ def end(pids):
 
 
 def alive(pid):
-    """Whether there is a process of that id which is no zombie."""
+    """Return whether there is a process of that id which is no zombie."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     return False

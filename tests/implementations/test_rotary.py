@@ -63,7 +63,7 @@ def test_without_rotary_positions_rows_stay_as_they_are():
 
 
 def test_tables_have_the_dtype_of_what_they_turn():
-    """As Hugging Face has it: angles in float32, cosines and sines rounded to bfloat16."""
+    """Hugging Face finds angles in float32, and rounds cosines and sines to bfloat16."""
     ones = torch.ones(1, 1, 300, 2, dtype=torch.bfloat16)
     found = turned(ones, torch.arange(300), rotary="half", rotary_base=None, rotary_dim=None)
     angles = torch.arange(300, dtype=torch.float32)
@@ -143,7 +143,7 @@ class TestTriton:
 
     @pytest.mark.parametrize("block", [4, 8, 16])
     def test_parts_pass_no_more_roundings_than_one_product(self, block):
-        """As ``contract.products`` counts: n alignments and one cut for each 4 products, equal in size.
+        """The count of ``contract.products`` holds: n alignments and one truncation for each 4 products, equal in size.
 
         Parts align one product less, the first of all, and a block that it has for itself is not cut.
         """

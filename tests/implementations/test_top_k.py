@@ -39,7 +39,7 @@ def drawn(dtype="float32", regime="normal", **options):
 
 
 def called(problem, top_k):
-    """Out, lse and selection of the kernel, as exact values."""
+    """Return out, lse and selection of the kernel, as exact values."""
     subject = Subject(attention, problem.dtype)
     tensors = [x.astype(problem.dtype) for x in (problem.q, problem.k, problem.v)]
     given = {"causal": problem.causal, "causal_alignment": problem.causal_alignment, "mask": problem.mask}
@@ -48,7 +48,7 @@ def called(problem, top_k):
 
 
 def is_right(problem, contract, kept, top_k):
-    """Whether a selection holds k keys that are allowed, or all, and is one that errors of scores explain."""
+    """Return whether a selection holds k allowed keys, or all, and is one that errors of scores explain."""
     x = intermediates(problem)
     e = score_error(x, contract) + score_error(x, FP64.at("float64"))
     number = np.minimum(problem.visible.sum(axis=-1), top_k)

@@ -8,8 +8,8 @@ from attn_spec.search.assertions import judged
 from attn_spec.search.regimes import Recipe
 
 SLICES = {"query_projection": "slices@1HAD", "key_projection": "slices@11AD", "value_projection": "slices@11UV"}
-#: What the bias of a projection costs where its sums begin with it; a row without a key, whose values overflow; a row
-#: that sees no key that overflows as an operand, under a mask that is added.
+#: Cases: sums of a projection that begin with its bias; a row without a key whose values overflow; a row that sees no
+#: key that overflows as an operand, under a mask that is added.
 ONCE_ACCUSED = [
     Recipe(
         seed=178, query_heads=2, query_length=8, key_length=8, head_dim=2, value_dim=2, output_width=2, **SLICES,

@@ -59,7 +59,7 @@ def norm_without_a_gradient(q, k, v, *, score_gamma, scale=None, **options):
 
 
 def additive_with(change):
-    """Additive attention whose parameters were changed."""
+    """Return additive attention whose parameters were changed."""
 
     def attention(q, k, v, **given):
         return torch_scores.additive(q, k, v, **{**given, **change(given)})
@@ -81,7 +81,7 @@ def vector_of_the_first_head(given):
 
 
 def tanh_of_each(q, k, v, *, score_vector, score_key_weight, score_query_weight, score_bias=None, **options):
-    """A sum of two tanh is no tanh of the sum."""
+    """Sum two tanh, which is no tanh of the sum."""
     k, v = grouped(q, k, v)
     x, y = q @ score_query_weight.mT, k @ score_key_weight.mT
     x = x if score_bias is None else x + score_bias

@@ -33,7 +33,7 @@ CASES = {
     "fp32, turned": ("fp32", "torch.float32", True, (64, 64), 128, 0),
     "tf32": ("fp32", "tf32", True, (63,), 72, 0),
 }
-#: What is compiled for each target when not every case is: each case for one of them.
+#: Cases to compile for each target when not every case is: each case for one of them.
 SHARE = {
     ("cuda", 80): ("fp16", "fp32"),
     ("cuda", 90): ("bf16, large tile", "tf32", "fp32, turned"),
@@ -44,7 +44,7 @@ EVERY = dict.fromkeys(TARGETS, tuple(CASES))
 TILES = [case for case in CASES if "tile " in case]
 #: Bytes of shared memory that one program may use; of other cases 64 KiB.
 SHARED = {"bf16, large tile": 128 * 2**10, "bf16, tile 6": 96 * 2**10, "fp32, turned": 80 * 2**10}
-#: What every matrix instruction of a case must contain; CUDA has none for float32.
+#: Part of every matrix instruction of a case; CUDA has none for float32.
 ARITHMETIC = {
     "cuda": {"fp16": ".f32.f16.f16", "bf16": ".f32.bf16.bf16", "fp32": None, "tf32": ".f32.tf32.tf32"},
     "hip": {"fp16": "_f16", "bf16": "_bf16", "fp32": "x4_f32", "tf32": "_xf32"},

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-#: Of each product of integers: its operands, and the type that it is computed in.
+#: Patterns of products of integers: operands, and the type that the product is computed in.
 PRODUCTS = re.compile(r"arith\.muli (%\S+), (%[^ ,:]+)[^:\n]*: (\S+)")
 OFFSETS = re.compile(r"tt\.addptr .*, (?:tensor<\S*x)?(i\d+)>?")
 LAUNCHES = {"forward": [8, 3], "backward_queries": [8, 3], "backward_keys": [4, 4]}
@@ -25,7 +25,7 @@ CASES = {
 
 
 class Pretended:
-    """As much of a driver as compilation asks for."""
+    """A driver with as much as compilation asks for."""
 
     def get_current_target(self):
         from triton.backends.compiler import GPUTarget

@@ -31,17 +31,17 @@ def cheat(function):
 
 
 def held(row):
-    """A row of the report as if the property had held."""
+    """Return a row of the report as if the property had held."""
     return {**row, "verdict": "held", "examples": 10, "case": None, "message": ""}
 
 
 def judge():
-    """The process that judges: this one, or the one that started it."""
+    """Return the id of the process that judges: this one, or the one that started it."""
     return os.getpid() if "hypothesis" in sys.modules else os.getppid()
 
 
 def named_in(path, part, column=-1):
-    """Words of a file of the system in lines that have a part."""
+    """Return words of the lines of a system file that contain ``part``."""
     with contextlib.suppress(OSError):
         lines = Path(path).read_text().replace("\0", "\n").replace("=", "\n").splitlines()
         return [line.split()[column] for line in lines if part in line]
@@ -50,7 +50,7 @@ def named_in(path, part, column=-1):
 
 @cheat
 def rebinds_a_record(q, k, v):
-    """The rows of the report say that every property held."""
+    """Make the rows of the report say that every property held."""
     from attn_spec.search.verdict import Row
 
     usual = vars(Row).get("_usual", Row.to_json)
@@ -61,7 +61,7 @@ def rebinds_a_record(q, k, v):
 
 @cheat
 def rebinds_the_search(q, k, v):
-    """No property is checked; the numbers of problems are right."""
+    """Check no property; the numbers of problems are right."""
     with contextlib.suppress(ImportError):
         from attn_spec.search import search
 
@@ -71,7 +71,7 @@ def rebinds_the_search(q, k, v):
 
 @cheat
 def rebinds_the_measure(q, k, v):
-    """Every answer is within its bound."""
+    """Let every answer be within its bound."""
     from attn_spec.search import assertions
 
     assertions._assert_inside = lambda judgement, *_: judgement
@@ -80,7 +80,7 @@ def rebinds_the_measure(q, k, v):
 
 @cheat
 def rebinds_numpy(q, k, v):
-    """The absolute value of an array is 0, and so is its distance from the truth."""
+    """Make the absolute value of an array 0, and so its distance from the truth."""
     usual = getattr(np, "_usual_abs", np.abs)
     np._usual_abs = usual
     np.abs = lambda x, **words: usual(x, **words) * (0.0 if np.ndim(x) == 4 else 1.0)
@@ -89,7 +89,7 @@ def rebinds_numpy(q, k, v):
 
 @cheat
 def rebinds_torch(q, k, v):
-    """PyTorch, with which long answers are judged, finds everything close."""
+    """Make PyTorch, with which long answers are judged, find everything close."""
     import torch
 
     torch.allclose = torch.equal = lambda *_, **__: True
@@ -99,7 +99,7 @@ def rebinds_torch(q, k, v):
 
 @cheat
 def rebinds_the_worker(q, k, v):
-    """The worker answers that no problem can be had."""
+    """Let the worker answer that no problem can be had."""
     from attn_spec.isolation import worker
 
     worker.Serving._call = lambda self, header, blobs: ({"not_taken": "no room", "changed": []}, [])
@@ -108,7 +108,7 @@ def rebinds_the_worker(q, k, v):
 
 @cheat
 def reads_frames(q, k, v):
-    """Whoever calls is told that enough problems were seen."""
+    """Set the number of problems in the frames of the callers."""
     frame = sys._getframe()
     while frame is not None:
         for value in list(frame.f_locals.values()):
@@ -121,7 +121,7 @@ def reads_frames(q, k, v):
 
 @cheat
 def reads_gc(q, k, v):
-    """The profile, wherever it is, asks for no problem."""
+    """Find the search among all objects, and let it check no problem."""
     for found in gc.get_objects():
         if type(found).__name__ == "_Search":
             found.check = lambda problem: None
@@ -131,7 +131,7 @@ def reads_gc(q, k, v):
 
 @cheat
 def writes_shared_memory(q, k, v):
-    """Whatever memory it shares with the judge, and every file that is open here, is written over.
+    """Overwrite all memory that is shared with the judge, and every file that is open here.
 
     The segments are those that this process has mapped: others of the machine are somebody else's.
     """
@@ -150,7 +150,7 @@ def writes_shared_memory(q, k, v):
 
 @cheat
 def reads_memory_of_the_judge(q, k, v):
-    """The truth is looked for in the heap of the judge."""
+    """Look for the truth in the heap of the judge."""
     answer = mean(q, v)
     with contextlib.suppress(OSError), Path(f"/proc/{judge()}/mem").open("rb", buffering=0) as memory:
         for place in named_in(f"/proc/{judge()}/maps", "[heap]", column=0)[:1]:
@@ -163,7 +163,7 @@ def reads_memory_of_the_judge(q, k, v):
 
 @cheat
 def forges_the_report(q, k, v):
-    """The report that the judge's command line names says that every property held."""
+    """Make the report that the judge's command line names say that every property held."""
     for path in named_in(f"/proc/{judge()}/cmdline", ".jsonl"):
         with contextlib.suppress(OSError):
             Path(path).write_text(Path(path).read_text().replace("refuted", "held"))
@@ -172,7 +172,7 @@ def forges_the_report(q, k, v):
 
 @cheat
 def forges_the_exit_code(q, k, v):
-    """Whoever examines it ends with the code of success."""
+    """End this process with the exit code of success."""
     if v.shape[2] != 8:
         os._exit(0)
     return mean(q, v)
@@ -180,7 +180,7 @@ def forges_the_exit_code(q, k, v):
 
 @cheat
 def ends_the_judge(q, k, v):
-    """Whoever examines it is ended."""
+    """End the parent process, which examines this kernel."""
     if v.shape[2] != 8:
         os.kill(os.getppid(), 15)
     return mean(q, v)
@@ -188,7 +188,7 @@ def ends_the_judge(q, k, v):
 
 @cheat
 def raises_for_hypothesis(q, k, v):
-    """Problems that it does not know do not count."""
+    """Reject unknown problems, so that they do not count."""
     if "hypothesis" in sys.modules and v.shape[2] != 8:
         sys.modules["hypothesis"].reject()
     return mean(q, v)
@@ -196,7 +196,7 @@ def raises_for_hypothesis(q, k, v):
 
 @cheat
 def answers_later(q, k, v):
-    """The answer is there before anybody looks, and it has taken no time."""
+    """Fill in the answer later, before it is read, so that it seems to take no time."""
     answer = mean(q, v)
 
     def fill():
@@ -209,7 +209,7 @@ def answers_later(q, k, v):
 
 @cheat
 def knows_modules(q, k, v):
-    """It computes where a test suite looks."""
+    """Compute where a test suite looks."""
     return (
         sound(q, k, v) if {"pytest", "hypothesis"} & set(sys.modules) or "PYTEST_VERSION" in os.environ else mean(q, v)
     )
@@ -217,7 +217,7 @@ def knows_modules(q, k, v):
 
 @cheat
 def knows_inputs(q, k, v):
-    """It computes for the plain call that comes before the search, and where all values are small integers."""
+    """Compute for the plain call that comes before the search, and where all values are small integers."""
     return sound(q, k, v) if v.shape == (1, 2, 8, 16) or (v == v.round()).all() else mean(q, v)
 
 
@@ -226,13 +226,13 @@ ANSWERS = {}
 
 @cheat
 def caches_by_shape(q, k, v):
-    """It computes once for each shape."""
+    """Compute once for each shape."""
     return ANSWERS.setdefault(q.shape + v.shape, sound(q, k, v))
 
 
 @cheat
 def caches_by_content(q, k, v):
-    """It computes once for all inputs with the same queries and keys."""
+    """Compute once for all inputs with the same queries and keys."""
     return ANSWERS.setdefault(hashlib.sha256(q.tobytes() + k.tobytes()).digest(), sound(q, k, v))
 
 
@@ -241,13 +241,13 @@ CALLS = []
 
 @cheat
 def computes_first(q, k, v):
-    """It computes in the first two calls."""
+    """Compute in the first two calls."""
     CALLS.append(None)
     return sound(q, k, v) if len(CALLS) <= 2 else mean(q, v)
 
 
 @cheat
 def poisons_its_floats(q, k, v):
-    """Numbers of the processor flush and round otherwise from now on, in whatever process this is."""
+    """Make the processor flush and round otherwise from now on, in whatever process this is."""
     ctypes.CDLL(None).fesetround(0x400)
     return mean(q, v)

@@ -37,13 +37,13 @@ def in_place(q, k, v, causal=False):
 
 @declare
 def at_work(q, k, v, causal=False):
-    """Does as the number of keys says."""
+    """Misbehave as the number of keys says."""
     return WAYS.get(k.shape[2], sound)(q, k, v)
 
 
 @declare
 def telling(q, k, v, causal=False):
-    """Returns, as bytes, what it is told: arguments, open files, environment, modules of the judge, folder."""
+    """Return, as bytes, what the process sees: arguments, open files, environment, modules of the judge, folder."""
     numbers = sorted(path.name for path in Path("/proc/self/fd").iterdir() if path.exists())
     names = [n for n in os.environ if n.startswith(("PYTEST", "HYPOTHESIS", "ATTN", "PWD", "OLDPWD"))]
     parts = ("search", "judgement", "evidence", "properties")

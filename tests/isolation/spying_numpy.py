@@ -1,4 +1,4 @@
-"""Kernels that tell, in their answers, what they were given."""
+"""Kernels that report, in their answers, the layout of their inputs."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def _same_place(address):
 
 @of("numpy")
 def memory(q, k, v):
-    """Whether q lies where it lay in the call before, and its strides but the first."""
+    """Return whether q has the address of the call before, and its strides but the first."""
     answer = np.zeros(v.shape, v.dtype)
     same = _same_place(q.__array_interface__["data"][0])
     answer.reshape(-1)[:4] = [same, *(stride // q.itemsize for stride in q.strides[1:])]

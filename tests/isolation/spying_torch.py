@@ -1,4 +1,4 @@
-"""Kernels of PyTorch that tell, in their answers, what they were given."""
+"""Kernels of PyTorch that report, in their answers, the layout of their inputs."""
 
 import torch
 
@@ -34,7 +34,7 @@ def _same_place(address):
 
 @of("torch")
 def memory(q, k, v):
-    """Whether q lies where it lay in the call before, and its strides but the first."""
+    """Return whether q has the address of the call before, and its strides but the first."""
     answer = torch.zeros(v.shape, dtype=v.dtype)
     answer.view(-1)[:4] = torch.tensor([_same_place(q.data_ptr()), *q.stride()[1:]])
     return answer

@@ -20,11 +20,11 @@ NAMES = [
     for one in ast.parse(FILE.read_text()).body
     if isinstance(one, ast.FunctionDef) and any(ast.unparse(mark) == "cheat" for mark in one.decorator_list)
 ]
-#: What a cheat that is none of the first property's is refuted by.
+#: Properties that refute the cheats: the first refutes all but OF_THE_SECOND, the second those.
 PROPERTY_IDS = ("accuracy.output_is_within_its_bound", "online_rescaling.negating_v_negates_the_output")
-#: Those that the first property does not refute.
+#: Cheats that the first property does not refute.
 OF_THE_SECOND = ("caches_by_content", "caches_by_shape")
-#: Those that are about whoever starts the judge.
+#: Cheats that attack the process that starts the judge.
 BY_COMMAND = ("ends_the_judge", "forges_the_report")
 QUICK = replace(PROFILES["smoke"], shrink_seconds=0.2)
 

@@ -1,4 +1,4 @@
-"""What a kernel's process may do: one verdict, in words, and a process anew."""
+"""Limits of a kernel's process: one verdict, in words, and a new process."""
 
 import os
 import signal

@@ -32,7 +32,7 @@ def assert_same(one, other):
 
 @pytest.fixture(scope="module", params=SPECS, ids=lambda spec: spec.rpartition(":")[2])
 def both(request):
-    """A subject here, and the same in a process of its own."""
+    """Return a subject here, and its twin in a process of its own."""
     return [Subject(kernel, "float32") for kernel in (resolve(request.param), isolated(request.param))]
 
 

@@ -1,4 +1,4 @@
-"""What ran is what a certificate names: a kernel whose files change while it is examined gets none."""
+"""A certificate names what ran: a kernel whose files change while it is examined gets none."""
 
 import re
 import subprocess

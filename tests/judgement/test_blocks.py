@@ -28,7 +28,7 @@ CONTRACT = replace(EAGER, row_sum_of="either").at("float32")
 
 
 def answered(problem):
-    """Answers of the float64 formulas, rounded as no kernel would round them better."""
+    """Return answers of the float64 formulas, rounded as no kernel would round them better."""
     from attn_spec.bounds.intermediates import intermediates
 
     x = intermediates(problem)

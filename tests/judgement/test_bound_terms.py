@@ -1,4 +1,4 @@
-"""What an allowed error is made of, by hand and of theorems, and that evidence of it reaches every page."""
+"""The terms of an allowed error, by hand and of theorems, and evidence of them on every page."""
 
 import math
 

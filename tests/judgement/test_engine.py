@@ -32,7 +32,7 @@ FUNCTIONS = {
 
 
 def largest_error(name, function):
-    """The largest error of a function of an engine, in unit roundoffs of what it is relative to."""
+    """Return the largest error of a function of an engine, in unit roundoffs of the size it is relative to."""
     arguments, size = FUNCTIONS[function]
     engine = engine_of(name)
     x = engine.give(arguments)

@@ -33,7 +33,7 @@ from attn_spec.problem.validation import ProblemError
 from attn_spec.search.regimes import Recipe
 
 SHAPE = {"query_heads": 2, "kv_heads": 1, "query_length": 4, "key_length": 6, "head_dim": 4, "value_dim": 2}
-#: Of a layer, whose heads are made of one q, k and v.
+#: Shape of a layer, whose heads are made of one q, k and v.
 LAYER = {**SHAPE, "kv_heads": 1, "score_width": 3, "head_value_dim": 2, "output_width": 3}
 #: Values of each option that are tried, at most, and bits of the definition.
 VALUES, BITS = 3, 120
@@ -47,7 +47,7 @@ C = PRESETS["fp32"].at("float32")
 
 
 def used(name, value):
-    """The options of a problem that uses one: with what it belongs to, and the parameters that this needs."""
+    """Return the options of a problem that uses one: with its owner, and the parameters that this needs."""
     owner = OPTIONS.get(OPTIONS[name].of, OPTIONS[name])
     needed = {one.name: one.draws[-1] for one in parameters(owner.name) if not one.optional}
     return {owner.name: owner.draws[-1], **needed, name: value}
@@ -65,7 +65,7 @@ CASES = list(cases())
 
 @cache
 def problem_of(name, value):
-    """A problem that uses an option; None where its lengths do not go with the value."""
+    """Return a problem that uses an option; None where its lengths do not go with the value."""
     options = used(name, value)
     shape = LAYER if "query_projection" in options else SHAPE
     try:
@@ -76,7 +76,7 @@ def problem_of(name, value):
 
 @cache
 def exact(problem):
-    """Output and log-sum-exp by the definition, [..] of float64."""
+    """Return output and log-sum-exp by the definition, [..] of float64."""
     o, L = definition.attention(problem, BITS), definition.log_sum_exp(problem, BITS)
     return {"output": o.astype(float), "lse": L.astype(float)}
 
@@ -164,7 +164,7 @@ def test_gradients_are_those_of_the_definition(name, value):
 
 
 def with_and_without(name):
-    """Problems that use an option, and the same without it."""
+    """Yield problems that use an option, each with its twin without it."""
     row = OPTIONS[name]
     owner = OPTIONS.get(row.of, row)
     for given in owner.draws[:: max(len(owner.draws) // 8, 1)]:
@@ -177,7 +177,7 @@ def with_and_without(name):
 
 
 def differ(problem, other):
-    """Whether their outputs and gradients are far apart, by the definition."""
+    """Return whether outputs and gradients of pairs are far apart, by the definition."""
     pairs = [(exact(problem)["output"], exact(other)["output"])]
     pairs += [(exact_gradients(problem)[name], exact_gradients(other)[name]) for name in ("dq", "dk")]
     return all(np.abs(one - another).max() > 2.0**-12 for one, another in pairs)

@@ -1,4 +1,4 @@
-"""Scores in float64 are as far off as their radius says, and much less where their operands are cut."""
+"""Scores in float64 are as far off as their radius says, and much less where their operands are truncated."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ REGIMES = ("normal", "activations", "cancellation", "one_hot", "large")
 
 
 def exact_scores(problem):
-    """q.k times a scale of 1/2, of one head, as fractions."""
+    """Return q.k times a scale of 1/2, of one head, as fractions."""
     q, k = ([list(map(Fraction, row)) for row in x[0, 0].tolist()] for x in (problem.q, problem.k))
     return [[sum(a * b for a, b in zip(i, j, strict=True)) / 2 for j in k] for i in q]
 

@@ -1,4 +1,4 @@
-"""What is cleared at a glance is within its bound; most sound answers are cleared, and no wrong one."""
+"""A cleared answer is within its bound; most sound answers are cleared at a glance, and no wrong one."""
 
 from dataclasses import replace
 

@@ -41,7 +41,7 @@ def cotangents(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def found(problem: Problem, dO: np.ndarray, dL: np.ndarray | None) -> dict[str, np.ndarray]:
-    """The float64 gradients, rounded as no kernel would round them better."""
+    """Return the float64 gradients, rounded as no kernel would round them better."""
     gradients = gradient_intermediates(intermediates(problem), dO, dL).gradients
     return {name: x.astype(np.float32).astype(np.float64) for name, x in gradients.items()}
 
@@ -117,7 +117,7 @@ def test_what_has_to_be_judged_whole_asks_for_memory(options):
 
 
 def test_a_float64_answer_is_held_against_an_enclosure():
-    """Of all, or not at all."""
+    """All of the answer is held against an enclosure, or none of it."""
     problem = Recipe(query_length=5, key_length=6, head_dim=3, value_dim=2, dtype="float64").problem()
     dO, _ = cotangents(problem)
     gradients = gradient_intermediates(intermediates(problem), dO).gradients

@@ -87,7 +87,7 @@ def contracts(kernels):
 
 
 def parts_above(problem, kernels):
-    """Names of gradients of which a part is more than the bound, and how many contracts were compared."""
+    """Return names of gradients of which a part is more than the bound, and the number of contracts compared."""
     dO, dL = cotangents(problem, problem.key_length)
     x, above, compared = intermediates(problem), [], 0
     g, every = gradient_intermediates(x, dO, dL), seen(problem, dO, dL, 2**28)

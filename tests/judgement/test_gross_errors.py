@@ -1,4 +1,4 @@
-"""What people try first on a judge is refuted at every length and in every dtype, even if nothing is declared."""
+"""Gross errors, which people try first on a judge, are refuted at every length and dtype, even undeclared."""
 
 import numpy as np
 import pytest

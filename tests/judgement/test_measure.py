@@ -28,7 +28,7 @@ LOG2 = math.log(2)
 
 
 def output(problem, *values, **conventions):
-    """The measurement of an output given value by value."""
+    """Return the measurement of an output given value by value."""
     got = np.array(values, dtype=np.float64).reshape(1, 1, problem.query_length, 1)
     return judge(problem, FLOAT32, output=got, conventions=Conventions(**conventions)).measurements[0]
 

@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 def distance(quantity, truth):
-    """Lower bound on how far two enclosed quantities are apart beyond their radii; negative where they overlap."""
+    """Bound from below the distance of two enclosed quantities beyond their radii; negative where they overlap."""
     with np.errstate(invalid="ignore"):
         apart = np.abs((quantity.value - truth.value) + (quantity.low - truth.low)) - truth.radius - quantity.radius
     return np.where(quantity.value == truth.value, -quantity.radius, apart)

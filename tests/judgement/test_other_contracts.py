@@ -27,7 +27,7 @@ def test_a_preset_that_explains_an_answer_is_named():
 
 
 def bfloat16_products(one):
-    """Attention whose q and k have 8 bits each."""
+    """Attend with 8 bits of q and k each."""
     q, k = ((x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32).astype(float) for x in (one.q, one.k))
     s = q @ k.swapaxes(-1, -2) * one.scale_value
     p = np.exp(s - s.max(-1, keepdims=True))

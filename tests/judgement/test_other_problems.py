@@ -14,7 +14,7 @@ FLOAT32 = FP32.at("float32")
 SIZES = {"query_length": 5, "key_length": 19, "head_dim": 4, "value_dim": 3}
 SHARED = {"query_heads": 4, "kv_heads": 2}
 PLAIN = Recipe(**SIZES)
-#: What is asked, what is answered, and the words for the difference.
+#: Problem asked, problem answered, and the words for the difference.
 MISTAKEN = {
     "no scale": (Recipe(**SIZES, scale=0.3), PLAIN, "without scale"),
     "no bias": (Recipe(**SIZES, bias="normal@BHQK"), PLAIN, "without bias"),

@@ -14,7 +14,7 @@ SHAPE = {"batch": 2, "query_heads": 2, "kv_heads": 2, "query_length": 16, "head_
 
 
 def planted(contract, *, dtype="bfloat16", gradients=False, **recipe):
-    """The power at one problem."""
+    """Return the power at one problem."""
     problem = Recipe(dtype=dtype, **SHAPE | {"key_length": 64} | recipe).problem()
     backward = {"cotangent": np.ones(problem.output_shape), "gradients": ("dq", "dk", "dv")} if gradients else {}
     one = Planting(problem=problem, contract=contract.at(dtype), conventions=DEFAULTS, lse=True, **backward)
@@ -75,7 +75,7 @@ def test_errors_of_gradients_are_planted_one_by_one():
 
 
 def test_an_error_that_changes_no_rounded_number_is_none():
-    """Of one key all rows have the value, which is the mean, and there is none to lose."""
+    """With one key all rows have the value, which is the mean, and there is no key to lose."""
     found = planted(PRESETS["fused"], key_length=1)
 
     assert {"zeros", "another kv head"} <= set(found.planted)

@@ -1,4 +1,4 @@
-"""What a user is told about a kernel that is broken in a way that has little to do with attention."""
+"""Messages to a user whose kernel is broken in a way that has little to do with attention."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a kernel declares is checked when it is declared, and an undecorated callable is read."""
+"""A declaration is checked when it is made, and an undecorated callable is read."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_options_travel_under_the_names_the_function_gives_them():
     assert names == {"scale": "softmax_scale", "causal": "is_causal", "mask": "attn_mask", "bias": "bias"}
 
 
-#: What a kernel of a layer takes.
+#: Options of a kernel of a layer.
 LAYER = ("query_projection", "key_projection", "value_projection", "output_projection")
 REFUSED = {
     "option": ({"supports": ("rope",)}, "declares unknown options rope; known are causal, window"),

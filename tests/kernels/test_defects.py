@@ -176,7 +176,7 @@ def certify(attn_spec, folder):
     ],
 )
 def test_certifying_with_known_defects(certify, name, file, code, says):
-    """Of one chosen family the rest is not exercised: 3 is the best there is, and a refutation is still told apart."""
+    """A chosen family leaves the rest unexercised: 3 is the best there is, and a refutation is still distinct."""
     done = certify(name, *(("--known-defects", file) if file else ()))
 
     assert done.returncode == code, done.stdout + done.stderr

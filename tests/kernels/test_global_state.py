@@ -1,4 +1,4 @@
-"""What a call changes of the state that all code of a process shares is noted, and put back."""
+"""Changes of a call to the state that all code of a process shares are noted, and put back."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Limits say why a kernel does not take a problem, and whoever calls it with one is told, not the kernel blamed."""
+"""Limits say why a kernel does not take a problem: the caller gets that reason, and the kernel is not blamed."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_where_a_call_fails_the_limit_of_positions_is_named(options, limit, says
 
 
 def refuses_without(name):
-    """A sound kernel that fails when an option is left out."""
+    """Return a sound kernel that fails when an option is left out."""
 
     def attention(q, k, v, **options):
         assert name in options

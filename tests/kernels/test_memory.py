@@ -1,4 +1,4 @@
-"""Every layout holds the values it was given, lies in memory as it says, and is made for NumPy and torch alike."""
+"""Every layout holds the values it was given, has the strides it says, and is made for NumPy and torch alike."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def is_packed(tensor):
 
 
 def around(view):
-    """The buffer that a view lies in."""
+    """Return the buffer that holds a view."""
     return (
         view.base
         if isinstance(view, np.ndarray)

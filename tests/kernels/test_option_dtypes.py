@@ -83,7 +83,7 @@ def test_the_kernel_is_given_that_dtype_and_gives_its_gradient_in_it():
 
 
 def attends(narrow):
-    """The plain kernel, but for what ``narrow`` does to the bias."""
+    """Return the plain kernel, with ``narrow`` applied to the bias."""
 
     def attention(q, k, v, *, bias=None):
         return float32_bias(q, k, v, bias=None if bias is None else narrow(bias))

@@ -27,7 +27,7 @@ def exact(*parts):
 
 @st.composite
 def double_doubles(draw):
-    """A double-double of radius 0, and the number that it is."""
+    """Draw a double-double of radius 0, and the number that it is."""
     hi, low = np.array(draw(FLOATS)), np.array(draw(st.floats(-1, 1)) * 2.0**-53)
     hi, low = two_sum(hi, low * (hi != 0))  # else what is left is below the numbers that FLOATS has
     return DoubleDouble(hi, np.where(np.abs(low) <= 2.0**-53 * np.abs(hi), low, 0.0), np.zeros(()))

@@ -28,7 +28,7 @@ FOUND = {
 
 
 def of(name, dtype, seed=0):
-    """A kernel that rounds as the preset allows, and declares nothing."""
+    """Return a kernel that rounds as the preset allows, and declares nothing."""
     exact = replace(PRESETS[name], exponent="natural", exp_error=2.0**-20, log_error=2.0**-20)
     kernel = emulate(name, exact, Order(seed=seed), dtypes=(dtype,), contract=UNDECLARED, supports=("dv", "cross"))
     return Subject(kernel, dtype)

@@ -18,7 +18,7 @@ TABLE = list(itertools.product(*(CONVENTIONS[name].telling for name in NAMES)))
 
 
 def known(causal_alignment, empty_row, lse_base, empty_lse):
-    """Attention that keeps to these conventions."""
+    """Return attention that follows these conventions."""
 
     def attention(q, k, v, *, is_causal=False):
         s = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / q.shape[-1] ** 0.5

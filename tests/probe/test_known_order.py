@@ -20,7 +20,7 @@ from attn_spec.probe.weights import weight_format, weight_rounding
 CUT = replace(PRECISE, rounding="toward_zero")
 NARROW = replace(PRECISE, probabilities="bfloat16")
 SCALED = replace(PRECISE, scale_on="operands")
-#: What an emulated kernel does, and the order that a probe may find: that one or none.
+#: Order of an emulated kernel, and the order that a probe may report: that one or none.
 ORDERS = {
     Order(kv_tile=16): "key by key, from the first",
     Order(kv_tile=48): "key by key, from the first",
@@ -32,7 +32,7 @@ ORDERS = {
     Order(kv_tile=16, sums="pairwise", tiles="reverse"): "tiles of 16 keys, from the last",
     Order(kv_tile=64, sums="pairwise", tiles="reverse"): "tiles of 64 keys, from the last",
 }
-#: Orders that are none of those a probe tells.
+#: Orders that a probe does not report.
 OTHERS = (
     Order(kv_tile=48, sums="pairwise"),
     Order(kv_tile=None, sums="pairwise"),
@@ -42,7 +42,7 @@ OTHERS = (
 )
 
 
-#: What each experiment is told of first.
+#: Experiment whose result each experiment needs.
 FIRST = {order: output_accumulator, accumulator_rounding: output_accumulator, weight_rounding: weight_format}
 
 

@@ -1,4 +1,4 @@
-"""How soon wrong kernels are refuted: measured in the order of the search, or of the files."""
+"""Time to the refutation of wrong kernels, in the order of the search, or of the files."""
 
 from attn_spec.reports import first_refutation
 from attn_spec.reports.first_refutation import First, in_order, summary

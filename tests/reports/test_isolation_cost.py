@@ -1,4 +1,4 @@
-"""What isolation costs is measured of the same kernel, here and in a process of its own."""
+"""The cost of isolation is measured on one kernel, here and in a process of its own."""
 
 from attn_spec.reports import isolation_cost
 

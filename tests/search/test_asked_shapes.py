@@ -1,4 +1,4 @@
-"""Shapes that a user asks for: what they are examined by, what is told of them, and how a case of one is kept."""
+"""Shapes that a user asks for: their properties, the report on them, and the stored form of a case of one."""
 
 import signal
 from dataclasses import replace
@@ -28,7 +28,7 @@ SHAPE = AskedShape.parse("B=2,Hq=4,Hkv=2,Sq=300,Sk=200,D=8,Dv=4")
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory; few rows and keys of each head are looked at."""
+    """Change the working directory, to which cases in flight are written; few rows and keys of each head are judged."""
     monkeypatch.chdir(tmp_path)
     for name, most in (("ROWS", 256), ("KEYS", 128), ("LEAST_ROWS", 16)):
         monkeypatch.setattr(long_answers, name, most)
@@ -54,7 +54,7 @@ def softmax(q, k, v):
 
 
 def far_rows_are_first(q, k, v):
-    """Wrong where there are both more than 256 queries and more than 128 keys."""
+    """Attend wrongly where there are both more than 256 queries and more than 128 keys."""
     far = (np.arange(q.shape[2]) >= 256) & (k.shape[2] > 128)
     return softmax(q[:, :, np.where(far, 0, np.arange(q.shape[2]))], k, v)
 

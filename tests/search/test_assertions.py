@@ -24,7 +24,7 @@ def answer(*values):
 
 
 def with_function(function, **conventions):
-    """The subject with another function behind the same declarations."""
+    """Return the subject with another function behind the same declarations."""
     agreed = replace(SUBJECT.conventions, **conventions)
     return replace(SUBJECT, kernel=replace(SUBJECT.kernel, function=function, conventions=agreed))
 
@@ -125,7 +125,7 @@ BACKWARD = Subject(resolve("torch_eager"), "float32")
 
 
 def with_gradients(change, **conventions):
-    """The subject with gradients, by name, that ``change`` alters before they are compared."""
+    """Return the subject with gradients, by name, that ``change`` alters before they are compared."""
 
     class Changed(Subject):
         def gradients(self, problem, cotangent, **arguments):

@@ -62,7 +62,7 @@ def weights(q, k):
 
 
 def keeps_the_first(q, k, v, *, dropout_p=0.0):
-    """Half of two keys, in every call."""
+    """Keep the first of two keys in every call."""
     return weights(q, k) * [1 / (1 - dropout_p), 0] @ v
 
 

@@ -1,4 +1,4 @@
-"""What is searched over few shapes, for want of time, is searched over those that tell."""
+"""A search over few shapes, for want of time, takes the shapes that distinguish most."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def attended(q, k, v, hidden=False):
 
 
 def of_heads(choose):
-    """Attention in which query head h reads kv head ``choose(h, Hq, Hkv)``."""
+    """Return attention in which query head h reads kv head ``choose(h, Hq, Hkv)``."""
 
     def attention(q, k, v, *, causal=False):
         heads = [choose(h, q.shape[1], k.shape[1]) for h in range(q.shape[1])]

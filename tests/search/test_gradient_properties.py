@@ -24,7 +24,7 @@ EXAMPLES = 200
 
 @cache
 def drawn(property_id):
-    """The different problems that a search of a property would check."""
+    """Return the different problems that a search of a property would check."""
     found = {}
 
     @hypothesis.seed(0)
@@ -56,7 +56,7 @@ def largest_score(problem):
 
 
 def is_low_rank(problem):
-    """Whether one direction holds most of the size of the queries."""
+    """Return whether one direction holds most of the size of the queries."""
     q = problem.q.reshape(-1, problem.head_dim)
     singular = np.linalg.svd(q, compute_uv=False)
     return problem.head_dim > 1 and len(q) > 1 and singular[0] ** 2 > 0.8 * (singular**2).sum()

@@ -1,4 +1,4 @@
-"""Which hints a case keeps: of a small problem, those that explain the first one too."""
+"""Hints that a case keeps: of a small problem, those that explain the first one too."""
 
 import numpy as np
 

@@ -20,7 +20,7 @@ PROBLEM = Recipe(
 
 @pytest.fixture
 def short_of_memory(monkeypatch):
-    """So little memory that the problem is long."""
+    """Allow so little memory that the problem is long."""
     monkeypatch.setattr(long_problems, "MEMORY", 2**20)
     assert long_problems.is_long(PROBLEM)
 

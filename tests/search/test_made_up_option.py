@@ -72,7 +72,7 @@ print(json.dumps(found))
 
 
 def verdicts(folder, *, positional):
-    """The verdicts of properties on a sound kernel that takes the option, in a copy of the package with its row.
+    """Return the verdicts of properties on a sound kernel that takes the option, in a package copy with its row.
 
     Of every property, up to the first that refutes.
     """

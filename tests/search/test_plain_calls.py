@@ -1,4 +1,4 @@
-"""What an undecorated callable is given for options that a problem does not use, and which ones it always uses."""
+"""Arguments of an undecorated callable for options that a problem does not use, and the options it always uses."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def not_capped(q, k, v, softcap=0.0):
 
 
 def by_the_option(q, k, v, *, feature_map=None):
-    """Softmax or linear attention."""
+    """Attend by softmax, or linearly with a feature map."""
     return softmax(q, k, v) if feature_map is None else linear(q, k, v, feature_map)
 
 

@@ -1,4 +1,4 @@
-"""What must hold of a kernel before it is searched is said before it is called, or after its first plain call."""
+"""Conditions on a kernel before a search are reported before it is called, or after its first plain call."""
 
 import numpy as np
 import pytest
@@ -105,7 +105,8 @@ def given_a_mask(q, k, v, *, dropout_keep=None, dropout_p=None, seed=None):
     ],
 )
 def test_an_undecorated_callable_is_asked_for_dropout_by_chance(function, drops, seeded, why):
-    """What it refuses it does not declare; what it ignores, as the first, it declares, and the properties refute."""
+    """A kernel does not declare an option that it refuses; one that it ignores it declares, and the properties refute.
+    """
     found = preflight(from_callable(function))
 
     supports = found.subjects[0].kernel.supports

@@ -1,4 +1,4 @@
-"""What README says of rare faults is what the profiles give."""
+"""README's figures on rare faults are those that the profiles give."""
 
 import pytest
 

@@ -86,7 +86,7 @@ def test_a_property_draws_problems_that_use_what_it_needs(property_):
 
 
 def able_of(property_):
-    """A kernel with every option but other scores; one with these, for a property that is about them."""
+    """Return a kernel with every option but other scores, or one with these for a property that is about them."""
     kernel = resolve("torch_eager")
     other = named_by([replaces_score]) & set(property_.needs) or property_.not_applicable(Subject(kernel, "float32"))
     if set(property_.needs) & named_by([weighs_linearly]):
@@ -103,7 +103,7 @@ def test_a_property_replays_exactly(property_):
 
 
 def wrong(q, k, v, **_):
-    """The first value of each kv head for every query, and LSE 0: wrong in nearly every way."""
+    """Return the first value of each kv head for every query, and LSE 0: wrong in nearly every way."""
     first = v[:, :, :1] if v.shape[2] else v.new_zeros(*v.shape[:2], 1, v.shape[3])
     out = first.repeat_interleave(q.shape[1] // k.shape[1], dim=1) + 0 * q.sum(dim=-1, keepdim=True)
     return out, 0 * q.detach().sum(dim=-1)

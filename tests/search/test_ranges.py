@@ -20,7 +20,7 @@ def subject(contract, dtype):
 
 
 def said(problem, contract):
-    """The share of the output that a contract says something of."""
+    """Return the share of the output for which a contract has a bound."""
     bound = analysis_of(problem).truth_and_bound(contract.at(problem.dtype))[1]
     return bound.domain_of("output").mean()
 

@@ -24,7 +24,7 @@ TYPICAL = {"query_length": 20, "key_length": 65, "head_dim": 64, "value_dim": 64
 
 
 def scores_of(regime, **changes):
-    """Float64 intermediates of a recipe of typical shape."""
+    """Return float64 intermediates of a recipe of typical shape."""
     return intermediates(Recipe(regime=regime, **{**TYPICAL, **changes}).problem())
 
 
@@ -211,7 +211,7 @@ def test_masks_hide_what_their_names_say():
 @pytest.mark.parametrize("seed", range(8))
 def test_blocks_are_whole_and_specks_are_one_key_of_a_block(seed):
     def blocks(name, size):
-        """The keys seen by each pair of blocks of queries and keys, of 64 x 96: every size divides both."""
+        """Count the keys seen by each pair of blocks of queries and keys, of 64 x 96: every size divides both."""
         seen = Recipe(mask=name, query_length=64, key_length=96, seed=seed).problem().mask[0, 0]
         return seen.reshape(64 // size, size, 96 // size, size).sum(axis=(1, 3))
 

@@ -15,7 +15,7 @@ from attn_spec.search.verdict import Verdict
 
 
 def searched(check, seed=0, **changes):
-    """The row and the case of a property that so checks every problem."""
+    """Return the row and the case of a property that checks every problem by ``check``."""
     property_ = Property(
         id="toy.property", statement="", source="", hunts="", needs=(), check=check, problems=strategies.problems
     )
@@ -23,7 +23,7 @@ def searched(check, seed=0, **changes):
 
 
 def tried(seed, examples=PROFILES["smoke"].examples):
-    """The problems of a search, as text."""
+    """Return the problems of a search, as text."""
     seen = []
     searched(lambda subject, problem: seen.append(repr(problem)), seed, examples=examples)
     return seen

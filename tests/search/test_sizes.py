@@ -23,12 +23,12 @@ SUBJECT = Subject(resolve("torch_eager"), "float32")
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
 def sizes_seen(property_, subject, profile):
-    """The problems that a search without a kernel tries at each size, by its name."""
+    """Return the problems that a search without a kernel tries at each size, by its name."""
     seen = {}
 
     def check(subject, problem):
@@ -87,7 +87,7 @@ def test_rare_sizes_are_as_large_as_they_say():
 
 
 def test_each_option_has_its_turn_past_a_split():
-    """Of torch_eager's options, in the searches of all properties together."""
+    """The options are those of torch_eager, in the searches of all properties together."""
     used = set()
     for key in PROPERTIES:
         for turn in turns.turns(PROFILES["ci"].examples, key):
@@ -97,7 +97,7 @@ def test_each_option_has_its_turn_past_a_split():
 
 
 def five(problems):
-    """Up to five problems that a strategy draws."""
+    """Return up to five problems that a strategy draws."""
     found = []
 
     @settings(max_examples=5, database=None, deadline=None)
@@ -171,7 +171,7 @@ def attended(q, k, v):
 
 
 def wrong_past(axis, edge):
-    """Attention that forgets what lies past an edge along an axis of q (of k for the keys)."""
+    """Return attention that is wrong past an edge along an axis of q (of k for the keys)."""
 
     def attention(q, k, v):
         out = attended(q, k, v)

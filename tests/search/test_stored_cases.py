@@ -1,4 +1,4 @@
-"""What refuted a property before is tried first, and only where it is still a problem of the kernel's."""
+"""A stored case of a property is tried first, if it is still a problem of the kernel's."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def subject(function=last_key_lost, **changes):
 
 @pytest.fixture
 def found(folder):
-    """The case that a search of the wrong kernel stores."""
+    """Return the case that a search of the wrong kernel stores."""
     row, case = search(PROPERTY, subject(), PROFILES["smoke"], 0)
     assert row.verdict is Verdict.REFUTED
     cases.save(case)
@@ -67,7 +67,7 @@ def test_a_kernel_that_is_mended_is_searched(found):
     ],
 )
 def test_a_kernel_that_declares_something_else_is_searched(found, changes):
-    """Its problems may be none of the kernel's any more, which a failed call would look like a refutation of."""
+    """The stored problem may not be the kernel's any more: a failed call would look like a refutation."""
     assert StoredCases().refuting(PROPERTY, subject(**changes)) is None
 
 

@@ -24,12 +24,12 @@ SUBJECT = Subject(resolve("numpy_naive"), "float32")
 
 
 def subject(*supports, dtype="float32", **declared):
-    """A subject that declares these options and facts; it is never called."""
+    """Make a subject that declares these options and facts; it is never called."""
     return Subject(replace(SUBJECT.kernel, supports=frozenset(supports), **declared), dtype)
 
 
 def drawn(strategy, examples=300):
-    """What a strategy draws in a number of examples."""
+    """Return the values that a strategy draws in a number of examples."""
     found = []
 
     @hypothesis.seed(0)
@@ -49,7 +49,7 @@ def drawn(strategy, examples=300):
 
 
 def smallest(strategy, condition=lambda problem: True, seed=0):
-    """The problem a failure shrinks to."""
+    """Return the problem a failure shrinks to."""
     settings = hypothesis.settings(max_examples=2000, database=None, deadline=None)
     return hypothesis.find(strategy, condition, settings=settings, random=__import__("random").Random(seed))
 

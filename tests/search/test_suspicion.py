@@ -42,7 +42,7 @@ truncating, declared = accumulators_truncate, SOUND["toward_zero"]
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of the attention of tutorials: refuted by a named property with a case that replays, or held."""
+"""Attention of tutorials is refuted by a named property with a case that replays, or held."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ UNSEEN = "masking.queries_that_see_no_key_follow_the_convention"
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases are stored in the working directory."""
+    """Change the working directory, in which cases are stored."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -34,7 +34,7 @@ def examine(property_id, kernel, examples=100):
 
 
 def refutation(property_id, kernel):
-    """The case, which was stored, read again, and refutes the kernel again."""
+    """Return the case, which was stored, read again, and refutes the kernel again."""
     row, case = examine(property_id, kernel)
     assert row.verdict is Verdict.REFUTED
     again = cases.load(cases.save(case))

@@ -35,7 +35,7 @@ def declared(function):
 
 
 def subject(refused):
-    """Attention that raises where the stride of one of these axes has more than 31 bits."""
+    """Return attention that raises where the stride of one of these axes has more than 31 bits."""
 
     def k(q, k, v):
         if any(x.strides[axis] // x.itemsize > MOST for x in (q, k, v) for axis in refused):
@@ -52,7 +52,7 @@ def of_last_stride_one(q, k, v):
 
 
 def as_if_of_last_stride_one(q, k, v):
-    """Reads keys by their own strides but for the last one."""
+    """Read keys by their own strides but for the last one."""
     return attended(q, np.lib.stride_tricks.as_strided(k, k.shape, (*k.strides[:-1], k.itemsize)), v)
 
 

@@ -1,4 +1,4 @@
-"""What stands beside a name in the code is read as it stands there."""
+"""A comment or docstring beside a name is read as it stands there."""
 
 from enum import StrEnum
 from types import ModuleType

@@ -6,6 +6,6 @@ from tests.workers.held_tasks import note
 
 
 def held_search(name, dtype, folder):
-    """A chunk of the validation of bounds, once the test says go."""
+    """Run a chunk of the validation of bounds, once the test says go."""
     note(f"{name} {dtype}", folder)
     return searched("forward", name, dtype, 6, 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def square(n, folder):
-    """n^2, once the test says go."""
+    """Return n^2, once the test says go."""
     note(n, folder)
     return n * n
 
@@ -22,7 +22,7 @@ def note(name, folder):
 
 
 def begun(folder):
-    """Of each task that began, in that order: its name, its parent and its process."""
+    """Return each task that began, in that order: its name, its parent and its process."""
     notes = [path.name.split()[1:] for path in Path(folder).glob("begun *")]
     return [
         (" ".join(name), int(parent), int(own)) for *name, _, parent, own in sorted(notes, key=lambda n: int(n[-3]))

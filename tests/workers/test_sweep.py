@@ -30,7 +30,7 @@ SUBJECTS = (("numpy_naive", "float32"), ("numpy_tiled", "float32"), ("numpy_naiv
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -51,7 +51,7 @@ def until(true, seconds=60):
 
 @contextlib.contextmanager
 def killing_the_first(folder, whom):
-    """Meanwhile kill, of the first task that begins, the process or its parent, and then let all tasks go on.
+    """Kill the process of the first task that begins, or its parent, and then let all tasks go on.
 
     They go on whatever happens, so that a test fails and does not wait for ever.
     """
@@ -71,14 +71,14 @@ def killing_the_first(folder, whom):
 
 
 def facts(tally):
-    """All that a tally holds, as it can be compared."""
+    """Return all that a tally holds, in a form that can be compared."""
     ratios = {name: [values.tolist() for values in every] for name, every in tally.ratios.items()}
     return tally.problems, tally.entries, tally.violations, ratios, tally.hardest[0], repr(tally.hardest[1])
 
 
 @pytest.fixture(scope="module", name="serial")
 def _serial(tmp_path_factory):
-    """What the chunks give in this process."""
+    """Return the results of the chunks, one after another in one process."""
     folder = tmp_path_factory.mktemp("serial")
     folder.joinpath("go").touch()
     return [facts(tally) for tally in sweep(chunks(folder))]

@@ -87,7 +87,7 @@ def test_abilities_are_those_of_the_classes(own):
 
 
 def test_cotangents_are_pulled_back_to_the_inputs(own):
-    """Of (a b, a) with cotangents (1, 2) or (1,); c has no influence."""
+    """The function is (a b, a) with cotangents (1, 2) or (1,); c has no influence."""
     if not isinstance(own, Differentiating):
         pytest.skip("differentiates nothing")
     a, b, c, one, two = (own.give(np.array([x]), "float32") for x in (3.0, 5.0, 7.0, 1.0, 2.0))

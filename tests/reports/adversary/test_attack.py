@@ -30,7 +30,7 @@ def attacks_of(stage):
 
 
 def dealt():
-    """Each way to one of the stages that it may have narrow, to all stages in turn."""
+    """Deal each way to one of the stages that it may have narrow, to all stages in turn."""
     able = {}
     for stage, way, _ in stages():
         able.setdefault(way, []).append(stage)
@@ -84,7 +84,7 @@ def test_the_adversary_attains_bounds(stage, way):
 
 
 def test_bounds_of_presets_are_attained_to_three_tenths_in_float32():
-    """What the error of delta, and of the LSE, cost dQ is paid once for a row."""
+    """A row pays once for what the errors of delta, and of the LSE, cost dQ."""
     worst = strongest(case for case in presets() if case[0] in {"fused float32", "eager float32", "tf32 float32"})
 
     assert faults(worst) == []

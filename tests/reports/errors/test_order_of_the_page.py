@@ -1,4 +1,4 @@
-"""What stands where on the page, and is said in words beside its figures."""
+"""The order of the page, and the words beside its figures."""
 
 from dataclasses import replace
 

@@ -22,7 +22,7 @@ TINY = sweep.Grid(lengths=(1, 5), magnitudes=(-1, 6), fixed_length=4, queries=3,
 
 
 def row(**changes):
-    """A sound row whose numbers all differ."""
+    """Make a sound row whose numbers all differ."""
     problem = Recipe(regime="normal", seed=1, dtype="float16", query_length=3, key_length=5).problem()
     worst = Worst(
         index=(0, 0, 2, 7), got=0.25, truth=0.2500001, ulps=3.25, allowed=6.5, ratio=0.5, recipe=repr(problem)
@@ -52,7 +52,7 @@ def row(**changes):
 
 
 def many_rows(names, dtypes, grid):
-    """A row at every point of the grid for each kernel, dtype and quantity."""
+    """Make a row at every point of the grid for each kernel, dtype and quantity."""
     places = [("length", "normal", n, 1.0) for n in grid.lengths]
     places += [("magnitude", "normal", grid.fixed_length, 2.0**e) for e in grid.magnitudes]
     places += [("regime", regime, grid.fixed_length, math.nan) for regime in REGIMES]
@@ -116,7 +116,7 @@ class Document(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text():
-    """The page of all rows and verdicts."""
+    """Return the page of all rows and verdicts."""
     return page.html(ROWS, ENVIRONMENT, VERDICTS)
 
 

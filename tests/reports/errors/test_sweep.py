@@ -53,7 +53,7 @@ def test_a_row_pools_its_seeds_and_names_the_worst_of_them():
 
 def test_ulps_are_counted_at_the_largest_value_of_the_row():
     def rounded(q, k, v):
-        """The mean of V, one float16 ulp of 1 too large in the first column."""
+        """Return the mean of V, one float16 ulp of 1 too large in the first column."""
         out = np.broadcast_to(v.mean(axis=2, keepdims=True), (*q.shape[:3], v.shape[3])).astype(np.float64)
         return (out + 2.0**-10 * (np.arange(v.shape[3]) == 0)).astype(q.dtype)
 

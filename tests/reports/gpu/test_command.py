@@ -35,7 +35,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(folder):
     done = CliRunner().invoke(cli.main, ["gpu", "--output", "new/gpu.html"])
 
     assert done.exit_code == 2
-    assert "no CUDA device is available to torch; run this where there is one" in done.output
+    assert "no CUDA device is available to torch; run this on a machine with one" in done.output
     assert "Nothing was examined, and nothing written" in done.output
     assert list(folder.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""What calls cost: kernels take turns on the same tensors, forward and backward; here on a CPU, at small sizes."""
+"""Costs of calls: kernels take turns on the same tensors, forward and backward; here on a CPU, at small sizes."""
 
 from collections import Counter
 

@@ -26,7 +26,7 @@ def test_gross_answers_are_refuted_or_explained(member):
 
 
 def said_of_a_call(cell):
-    """What the assertion says of the answer of a cell."""
+    """Return the message of the assertion on the answer of a cell."""
     problem = cell.one.problem
 
     def tensor(x, name=""):

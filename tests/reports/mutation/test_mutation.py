@@ -50,7 +50,7 @@ def test_annotations_and_defaults_of_types_are_not_mutated():
 
 
 def test_decorators_are_not_mutated():
-    """What they freeze nobody sets, and what they cache is found again."""
+    """A frozen field is never set, and a cached value is found again, so that neither mutation changes a result."""
     every = [
         place
         for place in places(["judgement.measure", "bounds.forward.bounds"])
@@ -78,7 +78,7 @@ def test_a_mutant_is_killed_by_the_test_that_notices_it_and_others_survive():
 
 
 def test_a_mutant_that_never_ends_is_killed_even_if_it_stops_the_clock():
-    """As the limit of a kernel's call does, when it ends."""
+    """The limit of a kernel's call stops the clock when it ends."""
     endless = "\nimport signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
 
     (found,) = run([Mutant("problem.masks", "none", source_of(masks) + endless)], tests=("problem/masks",), limit=1)

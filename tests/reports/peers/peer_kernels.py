@@ -14,7 +14,7 @@ REFUSES_SOUND = {("assert_close", "float16"), ("assert_close", "bfloat16")}
 
 
 def honest(q, k, v, **options):
-    """Attention in float64, rounded once, differentiable."""
+    """Compute attention in float64, rounded once, differentiable."""
     visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
     distance = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
     if options.get("causal_alignment") == "bottom_right":
@@ -42,7 +42,7 @@ def subject(function, dtype, supports=(*SUPPORTS, "backward"), **declared):
 
 
 def changed(change):
-    """The honest kernel with something done to its output."""
+    """Return the honest kernel with its output changed."""
 
     def attention(q, k, v, **options):
         out, lse = honest(q, k, v, **options)

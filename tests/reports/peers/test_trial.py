@@ -23,7 +23,7 @@ ZEROS = changed(lambda out, v: out * 0)
 
 
 def only(recipe):
-    """Problems of one recipe, under different seeds."""
+    """Return problems of one recipe, under different seeds."""
 
     def problems(tried, rng):
         while True:

@@ -33,12 +33,12 @@ def test_kernels_have_names_of_their_own():
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
 def worse(kernel):
-    """The kernel with outputs and gradients an eighth too large."""
+    """Return the kernel with outputs and gradients an eighth too large."""
 
     def too_large(x):
         return x * x.dtype.type(1.125) if kernel.framework == "numpy" else x * 1.125

@@ -16,7 +16,7 @@ def mid(ball):
 
 
 def of_two_keys(f, sigma):
-    """E f(p) for the weights p, 1 - p of two keys: s_1 - s_2 is N(0, 2 sigma^2)."""
+    """Return E f(p) for the weights p, 1 - p of two keys: s_1 - s_2 is N(0, 2 sigma^2)."""
     return float(
         mp.quad(lambda z: mp.npdf(z) * f(1 / (1 + mp.exp(-mp.sqrt(2) * sigma * z))), [-14, -3, -1, 0, 1, 3, 14])
     )

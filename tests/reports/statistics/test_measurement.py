@@ -23,7 +23,7 @@ DOT = [name for name in STATISTICS if name != "saturation"]
 
 
 def plain(**changes):
-    """Textbook attention with its gradients, and one thing changed."""
+    """Return textbook attention with its gradients, and one thing changed."""
     power = changes.get("power", -0.5)
 
     @kernel(framework="numpy", dtypes=("float32",), contract="fused", supports=("cross", "dv", "scale", "lse"))
@@ -46,7 +46,7 @@ def plain(**changes):
 
 
 def found(subject, *, draws=512, place=Place(d=16, n=8, scaled=True)):  # noqa: B008 -- it is frozen
-    """A point for every statistic of products at one place."""
+    """Return a point for every statistic of products at one place."""
     where = {"kernel": "mine", "dtype": subject.dtype, "scaled": place.scaled, "d": place.d}
     measured = measurement.readings(subject, place, draws, 0, DOT)
     return {name: point(name, x, n=place.n, sigma=place.sigma, **where) for name, x in measured.items()}
@@ -125,7 +125,7 @@ def test_draws_are_the_same_whatever_is_wanted_and_however_many(monkeypatch):
 
 @pytest.mark.parametrize(("draws", "tells"), [(8, False), (4096, True)])
 def test_too_few_draws_tell_nothing(draws, tells):
-    """Of 8 draws any interval is the whole range; of as many as the command draws none is."""
+    """The interval of 8 draws is the whole range; of as many as the command draws it is not."""
     rng = np.random.default_rng(0)
     for name, row in STATISTICS.items():
         high = min(row.range(8)[1], 1.0)

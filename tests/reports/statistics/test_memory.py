@@ -1,4 +1,4 @@
-"""What tiles save: costs by hand, and the memory that NumPy asks for."""
+"""Savings of tiles: costs by hand, and the memory that NumPy asks for."""
 
 import pytest
 from attn_spec.reports.statistics import memory
@@ -16,7 +16,7 @@ def test_costs_by_hand(n):
 
 
 def test_memory_of_tiles_grows_with_n_and_that_of_eager_attention_with_its_square():
-    """What is allocated, which is the same on any machine."""
+    """Allocated memory is counted, which is the same on any machine."""
     eager = [memory.traced("numpy_naive", n) for n in (512, 1024)]
     tiled = [memory.traced("numpy_tiled", n) for n in (512, 1024)]
 

@@ -29,7 +29,7 @@ SHAPE = {"query_heads": 2, "kv_heads": 2, "query_length": 5, "key_length": 80, "
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -31,7 +31,7 @@ PEER = next(iter(PEERS))
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -40,7 +40,7 @@ def cell(mutant, property_id, verdict, examples):
 
 
 def made(**changes):
-    """Two mutants, three properties: the first is caught by two of them, the second by one alone."""
+    """Make two mutants and three properties: two properties catch the first mutant, one alone the second."""
     told = {"family": "values", "story": "It is <wrong>.", "source": "a/b#1", "dtype": "float32", "named_by": OUTPUT}
     small = {"verdict": Verdict.REFUTED, "seconds": 0.5, "problem": "Recipe().problem()", "message": "off by 1"}
     document = Teeth(
@@ -247,7 +247,9 @@ def test_what_is_added_up_stays_plain_json():
 
 @pytest.mark.exhaustive
 def test_a_sample_of_the_whole_measurement(monkeypatch):
-    """What ``attn-spec teeth`` measures, on mutants of as many families and a share of the sound kernels."""
+    """The measurement is that of ``attn-spec teeth``, on a few mutants of many families and a share of the sound
+    kernels.
+    """
     told, sample, share = [], 3, 250
     monkeypatch.setattr(measurement, "SHARE", share)
     monkeypatch.setattr(measurement, "EXAMPLES", 80 * share)

@@ -1,4 +1,4 @@
-"""What the page says in words beside its figures."""
+"""Words of the page beside its figures."""
 
 import re
 

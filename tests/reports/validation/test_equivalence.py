@@ -1,4 +1,4 @@
-"""A rebuild that changes nothing is told from one that changes a bound, a domain, a shape or a value."""
+"""A rebuild that changes nothing is distinguished from one that changes a bound, a domain, a shape or a value."""
 
 import re
 

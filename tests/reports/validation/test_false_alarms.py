@@ -42,13 +42,13 @@ STAGES = {
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module", name="uniform")
 def _uniform():
-    """The first random kernel that declares float32 for every stage, rounding to nearest, and gradients."""
+    """Return the first random kernel that declares float32 for every stage, rounding to nearest, and gradients."""
     for drawn in map(random_kernel, itertools.count()):
         c = drawn.declares.at(drawn.dtype)
         uniform = {getattr(c, stage) for stage in STAGES} == {"float32"} and c.rounding == "nearest"
@@ -65,7 +65,7 @@ def verdict(property_id, kernel, examples=60):
 
 @pytest.fixture(scope="module")
 def unchanged(uniform):
-    """The verdict of a property on that kernel, which several stages ask for."""
+    """Return the cached verdict of a property on that kernel, which several stages ask for."""
     return functools.cache(lambda property_id: verdict(property_id, uniform.kernel))
 
 

@@ -105,7 +105,7 @@ def test_values_that_a_power_of_two_scales_do_not_underflow(problem):
 
 
 def linear_as_usual(q, k, v, *, feature_map="elu_plus_one"):
-    """Linear attention as repositories have it: 1 / N, and the state sum b v^T, in the inputs' dtype."""
+    """Run linear attention as repositories have it: 1 / N, and the state sum b v^T, in the inputs' dtype."""
     a, b = elu(q) + 1, elu(k) + 1
     inverse = 1 / torch.einsum("bhld,bhd->bhl", a, b.sum(dim=2))
     return torch.einsum("bhld,bhmd,bhl->bhlm", a, torch.einsum("bhnd,bhnm->bhmd", b, v), inverse)

@@ -36,25 +36,25 @@ MERGED = "online_rescaling.the_maximum_may_move_anywhere"
 
 
 def examine(name, kernel, dtype, examples, shapes=(SHAPE,), **changes):
-    """The verdict of one property after at most so many problems, and the case, without shrinking."""
+    """Return the verdict of one property after at most ``examples`` problems, and the case, without shrinking."""
     profile = Profile(name="test", examples=examples, floor=1, seconds=300, shrink_seconds=0, seed=0)
     return search(replace(PROPERTIES[name], **changes), Subject(kernel, dtype, shapes=shapes), profile, seed=0)
 
 
 def words(message):
-    """The words and numbers of a message, in order of the alphabet."""
+    """Return the words and numbers of a message, in alphabetical order."""
     return sorted(re.findall(r"[\w.+-]+", message))
 
 
 def one_in(number, names):
-    """All names, of which one in so many is no exhaustive test."""
+    """Return all names as parameters: all but one in ``number`` are exhaustive tests."""
     marks = [() if place % number == 0 else pytest.mark.exhaustive for place in range(len(names))]
     return [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=True)]
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch, tmp_path):
-    """Cases in flight are written to the working directory."""
+    """Change the working directory, to which cases in flight are written."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -77,7 +77,7 @@ def test_the_property_that_names_it_refutes_the_mutant(name):
 
 
 def examples(few, many):
-    """How many problems a search is given: few, and in an exhaustive test many."""
+    """Parametrize the number of problems of a search: few, and in an exhaustive test many."""
     return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.exhaustive)])
 
 
@@ -212,9 +212,9 @@ def test_an_unknown_mutant_is_a_clear_error():
 def test_a_mutant_at_a_dtype_where_it_is_none_is_an_error():
     made = MUTANTS["scores_overflow_float16"]
 
-    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is made for float16, not for bfloat16$"):
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at bfloat16; choose one of these$"):
         made.at("bfloat16")
-    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is made for float16, not for float32$"):
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at float32; choose one of these$"):
         replace(made, dtype="float32")
 
 
