@@ -109,10 +109,10 @@ def test_p_of_zero_drops_nothing(subject: Subject, problem: Problem) -> None:
     false_alarm=FALSE_ALARM,
 )
 def test_each_part_keeps_its_share(subject: Subject, problem: Problem) -> None:
-    """Of the whole, of every call, batch entry, head, query, key, and where they meet, a share of 1 - p is kept.
+    """A share of 1 - p is kept: of the whole, of every call, batch entry, head, query, key, and where they meet.
 
     Independent weights fail on one problem with probability at most 1e-12. Of two calls for 32 queries, 64 keys, four
-    heads and two batch entries, p = 1/2 is told from 0.525, and 0.1 from 0.115. A p of 8 bits is within
+    heads and two batch entries, p = 1/2 is distinguished from 0.525, and 0.1 from 0.115. A p of 8 bits is within
     that: bytes up to floor(255 (1 - p)) keep in FlashAttention-2, at rates at most 1/640 from 1 - p for these p.
     """
     kept, seen = masks_of_calls(problem, calls(subject, problem, p := chance(problem), CALLS))
@@ -175,7 +175,7 @@ def test_seeds_choose_the_mask(subject: Subject, problem: Problem) -> None:
     false_alarm=FALSE_ALARM,
 )
 def test_outputs_of_long_rows_are_on_average_those_without_dropout(subject: Subject, problem: Problem) -> None:
-    """Of equal scores, outputs over many keys stand for whole numbers of kept ones, and average to the plain output.
+    """Outputs of equal scores over many keys stand for whole numbers of kept keys, and average to the plain output.
 
     Keys share columns of values, so an output is N / (n (1 - p)) for N kept keys of a column, n in all. Its bound makes
     N certain. The mean of outputs is the plain output if that of N is what a binomial of 1 - p has, of all rows, and of

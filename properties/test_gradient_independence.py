@@ -101,7 +101,7 @@ def test_an_expanded_cotangent_is_read_right(subject: Subject, problem: Problem)
     problems=nonempty,
 )
 def test_equal_backward_calls_give_equal_gradients(subject: Subject, problem: Problem) -> None:
-    """The same gradients, again and again, hold the same bits if the kernel is deterministic, and stay in bounds."""
+    """Equal backward calls, again and again, give the same bits if the kernel is deterministic, and stay in bounds."""
     dO = cotangent(subject, problem)
     first, *others = (subject.gradients(problem, dO) for _ in range(PASSES))
     if subject.conventions.deterministic:

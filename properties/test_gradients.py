@@ -250,9 +250,9 @@ def test_queries_that_see_no_key_have_gradient_zero(subject: Subject, problem: P
     problems=hiding,
 )
 def test_a_query_reaches_exactly_the_keys_it_sees(subject: Subject, problem: Problem) -> None:
-    """When dO is zero but for one query of each head, only what that query sees has a gradient other than zero.
+    """If dO is zero but for one query of each head, only that query and what it sees have gradients other than zero.
 
-    dP = 0 and delta = 0 for every other query, so its dS = P * 0; and P = 0 at the keys hidden from the one.
+    dP = 0 and delta = 0 for every other query, so its dS = P * 0; and P = 0 at the keys masked for the one.
     """
     chosen = randomness(problem).integers(problem.query_length, size=(*problem.output_shape[:2], 1))
     rows = np.arange(problem.query_length) == chosen

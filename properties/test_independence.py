@@ -167,7 +167,7 @@ def test_rows_and_batch_entries_may_lie_far_apart(subject: Subject, problem: Pro
     hunts="races, uninitialized memory, atomic additions in a kernel that promises determinism",
 )
 def test_equal_calls_give_equal_answers(subject: Subject, problem: Problem) -> None:
-    """The same call, again and again, gives the same bits if the kernel is deterministic, and stays within the bound.
+    """Equal calls, again and again, give the same bits if the kernel is deterministic, and stay within the bound.
 
     The last of several calls is held to the bound too: some defects appear only after a number of calls.
     """

@@ -35,7 +35,7 @@ def test_equal_scores_give_the_mean_of_the_visible_values(subject: Subject, prob
     problems=lambda subject: under(subject, "one_hot"),
 )
 def test_one_dominant_key_gives_its_value(subject: Subject, problem: Problem) -> None:
-    """When one score exceeds the others by 40, the output is that key's value."""
+    """If one score exceeds the others by 40, the output is that key's value."""
     assert_within_bound(subject, problem, subject(problem))
 
 

@@ -36,7 +36,7 @@ class Member:
     mutants: tuple[str, ...] = ()
     #: Tests that show more of it; they stand with the definition.
     tests: tuple[str, ...] = ()
-    #: Why a column is empty, by its name.
+    #: Reason of each empty column, by its name.
     lacks: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -39,7 +39,7 @@ class Finding:
     seconds: float
     #: The rejected problem, as an expression.
     problem: str = ""
-    #: Why, in one line.
+    #: Reason of the rejection, in one line.
     why: str = ""
 
 

@@ -13,7 +13,7 @@ class LeftOut:
     sources: tuple[str, ...]
     #: The bug, in one line.
     what: str
-    #: Why no mutant retells it, in one line.
+    #: Reason why no mutant retells it, in one line.
     why: str
 
 

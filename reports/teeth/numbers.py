@@ -30,7 +30,7 @@ class Contestant:
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """Why a property is worth its time."""
+    """The reason why a property is worth its time."""
 
     property_id: str
     kills: int
