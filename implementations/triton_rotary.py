@@ -1,11 +1,13 @@
 """Rotary positions in Triton: rows of q and k are turned as they are loaded, their gradients as they are stored.
 
-Rows come in parts of some of their columns each: the first columns of all pairs, the second, and those that stay; or
-all in one, where nothing turns. A part is a view with strides of its own, so that one kernel turns both layouts and
-nothing moves from column to column inside a tile. What is turned is rounded to the dtype of what it was.
+Rows come in parts of some of their columns each: the first columns of all pairs, the second, and the columns that
+stay. Without rotary positions a row is one part. A part is a view with strides of its own. So one kernel turns both
+layouts, and no number moves from column to column inside a tile. After the turn a row is rounded to the dtype it had.
 
-A product of rows is the sum of those of their parts, in one accumulator. Its roundings are those of one product, also
-on matrix units of blocks of 8; on those of blocks of 4 (tf32 on sm_80) where R is 2, or leaves no 2 when divided by 8.
+A product of rows is the sum of the products of their parts, in one accumulator. It has the roundings of one product:
+
+- on matrix units of blocks of 8, always;
+- on matrix units of blocks of 4 (tf32 on sm_80), if R is 2, or R mod 8 is not 2.
 
 The host makes the tables that contracts speak of: angles, cosines and sines in float32, as in ``rotary``.
 """

@@ -1,8 +1,8 @@
 """Tiles in Triton: loaded from tensors of any strides, multiplied, stored; with a GPU or in the interpreter.
 
 A kernel receives a tensor as the pair of its pointer and strides. Without a GPU kernels run in Triton's interpreter.
-There `tl.dot` multiplies bfloat16 operands as if their bits were integers and `.to(tl.bfloat16)` truncates (Triton
-3.9), so bfloat16 problems travel as float32 and kernels round to bfloat16 themselves: the arithmetic is that of
+There `tl.dot` multiplies bfloat16 operands as if their bits were integers, and `.to(tl.bfloat16)` truncates (Triton
+3.9). So bfloat16 problems travel as float32, and kernels round to bfloat16 themselves: the arithmetic is that of
 compiled kernels, on any machine.
 """
 # ruff: noqa: ANN001, ANN201, PLR0917  (Triton reads the signature of a kernel itself)

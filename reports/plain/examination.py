@@ -2,9 +2,9 @@
 
     python -m attn_spec.reports.plain.examination --problems 10 --seed 0 --only flash2
 
-They compute with the operations of PyTorch and NumPy, not with the emulation that the bounds were tried on first, so
-they round where real kernels do. Exit status 0: nothing was refuted; 1: a refutation, which means that a bound or a
-property is wrong, or that a kernel does not keep what it declares. Each is printed with all it takes to repeat it.
+They compute with the operations of PyTorch and NumPy, not with the emulation that the bounds were tried on first. So
+they round where real kernels do. Exit status 0: no refutation. Exit status 1: a refutation, which means that a bound
+or a property is wrong, or that a kernel does not meet its declaration. Each is printed with all that repeats it.
 """
 
 from __future__ import annotations

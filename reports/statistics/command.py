@@ -39,7 +39,7 @@ def write_statistics(
     svg.matplotlib()
     if dtype not in (None, *measurement.DTYPES):
         known = " or ".join(measurement.DTYPES)
-        raise measurement.StatisticsError(f"{dtype} rounds too coarsely for the statistics; choose {known}")
+        raise measurement.StatisticsError(f"{dtype} is too coarse for statistics; choose {known}")
     subjects = [one for name in kernels or KERNELS for one in _subjects(resolve(name), dtype, device)]
     points = [point for subject in subjects for point in measurement.points(subject, draws, seed)]
     known = {name: value for name, value in environment(device).items() if value is not None}

@@ -1,7 +1,7 @@
 """The values of training statistics in exact arithmetic, as balls.
 
-Queries have length sqrt(d), in a direction that is uniform, as RMS normalization leaves them (Zhang and Sennrich, arXiv
-1910.07467), and entries of keys are independent N(0, 1). Then the scores of one query are independent N(0, sigma^2),
+Queries have length sqrt(d) and a uniform direction, as RMS normalization leaves them (Zhang and Sennrich, arXiv
+1910.07467). Entries of keys are independent N(0, 1). Then the scores of one query are independent N(0, sigma^2),
 sigma = scale sqrt(d): 1 with the scale 1/sqrt(d), sqrt(d) without it (Vaswani et al. (2017), section 3.2.1, footnote).
 For queries of normal entries the variance of a score is the same: E (q.k)^2 = sum_c E q_c^2 E k_c^2 = d.
 """

@@ -3,8 +3,8 @@
     python -m attn_spec.reports.validation.bounds --problems 5000
     python -m attn_spec.reports.validation.bounds --pass backward --problems 2000
 
-Every in-tree kernel and every sound emulated kernel, at each of its dtypes, is given generated problems, with
-error/bound as the target of the search, and then the worst of them is climbed further by changing single elements.
+Every in-tree kernel and every sound emulated kernel, at each of its dtypes, is given generated problems. The target of
+the search is error/bound; changes of single elements then climb further from the worst problem.
 Exit status 0: no violation, and no suspiciously small maximum; 1 otherwise.
 """
 

@@ -3,10 +3,10 @@
     python -m attn_spec.reports.witnesses.report
     python -m attn_spec.reports.witnesses.report --table scores
 
-A witness is a term, and an attack whose error exceeds the bound of one quantity while the term's name is struck, and
-not as the bound stands. The attacks are those of ``adversary.cases`` and, where none of them will do, of ``attacks``;
-roundings are chosen under the theorems as they stand. Guards of the judge have answers instead (``guards``); terms
-without a witness have a reason (``unwitnessed``). Exit status 0: each of them is needed; 1 otherwise.
+A witness of a term is an attack whose error exceeds the bound of one quantity if the term's name is struck, and does
+not exceed the whole bound. The attacks are those of ``adversary.cases`` and, where none of them suffices, of
+``attacks``; roundings are chosen under the whole theorems. Guards of the judge have answers instead (``guards``); terms
+without a witness have a reason (``unwitnessed``). Exit status 0: each term is needed; 1 otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mutants: correct kernels with one documented bug put in, which the properties must catch.
 
-A mutant is a subclass of :class:`~attn_spec.emulation.forward.TiledAttention` that overrides one step, or the same
-kernel executing a worse arithmetic than it declares, or a function that cheats. Its docstring states the bug in one
+A mutant is a subclass of :class:`~attn_spec.emulation.forward.TiledAttention` that overrides one step. Or it is that
+kernel, executing a worse arithmetic than it declares, or a function that cheats. Its docstring states the bug in one
 line, ``source`` is the report, and ``named_by`` the property that must name it. Controls are the opposite: unusual
 kernels that are right, and must pass.
 
@@ -85,7 +85,7 @@ class Mutant:
 
     def _require(self, dtype: str) -> None:
         if dtype not in self.dtypes:
-            raise ValueError(f"{self.id} is a defect at {', '.join(self.dtypes)}, not at {dtype}; choose one of these")
+            raise ValueError(f"{self.id} is a defect at {', '.join(self.dtypes)}, not at {dtype}")
 
 
 #: Mutants and controls by id.

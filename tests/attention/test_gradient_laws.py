@@ -167,7 +167,7 @@ def test_gradients_of_the_scores_scale_with_v(drawn):
 @given(drawn=backward_problems(kinds=("ties",)))
 @examples(25)
 def test_a_bias_that_is_constant_along_each_row_changes_no_gradient(drawn):
-    """A bias constant along a row multiplies e^a_ij and their sum alike: P remains, and with it everything that P determines."""
+    """A constant of a row multiplies e^a_ij and their sum alike: P remains, and with it all that P determines."""
     problem, dO, dL = drawn
     bias = np.zeros((1, 1, 1, 1)) if problem.bias is None else problem.bias
     constant = np.arange(problem.query_length)[:, None] * 8.0 - 5.0

@@ -141,7 +141,7 @@ def test_what_has_no_place_in_a_figure_is_in_the_table_and_contradicts(value, to
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"dtype": "bfloat16"}, StatisticsError, "bfloat16 rounds too coarsely for the statistics; choose float64 or float32"),
+        ({"dtype": "bfloat16"}, StatisticsError, "bfloat16 is too coarse for statistics; choose float64 or float32"),
         ({"kernels": ["no_such"]}, KernelError, "no kernel is called 'no_such'"),
         ({"kernels": ["torch_scores:cosine"]}, StatisticsError, "cosine shows none of the statistics: .*Give another"),
         ({"device": "tpu"}, KernelError, "tpu"),

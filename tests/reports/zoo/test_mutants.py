@@ -212,9 +212,9 @@ def test_an_unknown_mutant_is_a_clear_error():
 def test_a_mutant_at_a_dtype_where_it_is_none_is_an_error():
     made = MUTANTS["scores_overflow_float16"]
 
-    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at bfloat16; choose one of these$"):
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at bfloat16$"):
         made.at("bfloat16")
-    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at float32; choose one of these$"):
+    with pytest.raises(ValueError, match=r"^scores_overflow_float16 is a defect at float16, not at float32$"):
         replace(made, dtype="float32")
 
 
