@@ -256,7 +256,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tu
 
 @kernel(**DECLARED)
 def attention_reversed(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Visit the last key tile first: under a causal mask, most rows then begin with tiles that are all hidden."""
+    """Visit the last key tile first: under a causal mask, most rows then begin with tiles of masked keys."""
     return tiled_attention(q, k, v, reverse=True, **options)
 
 

@@ -1,4 +1,4 @@
-"""FlexAttention of PyTorch, which takes what hides keys as a function of indices and skips blocks that hide all.
+"""FlexAttention of PyTorch, which takes masks as a function of indices and skips blocks without a visible key.
 
 Without ``torch.compile``, as here, it stores every score and weight; the masks and the block map are those of compiled
 code. Dong et al., "Flex Attention: a programming model for generating optimized attention kernels" (arXiv 2412.05496).

@@ -1,1 +1,1 @@
-"""The properties of attention kernels: one file for each family, one function for each property."""
+"""The properties of attention kernels: one file for each family, one function for each statement."""

@@ -1,4 +1,4 @@
-"""Accuracy: every element lies as near to the truth as the arithmetic the kernel declares allows."""
+"""Accuracy: every element lies as near to the truth as the arithmetic that the kernel declares allows."""
 
 from attn_spec.kernels.subject import Subject
 from attn_spec.problem.problem import Problem

@@ -36,7 +36,7 @@ nonempty = partial(differentiable, without=("empty",))
 def test_each_gradient_may_be_asked_for_without_the_others(subject: Subject, problem: Problem) -> None:
     """Gradients of one input alone, and of any subset of the inputs, are within their bounds.
 
-    Bits are not asked for: autograd may choose another kernel when less is asked for. Explicit backward functions
+    Equal bits are not declared: autograd may choose another kernel when less is asked for. Explicit backward functions
     always give all gradients, of which the subset is taken.
     """
     inputs = ("q", "k", "v") if problem.bias is None else ("q", "k", "v", "bias")

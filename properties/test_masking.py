@@ -1,4 +1,4 @@
-"""Masking: what a query may not see has no influence, however it was hidden; a query that sees nothing is agreed on."""
+"""Masking: what a query may not see has no influence, however it is masked; a convention decides about a query that sees no key."""
 
 import numpy as np
 from hypothesis import strategies as st

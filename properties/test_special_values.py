@@ -72,7 +72,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
     """NaN in one entry of V makes that column NaN for the queries that see the key, and no other column.
 
     Scores are zero, so the key's weight is 1/n, never 0. Queries that do not see the key keep their numbers in
-    kernels that declare masked_nonfinite = "excluded"; elsewhere the property says nothing about them.
+    kernels that declare masked_nonfinite = "excluded"; other kernels declare nothing about them.
     """
     rng = randomness(problem)
     b, g, j, c = (int(rng.integers(n)) for n in problem.v.shape)
@@ -102,7 +102,7 @@ def test_a_nan_in_v_reaches_its_column_of_the_rows_that_see_it(subject: Subject,
 def test_an_infinite_score_gives_no_number(subject: Subject, problem: Problem) -> None:
     """An infinite entry of k, where queries are positive, makes the rows NaN that see the key.
 
-    Nothing is asked of other rows, which ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it`` is about.
+    Other rows are the subject of ``a_nan_in_v_reaches_its_column_of_the_rows_that_see_it``.
     """
     rng = randomness(problem)
     b, g, j, c = (int(rng.integers(n)) for n in problem.k.shape)

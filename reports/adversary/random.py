@@ -1,6 +1,6 @@
 """Attacks drawn at random: any arithmetic that the random sound kernels execute, a few stages of it narrow.
 
-``cases`` attacks what somebody thought of; here fields of the contract meet that nobody put together.
+``cases`` attacks chosen contracts; here random fields of the contract meet.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def write_report(
 ) -> list[Path]:
     """Measure ``kernels`` (by default those built in that run here) and write PATH.html, PATH.md and PATH.json.
 
-    A certificate adds its verdicts to the page; ``declared`` is what an undecorated callable declares; ``isolate``, of
+    A certificate adds its verdicts to the page; ``declared`` is the declaration of an undecorated callable; ``isolate``, of
     ``isolation.foreign.ISOLATE``, says whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
     :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown profile and

@@ -71,7 +71,7 @@ class Row:
     key_length: int
     #: Standard deviation the scores were given; NaN where the regime decides.
     magnitude: float
-    #: Elements measured; those outside the contract's domain, where it says nothing, are not among them.
+    #: Elements measured: all but those outside the contract's domain, for which there is no bound.
     elements: int
     outside_domain: int
     #: Elements further from the truth than the bound.

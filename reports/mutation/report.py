@@ -1,4 +1,4 @@
-"""Mutate truth, bounds, judgement and properties, and count how many of the mutants the tests kill.
+"""Mutate truth, bounds, judgement and verdicts, and count how many of the mutants the tests kill.
 
     python -m attn_spec.reports.mutation.report --mutants 100 --seed 0 --jobs 2
 

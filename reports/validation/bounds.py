@@ -41,7 +41,7 @@ SMALLEST_MAXIMUM = 0.05
 #: Fewer problems than this say nothing about how loose a bound is.
 ENOUGH = 100
 
-#: Ratios kept of one problem for the median and the 99th percentile, besides its largest.
+#: Ratios stored for one problem for the median and the 99th percentile, besides its largest.
 KEPT = 400
 
 

@@ -133,7 +133,7 @@ def theorems() -> list[Property]:
 
 
 def examine(drawn: RandomKernel, properties: Iterable[Property] | None = None) -> Alarms:
-    """Try properties, by default every theorem, on a kernel that they may apply to."""
+    """Try properties, by default every theorem, on a random kernel."""
     total, subject = Alarms(kernels=1), Subject(drawn.kernel, drawn.dtype)
     for property_ in theorems() if properties is None else properties:
         family = property_.id.partition(".")[0]

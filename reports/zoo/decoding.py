@@ -1,4 +1,4 @@
-"""Mutants of decoding: what is kept from one call to the next, and chunks of queries beside a cache of keys."""
+"""Mutants of decoding: memory from one call to the next, and chunks of queries beside a cache of keys."""
 
 from __future__ import annotations
 

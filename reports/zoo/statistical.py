@@ -1,4 +1,4 @@
-"""Mutants inside the bound on ordinary problems, but not as accurate as they declare: suspect, not refuted.
+"""Mutants inside the bound on ordinary problems, but less accurate than they declare: suspect, not refuted.
 
 Each executes the contract it declares but for one arithmetic defect.
 """

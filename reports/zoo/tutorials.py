@@ -35,7 +35,7 @@ def printed(
     dtypes: tuple[str, ...] = DTYPES,
     **declared: Any,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a function of q, k, v [B, H, S, D] and a mask, which holds all that hides a key.
+    """Register a function of q, k, v [B, H, S, D] and one mask, which merges causality and the window.
 
     Each head of q has its own of k. ``without`` are shapes that the function does not take, ``dtypes`` those at which
     it is wrong; it is tried at the first.

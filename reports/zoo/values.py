@@ -30,7 +30,7 @@ class ValueColumnsWrap(TiledAttention):
 
 @mutant(source="made up: one scale for a tile of values", named_by="linearity.outputs_add_up")
 class ValuesShareScale(TiledAttention):
-    """Values are kept in units of 2^-12 of the largest one of their tile."""
+    """Values are stored in units of 2^-12 of the largest one of their tile."""
 
     def load_v(self) -> np.ndarray:
         v = super().load_v()
