@@ -1,4 +1,4 @@
-"""Masking: what a query may not see has no influence, however it is masked; a convention decides about a query that sees no key."""
+"""Masking: masked keys have no influence, however they are masked; a convention decides about rows without a key."""
 
 import numpy as np
 from hypothesis import strategies as st

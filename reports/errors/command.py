@@ -39,8 +39,8 @@ def write_report(
 ) -> list[Path]:
     """Measure ``kernels`` (by default those built in that run here) and write PATH.html, PATH.md and PATH.json.
 
-    A certificate adds its verdicts to the page; ``declared`` is the declaration of an undecorated callable; ``isolate``, of
-    ``isolation.foreign.ISOLATE``, says whether kernels have processes of their own. Raises
+    A certificate adds its verdicts to the page; ``declared`` is the declaration of an undecorated callable. ``isolate``
+    is a word of ``isolation.foreign.ISOLATE``: whether kernels have processes of their own. Raises
     :class:`attn_spec.kernels.kernel.KernelError` for a kernel, dtype or device that cannot be used,
     :class:`svg.FigureError` without matplotlib, :class:`sweep.SweepError` for an unknown profile and
     :class:`attn_spec.evidence.certificate.CertificateError`. Nothing is written unless everything is.

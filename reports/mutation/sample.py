@@ -1,4 +1,4 @@
-"""Mutants of the code of truth, bounds, judgement and verdicts: the places that may change, and a sample of the changes.
+"""Mutants of the code of truth, bounds, judgement and verdicts: places that may change, and a sample of the changes.
 
 The mutations are those of cosmic-ray.
 """

@@ -38,7 +38,7 @@ def heaviest(q, k):
 
 
 def test_a_score_has_four_terms():
-    """The terms are products of content and position on either side; the rows are dyadic, so that their sums are exact."""
+    """The terms are products of content and position on either side; the rows are dyadic, so that sums are exact."""
     rng = np.random.default_rng(0)
     x, y, p, r = (rng.integers(-64, 65, (n, 8)) / 32 for n in (3, 5, 3, 5))
 

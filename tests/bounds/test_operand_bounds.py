@@ -116,7 +116,7 @@ def test_a_plain_score_has_no_error_of_its_operands():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_results_may_be_stored_on_the_way_to_operands_that_are(dtype):
-    """A projection and its bias may cancel, and leave little of what is stored in between. One key, so that out is v'."""
+    """A projection and its bias may cancel, and leave little of the result in between. With one key, out is v'."""
     rng, half = torch.Generator().manual_seed(0), getattr(torch, dtype)
     q, k = (torch.randn(1, 1, n, 2, generator=rng).to(half) for n in (8, 1))
     v, W = (1 + torch.rand(*shape, generator=rng).to(half) / 8 for shape in ((1, 1, 1, 2), (1, 1, 2, 2)))

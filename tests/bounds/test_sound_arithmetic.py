@@ -140,7 +140,7 @@ UNITS = {"V100": (4, 0), "A100": (8, 1), "H100": (16, 2)}
 
 
 def cut_sum(terms, block, extra):
-    """Sum over the last axis as a matrix unit does: aligned to the largest, truncated, added and truncated to 24 bits."""
+    """Sum over the last axis as a matrix unit does: aligned to the largest, truncated, added, truncated to 24 bits."""
     total = np.zeros(terms.shape[:-1])
     for start in range(0, terms.shape[-1], block):
         x = np.concatenate([total[..., None], terms[..., start : start + block]], -1)

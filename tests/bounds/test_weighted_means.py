@@ -19,7 +19,7 @@ def drawn(rng, n):
 
 
 def exact(low, high, t):
-    """Return the largest mean: weights of the largest t at their upper ends, others at their lower, for each threshold."""
+    """Return the largest mean: weights of the largest t at upper ends, others at lower ones, for each threshold."""
     low, high, t = ([Fraction(float(x)) for x in each] for each in (low, high, t))
     order = sorted(range(len(t)), key=lambda j: -t[j])
     found = []

@@ -55,7 +55,7 @@ def autograd(problem, dO, dL):
 
 
 def assert_within_bound(kernel, problem, dO, dL, **how):
-    """Assert that every gradient lies within the bound of the contract, and is exactly zero where it has no influence."""
+    """Assert that every gradient lies within the contract's bound, and is exactly zero where it has no influence."""
     x = intermediates(problem)
     g = gradient_intermediates(x, dO, dL)
     slack = gradient_evaluation_error(x, g)

@@ -17,7 +17,7 @@ REAL = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def numbers(dtype):
-    """Return every neighborhood of ``dtype``: random binades, ties and their neighbors, subnormals, the overflow edge."""
+    """Return every neighborhood of ``dtype``: random binades, ties and neighbors, subnormals, the overflow edge."""
     form, rng = FORMATS[dtype], np.random.default_rng(2)
     normal = np.ldexp(rng.uniform(1, 2, 4000), rng.integers(form.emin - form.precision - 3, 129, 4000))
     on_grid = bits.nearest(normal[normal < form.largest], dtype)

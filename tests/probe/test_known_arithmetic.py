@@ -19,7 +19,7 @@ FORMATS = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16 or 
 
 
 def known(scores, accumulator, tile, reverse):
-    """Return attention with scores and accumulator rounded to these formats, in tiles, from the last key or the first."""
+    """Return attention with scores and accumulator rounded to these formats, in tiles, from either end."""
 
     def attention(q, k, v):
         s = rounded(np.float64(q) @ np.float64(k).swapaxes(-1, -2) * 0.25, scores)

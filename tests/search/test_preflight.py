@@ -105,7 +105,7 @@ def given_a_mask(q, k, v, *, dropout_keep=None, dropout_p=None, seed=None):
     ],
 )
 def test_an_undecorated_callable_is_asked_for_dropout_by_chance(function, drops, seeded, why):
-    """A kernel does not declare an option that it refuses; one that it ignores it declares, and the properties refute."""
+    """A refused option is not declared; an ignored one is declared, and the properties refute the kernel."""
     found = preflight(from_callable(function))
 
     supports = found.subjects[0].kernel.supports
