@@ -100,7 +100,7 @@ def test_gradients_that_could_overflow_are_outside_the_domain(what):
 
 
 def test_a_row_outside_the_domain_leaves_dq_of_others_inside():
-    """That row's dQ is arbitrary, and so are dK and dV of its group, to which it adds infinity times 0 at least."""
+    """The row's own dQ is arbitrary, and so are dK and dV of its group, to which it adds infinity times 0 at least."""
     q = np.ones((1, 4, 3, 1))
     q[0, 1, 2] = 7e4
     problem = head(np.ones(3), [1.0, 2.0], [1.0, 2.0]).replace(
