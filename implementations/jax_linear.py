@@ -46,9 +46,7 @@ def _product(subscripts: str, x: Array, y: Array) -> Array:
 
 
 def _step_by_step(a: Array, b: Array, values: Array) -> Array:
-    """Visit the queries in turn: add the key of the query's own number to the state, if there is one, and read the
-    state.
-    """
+    """Visit the queries in turn: add the key of each query's own number to the state, if any, and read the state."""
 
     def of_queries(x: Array) -> Array:
         rest = max(a.shape[2] - x.shape[2], 0)

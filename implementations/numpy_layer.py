@@ -44,9 +44,7 @@ def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def pulled_back(dy: np.ndarray, x: np.ndarray, name: str, options: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    """Compute dx [B, 1, S, D] of the projection ``name``, and the gradients of its weight and bias, for dy [B, H, S,
-    A].
-    """
+    """Compute dx [B, 1, S, D] of the projection ``name``, and its parameters' gradients, for dy [B, H, S, A]."""
     weight, bias, dy, x = options[name], options.get(f"{name}_bias"), wide(dy), wide(x)
     found = {f"d{name}": summed_to(dy.swapaxes(-1, -2) @ x, weight.shape)}
     if bias is not None:

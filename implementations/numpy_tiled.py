@@ -115,9 +115,7 @@ class Scores:
         return turned_array(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, rows: slice, cols: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
-        """Return the scores (-inf where masked), the allowed keys, and ds/dx for x before the softcap: [B, Hq, rows,
-        cols].
-        """
+        """Return scores (-inf where masked), allowed keys, and ds/dx for x before the softcap: [B, Hq, rows, cols]."""
         s, slope = self.scale * (self.q[..., rows, :] @ self.k[..., cols, :].swapaxes(-1, -2)), 1.0
         allowed = self.attended(s.shape, rows, cols)
         if self.softcap is not None:

@@ -94,9 +94,7 @@ class RankPool:
         self._connections, self.pids = [], []
 
     def forget(self) -> None:
-        """Leave the ranks, and a lock that another thread may hold, to the parent; called in a process that was just
-        forked.
-        """
+        """Leave the ranks, and a lock that another thread may hold, to the parent of this forked process."""
         self._forker, self._lock = None, threading.Lock()
         self.close()
 
@@ -153,9 +151,7 @@ class RankPool:
             raise self._failure(rank, f"did not take its work ({type(error).__name__})") from error
 
     def _answers(self, count: int, limit: float) -> list[Any]:
-        """Receive the next answer of each of the first ``count`` ranks; raise :class:`RankLostError` after ``limit``
-        seconds.
-        """
+        """Receive the next answer of ``count`` ranks; raise :class:`RankLostError` after ``limit`` seconds."""
         answers: dict[int, Any] = {}
         end = time.monotonic() + limit
         while len(answers) < count:

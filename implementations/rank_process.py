@@ -22,8 +22,7 @@ from attn_spec.emulation.ranks import Answer, Program
 
 
 def fork(store: str, limit: str, reports: str, *ends: str) -> None:
-    """Fork a rank for each connection; send the ids of their processes, and then each rank that ended, with its exit
-    code.
+    """Fork a rank for each connection; send the ids of their processes, and the exit code of each that ends.
 
     ``store`` is the path of a file by which ranks find one another, and ``limit`` the seconds they wait for a tensor.
     ``reports`` and ``ends`` are file descriptors.

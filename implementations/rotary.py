@@ -47,9 +47,7 @@ def turned_array(
 
 
 def places(given: np.ndarray | None, first: int, S: int) -> np.ndarray:
-    """Return integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from
-    ``first``.
-    """
+    """Return integers that broadcast to [B, H, S]: ``given``, [B, 1, S, 1] or [B, 1, 1, S], else from ``first`` on."""
     return np.arange(first, first + S) if given is None else given.reshape(len(given), 1, -1)
 
 

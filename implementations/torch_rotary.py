@@ -9,9 +9,7 @@ from .rotary import BASE, pairs, turned_columns
 
 
 def places(given: Tensor | None, first: int, S: int, device: torch.device) -> Tensor:
-    """Return integers that broadcast to [B, H, S]: those given as [B, 1, S, 1] or [B, 1, 1, S], or counted from
-    ``first``.
-    """
+    """Return integers that broadcast to [B, H, S]: ``given``, [B, 1, S, 1] or [B, 1, 1, S], else from ``first`` on."""
     return torch.arange(first, first + S, device=device) if given is None else given.reshape(len(given), 1, -1)
 
 

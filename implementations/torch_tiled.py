@@ -81,9 +81,7 @@ class Scores:
         return turned(x, self.positions[side], **self.turn, back=back)
 
     def tile(self, cols: slice) -> tuple[Tensor, Tensor, Tensor | float]:
-        """Return the scores (-inf where masked), the masked keys, and ds/dx for x before the softcap: [B, Hq, Sq,
-        cols].
-        """
+        """Return scores (-inf where masked), masked keys, and ds/dx for x before the softcap: [B, Hq, Sq, cols]."""
         s, slope = self.q @ self.k[..., cols, :].transpose(-1, -2) * self.scale, 1.0
         if self.softcap is not None:
             t = torch.tanh(s / self.softcap)

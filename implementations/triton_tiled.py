@@ -50,9 +50,7 @@ tuned = (lambda jitted: jitted) if INTERPRETED else triton.autotune(TILES, key=[
 
 
 def chosen() -> dict[str, str]:
-    """Return the tiles that run, by kernel with format and head dimensions: those a GPU chose so far, or the
-    interpreter's.
-    """
+    """Return the tiles by kernel with format and head dimensions: a GPU's choices so far, or the interpreter's."""
     if INTERPRETED:
         return {"interpreted": str(INTERPRETER_TILES)}
     tuners: tuple[Any, ...] = forward, backward_queries, backward_keys

@@ -97,9 +97,7 @@ def main(kernel: str, length: int, head_dim: int, long: int, rounds: int) -> Non
 
 
 def candidates(problem: Problem) -> dict[str, Callable[[], object]]:
-    """Return the calls that take turns on one problem. The float64 attention is the plain NumPy kernel, called
-    directly.
-    """
+    """Return the calls that take turns on one problem; the float64 attention is the plain NumPy kernel itself."""
     attention = resolve("numpy_naive")
     return {
         "float64 attention": lambda: attention(problem.q, problem.k, problem.v),

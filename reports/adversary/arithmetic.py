@@ -98,9 +98,7 @@ class Adversary(Arithmetic):
         return self.chosen(x, products.entry(self.c, self.format_of(source)), self.c.format("multiplicands"))
 
     def constant(self, x: float, roundings: int = 1, stage: str = "score_accumulation") -> Tensor:
-        """Return ``x`` rounded anew for each batch entry: no tensor holds the number, so no format decides whether it
-        is exact.
-        """
+        """Return ``x`` rounded anew for each batch entry; no tensor holds it, so that no format makes it exact."""
         u = self.c.stage(stage).u
         if is_power_of(2, abs(float(x))) or u < SMALLEST:
             return torch.full((1,), float(x), dtype=torch.float64)
@@ -143,9 +141,7 @@ class Adversary(Arithmetic):
         return torch.where((total == 0) | (term == 0), y, self.round(y, stage))
 
     def products(self, x: Any, y: Any) -> list[Tensor]:
-        """Return x y less the piece products that are left out, for the narrowest factors, since no factor names its
-        format.
-        """
+        """Return x y less the omitted products of pieces, for the narrowest factors, whose format is unknown here."""
         sources = (self.format_of("input"), self.c.format("probabilities"), cotangent_format(self.c))
         narrowest = min(sources, key=lambda form: form.precision)
         left = products.left_out(self.c, narrowest, narrowest)

@@ -113,9 +113,7 @@ def runs(kernel: Kernel, case: Case, device: str) -> dict[str, Run]:
 
 
 def _backward(kernel: Kernel, inputs: tuple[torch.Tensor, ...], dout: torch.Tensor, options: dict[str, Any]) -> Run:
-    """Return a call for the gradients of q, k and v, by the kernel's function or autograd; the forward runs once
-    before.
-    """
+    """Return a call for the gradients of q, k and v, by the kernel's function or autograd, after one forward pass."""
     saved: list[Any] = []
 
     def own() -> Any:

@@ -51,9 +51,7 @@ def _worst(cell: Cell) -> tuple[str, tuple[int, ...], float]:
 
 
 def _orders(c: ResolvedContract) -> Iterator[Order]:
-    """Yield orders of computing that the contract leaves open: the place of the scale, the number of tiles, the form of
-    dS.
-    """
+    """Yield orders that the contract leaves open: the place of the scale, the number of tiles, the form of dS."""
     scalings = ("roots", "query", "folded") if c.scale_on == "operands" else ("roots",)
     for expands in (False, True) if c.delta == "probabilities" else (False,):
         for scaling in scalings:

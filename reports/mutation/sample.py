@@ -140,9 +140,7 @@ def _runs(source: str) -> bool:
 
 
 def _code(source: str) -> str:
-    """Return the syntax of a source without annotations, which are never evaluated, and decorators, which freeze or
-    cache.
-    """
+    """Return a source's syntax without annotations, which never run, and decorators, which freeze or cache."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):

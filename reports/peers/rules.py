@@ -72,9 +72,7 @@ def multiple(factor: float, slack: float = 0.0) -> Comparison:
 
 
 def multiple_and_rounding(*, softcap_slack: float = 0.0) -> Comparison:
-    """Return a rule: 2 x the low-precision error (3 x with a softcap), plus twice the rounding of adding and removing
-    0.3.
-    """
+    """Return a rule: 2 x the low-precision error (3 x with a softcap), plus twice the error of + 0.3 - 0.3."""
 
     def compare(problem: Problem, x: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> bool:
         capped = problem.softcap is not None

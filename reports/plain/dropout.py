@@ -27,9 +27,7 @@ def shares(q: Tensor, k: Tensor, **seen: Any) -> Tensor:
 def dropped_in_half(
     q: Tensor, k: Tensor, v: Tensor, *, dropout_keep: Tensor | None = None, dropout_p: float | None = None, **seen: Any
 ) -> Tensor:
-    """Drop after the cast, as Hugging Face's eager attention by torch.nn.functional.dropout: a product with noise in
-    half.
-    """
+    """Drop after the cast, as Hugging Face's eager attention: torch's dropout is a product with noise in half."""
     p = shares(q, k, **seen).to(q.dtype)
     if dropout_keep is not None:
         p = p * (dropout_keep.to(q.dtype) / (1 - (dropout_p or 0.0)))

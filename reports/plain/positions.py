@@ -17,8 +17,7 @@ from .scores import WIDE
 
 
 def interpolated_sine(angles: Tensor, ahead: float = 0.0) -> Tensor:
-    """Compute the sine, some turns ``ahead``, by lines between 4,096 of its values: within (2 pi / 4096)^2 / 8 =
-    2.9e-7.
+    """Compute the sine, some turns ``ahead``, by lines between 4,096 values: within (2 pi / 4096)^2 / 8 = 2.9e-7.
 
     Turns are counted in float64: in float32 their rounding would move an angle of 100 by 1e-5.
     """
@@ -91,9 +90,7 @@ def bloom_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal
 
 @kernel(**STORED)
 def mpt_alibi(q: Tensor, k: Tensor, v: Tensor, *, alibi_slopes: Tensor, causal: bool) -> Tensor:
-    """Attend as MPT does: m (j - n + 1) for key j of n, so that the last key gets 0, added to the scores of all
-    queries.
-    """
+    """Attend as MPT does: m (j - n + 1) is added for key j of n, so that the last key gets 0, for all queries."""
     bias = alibi_slopes.float() * torch.arange(1 - k.shape[2], 1)
     s = q @ k.mT * (1 / math.sqrt(q.shape[-1])) + bias.to(q.dtype)
     s = s.float().masked_fill(hidden(q, k, causal=causal), -torch.inf)

@@ -131,9 +131,7 @@ def _flash4(dout: Tensor, *saved: Tensor, scale: float | None = None, causal: bo
 def whole_maximum(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Attend as AMLA: the maximum is rounded up to a whole number, so that rescaling adds to exponents, without
-    rounding.
-    """
+    """Attend as AMLA: the maximum is rounded up to a whole number, so that rescaling changes exponents exactly."""
     dark, dtype, c = hidden(q, k, causal=causal), q.dtype, float32(sigma_of(q, scale) * LOG2E)
     q, k, v = (x.float() for x in (q, k, v))
     m, l, acc = nothing_seen(q, v.shape[-1])

@@ -48,9 +48,7 @@ def entropy(n: int, sigma: float) -> arb:
 
 @_in_balls
 def power_sum(n: int, sigma: float, a: float) -> arb:
-    """Return E sum_j P_j^a for a in 1/2, 1, 2, 3, 4; that of a = 2 is the squared norm of dV for a cotangent of length
-    1.
-    """
+    """Return E sum_j P_j^a, a in 1/2, 1, 2, 3, 4; a = 2 gives the squared norm of dV for a cotangent of length 1."""
     kappa: Kappa = _POWERS[a]
     return n * averages(sigma).integral(kappa, n - 1) / arb(a).gamma()
 

@@ -127,9 +127,7 @@ def lines(points: Iterable[Point]) -> Iterable[list[str]]:
 
 
 def memory_lines(peaks: Sequence[Peak]) -> list[list[str]]:
-    """Return MiB for each kernel and length, a dash where it was not run; the last row is the least for eager
-    attention.
-    """
+    """Return MiB by kernel and length, a dash where it was not run; the last row is eager attention's least."""
     found = {(peak.kernel, peak.n): tables.number(peak.bytes / 2**20) for peak in peaks}
     kernels = dict.fromkeys(peak.kernel for peak in peaks)
     rows = [[f"`{name}`", *(found.get((name, n), "\N{EN DASH}") for n in memory.LENGTHS)] for name in kernels]

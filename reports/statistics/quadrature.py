@@ -163,9 +163,7 @@ def _theorem(M: arb, t: float, h: float) -> arb:
 
 
 def _rounded(x: arb) -> arb:
-    """Return a ball around 0 for a number that is almost 0: polynomials of widely different coefficients multiply
-    slowly.
-    """
+    """Return a ball around 0 for a number almost 0: polynomials of very different coefficients multiply slowly."""
     return x if abs(x) > NEGLIGIBLE else _around_zero(NEGLIGIBLE + abs(x))
 
 

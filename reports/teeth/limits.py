@@ -131,9 +131,7 @@ def _caught(catches: Catches, shown: tuple[str, str], work: int, seed: int, size
 
 
 def threshold(caught: Callable[[int], bool], count: int, guess: int) -> int:
-    """Return the first of ``count`` sizes that is caught, ``count`` if none is; search from a guess by doubling
-    strides.
-    """
+    """Return the first of ``count`` sizes that is caught, or ``count``; strides from the guess double."""
     low, high, stride = -1, count, 1  # not caught at low, caught at high
     at = min(guess, count - 1)
     while low < at < high:

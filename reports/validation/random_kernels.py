@@ -87,8 +87,7 @@ class RandomKernel:
 
 
 def random_kernel(seed: int, **worse: Any) -> RandomKernel:
-    """Return the sound kernel of a seed, at one dtype; ``worse`` are contract fields that it executes but does not
-    declare.
+    """Return the sound kernel of a seed, at one dtype; ``worse`` are fields it executes, undeclared.
 
     With those it is no longer sound: all else that it executes and declares stays as it was.
     """

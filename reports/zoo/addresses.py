@@ -45,7 +45,7 @@ class AssumesTransposed(TiledAttention):
     source="made up: shared kv heads read as a single one", named_by="permutation.grouped_heads_equal_repeated_heads"
 )
 class GroupsReadOneHead(TiledAttention):
-    """All query heads that share kv heads read the first kv head."""
+    """All query heads read the first kv head, if any of them share one."""
 
     def map_kv_head(self) -> np.ndarray:
         mapped = super().map_kv_head()

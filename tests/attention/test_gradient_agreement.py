@@ -84,9 +84,7 @@ def test_agrees_with_differences_of_the_definition_entry_by_entry():
 
 
 def slope_along(problem, name, direction, dO, dL):
-    """Return d/dt of the objective with t * direction added to one input, within STEP**6 / 140 of its seventh
-    derivative.
-    """
+    """Return d/dt of the objective at input + t * direction, within STEP**6 / 140 of its seventh derivative."""
     array = getattr(problem, name)
 
     def objective(t):

@@ -247,9 +247,7 @@ def test_what_is_added_up_stays_plain_json():
 
 @pytest.mark.exhaustive
 def test_a_sample_of_the_whole_measurement(monkeypatch):
-    """The measurement is that of ``attn-spec teeth``, on a few mutants of many families and a share of the sound
-    kernels.
-    """
+    """The measurement is that of ``attn-spec teeth``, on few mutants of many families and few sound kernels."""
     told, sample, share = [], 3, 250
     monkeypatch.setattr(measurement, "SHARE", share)
     monkeypatch.setattr(measurement, "EXAMPLES", 80 * share)
