@@ -143,8 +143,8 @@ def judge(
 
     ``problem`` may be an analysis of the problem, whose results are then reused. Neither quantity is required.
 
-    A convention that is left open leaves rows without keys unmeasured. If the contract leaves a choice open ("either"), one choice
-    has to explain output and LSE together.
+    A convention that is left open leaves rows without keys unmeasured. If the contract leaves a choice open ("either"),
+    one choice has to explain output and LSE together.
     """
     known = problem if isinstance(problem, Analysis) else analysis_of(problem)
     choices = readings_of(contract, known.problem)

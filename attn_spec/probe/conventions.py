@@ -76,7 +76,7 @@ def _experiment(subject: Subject, row: Convention) -> tuple[str, Problem] | None
 
 
 def _problems(subject: Subject) -> Iterator[Problem]:
-    """Yield problems that the kernel takes: a plain one, with more keys than queries, and in which a query sees no key."""
+    """Yield problems that the kernel takes: a plain one, one with more keys than queries, and two with empty rows."""
     yield plain(subject.kernel, subject.dtype)
     if subject.supports("causal", "cross"):
         yield _of_unequal_lengths(subject, 5, 8)

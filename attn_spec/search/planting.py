@@ -40,7 +40,9 @@ SHAPES = "asked_shapes.sampled_rows_are_within_their_bounds"
 SMALL, SMALL_BACKWARD = "small problems", "gradients of small problems"
 
 
-def powers(subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda property_id: True) -> Iterator[Power]:
+def powers(
+    subject: Subject, seed: int, is_examined: Callable[[str], bool] = lambda property_id: True
+) -> Iterator[Power]:
     """Yield the power at small problems, at gradients of small problems, and at each shape asked for.
 
     ``is_examined`` says whether the property with an id is examined; without it, errors are not planted in its place.
